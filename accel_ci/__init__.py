@@ -1,0 +1,1 @@
+"""CI/CD for PyTorch's out-of-tree accelerator backends, as a Dagster project."""

@@ -1,0 +1,288 @@
+"""The nouns: what passes between assets, as frozen dataclasses.
+
+Here belong the shapes of things that more than one package speaks of, with their units. No effects, no Dagster, no
+configuration (that is `config.py`), and nothing that only one module needs. All durations are seconds, all sizes bytes, all
+times UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "crashed", "timeout", "not_run"]
+"""How one attempt ended."""
+
+Verdict = Literal["passed", "failed", "flaky", "skipped", "xfailed", "xpassed", "infra", "not_run"]
+"""What all attempts of a test in one build amount to."""
+
+Trigger = Literal["nightly", "intraday", "main", "pr", "manual"]
+"""What asked for a revision to be tested."""
+
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """The exact state of one repository.
+
+    `sha` is the commit, `None` when the remote could not be asked (then `note` says why). `tree` is the git tree of
+    `subdirectory` and is known for local checkouts alone; `dirty` says that the tree holds changes that no commit has.
+    """
+
+    repository: str
+    ref: str
+    sha: str | None
+    subdirectory: str = "."
+    tree: str | None = None
+    dirty: bool = False
+    note: str | None = None
+
+    @property
+    def label(self) -> str:
+        """A PEP 440 local version label that names this state: `g<sha12>`, and `.d<tree12>` for uncommitted changes."""
+        if self.sha is None:
+            return "unknown"
+        label = f"g{self.sha[:12]}"
+        return f"{label}.d{self.tree[:12]}" if self.dirty and self.tree else label
+
+
+@dataclass(frozen=True)
+class Revision:
+    """The source states that are tested together, and what asked for it."""
+
+    key: str
+    trigger: Trigger
+    created_at: datetime
+    backend: Source
+    upstream: Source
+
+
+@dataclass(frozen=True)
+class Build:
+    """Revision × variant: what is built, tested, shown and released."""
+
+    revision: str
+    variant: str
+
+    @property
+    def name(self) -> str:
+        """`<revision>~<variant>`: how a build is written in file names, on the command line and in links."""
+        return f"{self.revision}~{self.variant}"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A large thing in the artifact store, by address and digest."""
+
+    uri: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check of a wheel or an image found; `findings` has a line per fault."""
+
+    name: str
+    passed: bool
+    summary: str
+    findings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A built wheel with its sdist, and what the checks said of it. `work_s` is 0 when an earlier build was reused."""
+
+    name: str
+    version: str
+    wheel: Artifact
+    sdist: Artifact
+    checks: tuple[CheckResult, ...]
+    reused: bool
+    work_s: float
+
+
+@dataclass(frozen=True)
+class RuntimeImage:
+    """Where tests run: here a virtual environment that holds the wheel, PyTorch and what the tests need.
+
+    `python` is its interpreter, `digest` names its exact content (wheel digest + every installed package), and
+    `torch_sha` is the upstream commit that the installed PyTorch was built from.
+    """
+
+    kind: Literal["venv"]
+    python: str
+    digest: str
+    python_version: str
+    torch_version: str
+    torch_sha: str | None
+    packages: tuple[str, ...]
+    reused: bool
+    work_s: float
+
+
+@dataclass(frozen=True)
+class SelectedTest:
+    """A test that is in scope: its suite and its pytest node id, relative to the root of the backend's sources."""
+
+    suite: str
+    test: str
+
+    @property
+    def file(self) -> str:
+        """The file that pytest collects it from."""
+        return self.test.split("::", 1)[0]
+
+
+@dataclass(frozen=True)
+class SuiteSelection:
+    """What was collected for a suite, and what the scope rules left out, counted by reason."""
+
+    suite: str
+    collected: int
+    selected: int
+    out_of_scope: dict[str, int]
+    collection_errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TestSelection:
+    """The tests in scope of a build; `tests` is a JSON-lines artifact of `SelectedTest`."""
+
+    __test__ = False
+
+    tests: Artifact
+    suites: tuple[SuiteSelection, ...]
+    work_s: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tests of one file that a worker claims and runs together.
+
+    `avoid_cards` names cards that must not run it while another healthy card can (a retry goes to another card).
+    """
+
+    id: str
+    suite: str
+    file: str
+    tests: tuple[str, ...]
+    estimate_s: float
+    avoid_cards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TestPlan:
+    """How the selected tests are spread; `batches` is a JSON artifact: a list of `Batch`.
+
+    `lower_bound_s` = max(longest test, sum of estimates / cards): no schedule ends earlier. `unknown` counts tests
+    without a recorded duration, which are estimated by the median of their file, else of their suite.
+    """
+
+    __test__ = False
+
+    batches: Artifact
+    batch_count: int
+    tests: int
+    unknown: int
+    cards: int
+    estimated_s: float
+    lower_bound_s: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution of one test.
+
+    `round` counts from 1. `infra` holds the pool's word when the attempt's failure is the infrastructure's (an
+    unhealthy card), else None. `started_at` is None when the test never began.
+    """
+
+    suite: str
+    test: str
+    round: int
+    outcome: Outcome
+    started_at: datetime | None
+    duration_s: float | None
+    message: str | None
+    output_tail: str | None
+    card: str | None
+    host: str | None
+    worker: str | None
+    infra: str | None = None
+
+
+@dataclass(frozen=True)
+class CardReport:
+    """What a card did in a build and how its last health probe went."""
+
+    card: str
+    healthy: bool
+    reason: str | None
+    attempts: int
+    busy_s: float
+    setup_s: float
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One pass of workers over a plan. `lower_bound_s` is of the measured durations and the cards that took part."""
+
+    round: int
+    tests: int
+    cards: int
+    makespan_s: float
+    lower_bound_s: float
+
+
+@dataclass(frozen=True)
+class DeviceTestResults:
+    """All attempts of the suites of a stage; `attempts` is a JSON-lines artifact of `Attempt`."""
+
+    attempts: Artifact
+    suites: tuple[str, ...]
+    counts: dict[Outcome, int]
+    rounds: tuple[RoundReport, ...]
+    cards: tuple[CardReport, ...]
+    makespan_s: float
+    lower_bound_s: float
+    work_s: float
+
+
+@dataclass(frozen=True)
+class TestVerdict:
+    """A test's verdict in a build, with the last attempt's message where it did not pass."""
+
+    __test__ = False
+
+    suite: str
+    test: str
+    verdict: Verdict
+    attempts: tuple[Outcome, ...]
+    duration_s: float | None
+    cards: tuple[str, ...]
+    message: str | None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The account of a build: every expected test has exactly one verdict.
+
+    `counts` has every verdict as a key and sums to `expected`; `verdicts` is a JSON-lines artifact of `TestVerdict`.
+    `unexpected` names tests that reported without being expected; `missing_suites` those that have not reported yet.
+    """
+
+    build: Build
+    expected: int
+    counts: dict[Verdict, int]
+    suites: dict[str, dict[Verdict, int]]
+    missing_suites: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    verdicts: Artifact
+    work_s: float
+    makespan_s: float
+    lower_bound_s: float
