@@ -1,0 +1,1 @@
+"""Wheels, their checks, and runtime images."""

@@ -1,0 +1,392 @@
+"""`accel_ci.yaml` → validated settings, or one clear line for each mistake.
+
+Here belong the shape of the configuration file, its defaults, and the checks that need the file alone. What needs the
+world (does the repository answer, is the Python there) is found out by the code that uses it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from cronsim import CronSim, CronSimError
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from accel_ci.errors import ConfigError
+from accel_ci.model import Trigger
+
+CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
+HOME_ENVIRONMENT = "ACCEL_CI_HOME"
+CONFIG_NAME = "accel_ci.yaml"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 80 characters")
+    return value
+
+
+def _cron(value: str) -> str:
+    from datetime import datetime, timezone
+
+    try:
+        CronSim(value, datetime.now(timezone.utc))
+    except CronSimError as error:
+        raise ValueError(f"not a cron expression ({error}); five fields are needed, such as '0 2 * * *'") from None
+    return value
+
+
+def _requirement(value: str) -> str:
+    try:
+        Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"not a PEP 508 requirement: {str(error).splitlines()[0]}") from None
+    return value
+
+
+def _relative_path(value: str) -> str:
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts or value.startswith("-"):
+        raise ValueError("must be a path below the root of the backend's sources")
+    return value
+
+
+def _owner(value: str) -> str:
+    if not (re.fullmatch(r"team:[\w.-]+", value) or re.fullmatch(r"[^@\s]+@[^@\s]+", value)):
+        raise ValueError("must be 'team:<name>' or an e-mail address")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Cron = Annotated[str, AfterValidator(_cron)]
+RequirementText = Annotated[str, AfterValidator(_requirement)]
+RelativePath = Annotated[str, AfterValidator(_relative_path)]
+Owner = Annotated[str, AfterValidator(_owner)]
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1, validate_default=True)
+
+
+class Backend(_Section):
+    """The package under test and where its sources are."""
+
+    name: Name
+    distribution: Name
+    import_name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+    repository: str
+    ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "HEAD"
+    subdirectory: RelativePath = "."
+    entry_points: tuple[Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")], ...] = ()
+    build_environment: dict[EnvironmentName, str] = {}
+    owners: tuple[Owner, ...] = ()
+
+
+class Upstream(_Section):
+    """The repository that the backend follows."""
+
+    repository: str = "https://github.com/pytorch/pytorch.git"
+    ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "refs/heads/main"
+
+
+class Variant(_Section):
+    """One cell of the build matrix."""
+
+    name: Name
+    python: Annotated[str, Field(pattern=r"^3(\.\d+){1,2}$")]
+    torch: RequirementText
+    torch_source: Literal["pinned", "main"] = "pinned"
+    runtime: Name
+    requirements: tuple[RequirementText, ...] = ()
+    torch_backend: Annotated[str, Field(pattern=r"^[\w.]+$")] | None = None
+
+
+class ScopeRule(_Section):
+    """Node-id patterns (`*` and `?` are wild, all else is literal) with the reason why they are out of scope."""
+
+    tests: tuple[str, ...] = Field(min_length=1)
+    reason: str
+
+
+class Scope(_Section):
+    """Which collected tests belong to a suite: included by a pattern and excluded by no rule."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[ScopeRule, ...] = ()
+
+
+class Suite(_Section):
+    """A named set of tests. Suites of the stage `smoke` gate the others."""
+
+    stage: Literal["smoke", "device"] = "device"
+    paths: tuple[RelativePath, ...] = Field(min_length=1)
+    pytest_args: tuple[str, ...] = ()
+    scope: Scope = Scope()
+
+
+class Pool(_Section):
+    """Where workers run."""
+
+    kind: Literal["local"] = "local"
+    cards: Annotated[int, Field(ge=1, le=4096)] = 1
+    card_environment: EnvironmentName
+    health_probe: tuple[str, ...] = ()
+    environment: dict[EnvironmentName, str] = {}
+    rounds: Annotated[int, Field(ge=1, le=10)] = 2
+
+
+class Limits(_Section):
+    """How long things may take before they are ended."""
+
+    test_timeout_seconds: Seconds = 300
+    silence_seconds: Seconds = 300
+    startup_seconds: Seconds = 600
+    probe_seconds: Seconds = 120
+    build_seconds: Seconds = 3600
+    install_seconds: Seconds = 3600
+    git_seconds: Seconds = 30
+
+
+class ScheduledJob(_Section):
+    """A job that cron starts."""
+
+    cron: Cron
+    suites: tuple[str, ...] = Field(min_length=1)
+    variants: tuple[str, ...] = ()
+    enabled: bool = False
+
+
+class MainJob(_Section):
+    """The job that a new upstream commit starts."""
+
+    suites: tuple[str, ...] = Field(min_length=1)
+    variants: tuple[str, ...] = ()
+    minimum_interval_minutes: Annotated[float, Field(ge=0)] = 60
+    check_every_seconds: Annotated[int, Field(ge=5)] = 60
+    enabled: bool = False
+
+
+class PullRequestJob(_Section):
+    """The job that a pull request of the backend starts."""
+
+    suites: tuple[str, ...] = Field(min_length=1)
+    variants: tuple[str, ...] = ()
+
+
+class Jobs(_Section):
+    """What runs when, over which suites and variants (no variants named: all of them)."""
+
+    nightly: ScheduledJob
+    intraday: ScheduledJob
+    main: MainJob
+    pr: PullRequestJob
+
+
+class Quality(_Section):
+    """How much history is looked at."""
+
+    window_days: Annotated[int, Field(ge=1, le=3650)] = 30
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    backend: Backend
+    upstream: Upstream = Upstream()
+    variants: tuple[Variant, ...] = Field(min_length=1)
+    suites: dict[Name, Suite] = Field(min_length=1)
+    pool: Pool
+    limits: Limits = Limits()
+    jobs: Jobs
+    quality: Quality = Quality()
+
+    @model_validator(mode="after")
+    def _references_exist(self) -> Settings:
+        mistakes = list(_dangling_references(self))
+        if mistakes:
+            raise _ReferenceMistakes(mistakes)
+        return self
+
+    def variant(self, name: str) -> Variant:
+        """The variant of that name. Raises `ConfigError` naming the known ones."""
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise ConfigError(f"there is no variant {name!r}; known: {', '.join(v.name for v in self.variants)}")
+
+    def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"]) -> dict[str, Suite]:
+        """The suites that a trigger asks for in a stage; a `manual` one asks for what the nightly does."""
+        job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
+        return {name: self.suites[name] for name in job.suites if self.suites[name].stage == stage}
+
+    def variants_of(self, trigger: Trigger) -> tuple[str, ...]:
+        """The names of the variants that a trigger asks for."""
+        job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
+        return job.variants or tuple(v.name for v in self.variants)
+
+
+@dataclass(frozen=True)
+class Project:
+    """The settings with the places that follow from where the file lies."""
+
+    settings: Settings
+    config_path: Path
+    home: Path
+    """The data folder: builds, artifacts, results, HUD and Dagster's own storage."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the configuration file; relative paths in it are read from here."""
+        return self.config_path.parent
+
+
+class _ReferenceMistakes(ValueError):
+    def __init__(self, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
+        super().__init__("; ".join(text for _, text in mistakes))
+        self.mistakes = mistakes
+
+
+def _dangling_references(settings: Settings) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    variants = [v.name for v in settings.variants]
+    for index, name in enumerate(variants):
+        if name in variants[:index]:
+            yield ("variants", index, "name"), f"{name!r} stands twice; variant names are unique"
+    for job_name in Jobs.model_fields:
+        job = getattr(settings.jobs, job_name)
+        for kind, known in (("suites", list(settings.suites)), ("variants", variants)):
+            for index, name in enumerate(getattr(job, kind)):
+                if name not in known:
+                    yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{_did_you_mean(name, known)}"
+        if not any(name in settings.suites and settings.suites[name].stage == "device" for name in job.suites):
+            yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def find_config(path: Path | None = None) -> Path:
+    """The configuration file: `path`, else `$ACCEL_CI_CONFIG`, else `accel_ci.yaml` here or in a parent folder.
+
+    Raises `ConfigError` when there is none.
+    """
+    named = path or (Path(os.environ[CONFIG_ENVIRONMENT]) if os.environ.get(CONFIG_ENVIRONMENT) else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter")
+        return named.resolve()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / CONFIG_NAME).is_file():
+            return folder / CONFIG_NAME
+    raise ConfigError(f"there is no {CONFIG_NAME} in {here} or above it; `accel-ci init` writes a starter")
+
+
+def load_project(path: Path | None = None) -> Project:
+    """Read and validate the configuration. Raises `ConfigError` with one line for each mistake."""
+    config_path = find_config(path)
+    settings = parse_settings(config_path.read_text(encoding="utf-8", errors="replace"), config_path.name)
+    home = Path(os.environ.get(HOME_ENVIRONMENT) or config_path.parent / ".accel_ci")
+    return Project(settings, config_path, home.absolute())
+
+
+def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
+    """Validate the text of a configuration file. Raises `ConfigError` with one line `file:line: path: mistake` each."""
+    try:
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file_name}:1: not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
+    mistakes = list(_duplicate_keys(document, ()))
+    try:
+        settings = Settings.model_validate(content)
+    except ValidationError as error:
+        mistakes += [mistake for detail in error.errors() for mistake in _explain(detail)]
+    else:
+        if not mistakes:
+            return settings
+    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in mistakes)
+    raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
+
+
+def _explain(detail: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    where, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, _ReferenceMistakes):
+        yield from cause.mistakes
+    elif kind == "extra_forbidden":
+        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(where[:-1]))}"
+    elif kind == "missing":
+        yield where, "is missing"
+    elif cause is not None:
+        yield where, str(cause)
+    else:
+        shown = repr(detail["input"])
+        if kind == "string_type" and isinstance(detail["input"], int | float):
+            shown += ": put it in quotes"
+        yield where, f"{detail['msg'][0].lower()}{detail['msg'][1:]} (it is {shown[:60]})"
+
+
+def _known_keys(where: tuple[str | int, ...]) -> list[str]:
+    section: Any = Settings
+    for step in where:
+        if isinstance(section, type) and issubclass(section, BaseModel) and step in section.model_fields:
+            section = section.model_fields[str(step)].annotation
+        candidates = [a for a in getattr(section, "__args__", ()) if isinstance(a, type) and issubclass(a, _Section)]
+        section = candidates[-1] if candidates else section
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def _dotted(where: tuple[str | int, ...]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
+    return text.removeprefix(".")
+
+
+def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
+    """The 1-based line of the deepest part of `where` that the document has."""
+    if node is None:
+        return 1
+    line = node.start_mark.line + 1
+    for step in where:
+        child: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(step):
+                    child, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            child = node.value[step]
+            line = child.start_mark.line + 1
+        if child is None:
+            break
+        node = child
+    return line
+
+
+def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield (*where, key.value), "stands twice; keep one"
+            seen.add(key.value)
+            yield from _duplicate_keys(value, (*where, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _duplicate_keys(value, (*where, index))

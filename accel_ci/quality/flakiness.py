@@ -1,0 +1,68 @@
+"""Which tests are flaky: the same build both passed and failed them. Decided per build and variant, never across revisions.
+
+Mixing revisions would call a breakage and its mend a flake. The rate is over builds and comes with a 95 % Wilson interval
+(E. B. Wilson, JASA 22, 1927), since most flaky tests fail in well under 1 % of their runs and short histories say little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from accel_ci.results.store import TestHistory
+
+
+@dataclass(frozen=True)
+class FlakyTest:
+    """A test with its share of flaky builds and that share's 95 % interval."""
+
+    variant: str
+    suite: str
+    test: str
+    builds: int
+    flaky_builds: int
+    rate: float
+    rate_low: float
+    rate_high: float
+    last_failure: str | None
+
+
+@dataclass(frozen=True)
+class Flakiness:
+    """The flaky tests of the window, worst first."""
+
+    window_days: int
+    tests: int
+    flaky: tuple[FlakyTest, ...]
+
+
+def find_flaky(histories: Iterable[TestHistory], window_days: int) -> Flakiness:
+    """Every test with at least one flaky build, by rate and then by name."""
+    histories = list(histories)
+    flaky = [
+        FlakyTest(
+            history.variant,
+            history.suite,
+            history.test,
+            history.builds,
+            history.flaky_builds,
+            history.flaky_builds / history.builds,
+            *wilson_interval(history.flaky_builds, history.builds),
+            history.last_failure,
+        )
+        for history in histories
+        if history.flaky_builds
+    ]
+    flaky.sort(key=lambda test: (-test.rate, test.variant, test.suite, test.test))
+    return Flakiness(window_days, len(histories), tuple(flaky))
+
+
+def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, float]:
+    """The Wilson score interval of a proportion; (0, 1) when nothing was tried."""
+    if tries == 0:
+        return 0.0, 1.0
+    share, spread = hits / tries, z * z / tries
+    centre = share + spread / 2
+    margin = z * math.sqrt(share * (1 - share) / tries + spread / (4 * tries))
+    return max(0.0, (centre - margin) / (1 + spread)), min(1.0, (centre + margin) / (1 + spread))

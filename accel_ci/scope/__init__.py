@@ -1,0 +1,1 @@
+"""Which tests are in scope of a build."""

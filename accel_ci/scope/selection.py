@@ -1,0 +1,82 @@
+"""The selection of a build: what pytest collects in the runtime image, less what is out of scope.
+
+Nothing is selected silently: an empty collection, an empty scope and a path that is not there are errors, and files that
+cannot be collected are named (and are expected, so that they show as failures).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.build.process import run_tool
+from accel_ci.config import Suite
+from accel_ci.errors import SelectionError
+from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection
+from accel_ci.pool.launch import Launch
+from accel_ci.scope.rules import in_scope
+
+_TESTS = TypeAdapter(list[SelectedTest])
+
+
+def select_tests(
+    suites: Mapping[str, Suite], launch: Launch, runner: Path, artifacts: ArtifactStore, *, timeout_s: float
+) -> TestSelection:
+    """Collect every suite and apply its scope rules. Raises `SelectionError` when a suite has nothing to test."""
+    started = time.monotonic()
+    selected: list[SelectedTest] = []
+    reports: list[SuiteSelection] = []
+    for name, suite in suites.items():
+        tests, errors = _collect(name, suite, launch, runner, timeout_s)
+        kept, left_out = in_scope(tests, suite.scope)
+        if not kept and not errors:
+            reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+            raise SelectionError(
+                f"suite {name!r}: none of the {len(tests)} collected tests is in scope ({reasons}). "
+                f"Widen suites.{name}.scope, or take the suite out of the job"
+            )
+        broken = tuple(f"{path}: {message}" for path, message in errors.items())
+        reports.append(SuiteSelection(name, len(tests), len(kept), left_out, broken))
+        # a file that cannot be collected is expected under its own name, so that it fails instead of vanishing
+        selected += [SelectedTest(name, test) for test in (*kept, *errors)]
+    content = _TESTS.dump_json(selected)
+    return TestSelection(
+        artifacts.put_bytes(content, "selection.json"), tuple(reports), round(time.monotonic() - started, 3)
+    )
+
+
+def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:
+    """The selected tests of a manifest."""
+    return _TESTS.validate_json(artifacts.path(artifact).read_bytes())
+
+
+def _collect(name: str, suite: Suite, launch: Launch, runner: Path, timeout_s: float) -> tuple[list[str], dict[str, str]]:
+    """The node ids that pytest finds, and for each file that it cannot collect the message."""
+    for path in suite.paths:
+        if not (Path(launch.root) / path).exists():
+            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; mend suites.{name}.paths")
+    with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
+        output = Path(scratch) / "collected.json"
+        options = [f"--pytest-arg={argument}" for argument in (*launch.pytest_args, *suite.pytest_args)]
+        done = run_tool(
+            [launch.python, str(runner), "collect", "--root", launch.root, "--output", str(output), *options, *suite.paths],
+            timeout_s=timeout_s,
+            environment=launch.environment,
+        )
+        if done.status != 0 or not output.is_file():
+            raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
+        collected = json.loads(output.read_bytes())
+    errors = {error["path"]: error["message"] for error in collected["errors"]}
+    if not collected["tests"]:
+        said = "".join(f"\n{path}: {message}" for path, message in errors.items())
+        raise SelectionError(
+            f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
+            f"green. Look at suites.{name}.paths and pytest_args{said}"
+        )
+    return collected["tests"], errors

@@ -1,0 +1,179 @@
+"""Reading git repositories: the state of a ref or of a working tree, and its files in a folder of their own.
+
+Here belongs everything that calls `git`. What a state means for a build (revision keys, triggers) is in `revision.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from accel_ci.errors import SourceError
+from accel_ci.model import Source
+
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def run_git(
+    arguments: Sequence[str], *, timeout_s: float, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """The standard output of one git command. Raises `SourceError` with git's own last line when it fails."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_SSL")}
+    clean |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env=clean | dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SourceError("git is not installed; install it and try again") from None
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"git {arguments[0]} gave no answer within {timeout_s:g} s") from None
+    if done.returncode != 0:
+        said = without_credentials((done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1])
+        raise SourceError(f"git {arguments[0]} failed: {said}")
+    return done.stdout
+
+
+def without_credentials(text: str) -> str:
+    """The text with user names and passwords taken out of the URLs in it."""
+    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)
+
+
+def local_path(repository: str, root: Path) -> Path | None:
+    """The folder that `repository` names, relative to `root`; None when it is a URL."""
+    if urlsplit(repository).scheme or re.match(r"[^/]+@[^/]+:", repository):
+        return None
+    return (root / repository).resolve()
+
+
+def remote_sha(repository: str, ref: str, *, timeout_s: float) -> str:
+    """The commit that `ref` has in a remote repository (`git ls-remote`). Raises `SourceError`."""
+    for line in run_git(["ls-remote", "--exit-code", "--", repository, ref], timeout_s=timeout_s).splitlines():
+        sha, _, name = line.partition("\t")
+        if _SHA.fullmatch(sha) and (name in (ref, f"refs/heads/{ref}", f"refs/tags/{ref}") or name.endswith(f"/{ref}")):
+            return sha
+    raise SourceError(f"{without_credentials(repository)} has no ref {ref!r}")
+
+
+def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, timeout_s: float) -> Source:
+    """The exact state that `ref` names now: of a local folder with its uncommitted changes, else of the remote.
+
+    For a local folder and the ref `HEAD` the working tree counts, untracked files that git does not ignore included;
+    the commit is then the last one that touched `subdirectory`, so that work elsewhere does not make a new state.
+    """
+    folder = local_path(repository, root)
+    if folder is None:
+        sha = ref if _SHA.fullmatch(ref) else remote_sha(repository, ref, timeout_s=timeout_s)
+        return Source(_display(repository), ref, sha, subdirectory)
+    if not folder.is_dir():
+        raise SourceError(f"{repository}: there is no such folder (read from {root})")
+    sha = run_git(
+        ["log", "-1", "--format=%H", "--end-of-options", ref, "--", subdirectory], folder=folder, timeout_s=timeout_s
+    ).strip()
+    if not sha:
+        raise SourceError(f"{repository}: no commit of {ref} has {subdirectory!r}; commit the backend's sources first")
+    committed = _tree(folder, sha, subdirectory, timeout_s)
+    tree = committed
+    if ref == "HEAD":
+        with tempfile.TemporaryDirectory(prefix="accel-ci-git-") as scratch:
+            tree = _write_working_tree(folder, subdirectory, _scratch_environment(folder, Path(scratch), timeout_s), timeout_s)
+    return Source(_display(repository), ref, sha, subdirectory, tree, dirty=tree != committed)
+
+
+def checkout(source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float) -> Path:
+    """The files of `source.subdirectory` in a folder below `sources`, made once per state.
+
+    `repository` is the configured address (which may hold credentials that `source` does not). Raises `SourceError` when
+    a working tree has changed since its state was resolved and was not checked out then.
+    """
+    if source.sha is None:
+        raise SourceError(f"{source.repository}: the commit of {source.ref} is not known ({source.note})")
+    identity = "\n".join((source.repository, source.subdirectory, source.tree or source.sha))
+    destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    if destination.is_dir():
+        return destination
+    sources.mkdir(parents=True, exist_ok=True)
+    folder = local_path(repository, root)
+    with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch_name:
+        scratch = Path(scratch_name)
+        environment: dict[str, str] = {}
+        if folder is None:
+            folder = scratch / "repository"
+            run_git(["init", "--quiet", "--bare", str(folder)], timeout_s=timeout_s)
+            run_git(["fetch", "--quiet", "--depth", "1", "--", repository, source.sha], folder=folder, timeout_s=3600)
+            tree = _tree(folder, source.sha, source.subdirectory, timeout_s)
+        elif source.dirty:
+            environment = _scratch_environment(folder, scratch, timeout_s)
+            tree = _write_working_tree(folder, source.subdirectory, environment, timeout_s)
+            if tree != source.tree:
+                raise SourceError(f"{repository}: the working tree has changed since this revision; start a new run")
+        else:
+            tree = source.tree or _tree(folder, source.sha, source.subdirectory, timeout_s)
+        archive = scratch / "source.tar"
+        run_git(
+            ["archive", "--format=tar", f"--output={archive}", tree], folder=folder, environment=environment, timeout_s=600
+        )
+        files = scratch / "files"
+        with tarfile.open(archive) as tar:
+            tar.extractall(files, filter="data")
+        try:
+            files.rename(destination)
+        except OSError:
+            if not destination.is_dir():  # otherwise another process was first with the same state
+                raise
+    return destination
+
+
+def _display(repository: str) -> str:
+    parts = urlsplit(repository)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.scheme else repository
+
+
+def _tree(folder: Path, commit: str, subdirectory: str, timeout_s: float) -> str:
+    path = "" if subdirectory == "." else subdirectory.rstrip("/")
+    try:
+        return run_git(["rev-parse", "--verify", f"{commit}:{path}"], folder=folder, timeout_s=timeout_s).strip()
+    except SourceError:
+        raise SourceError(f"commit {commit[:12]} has no folder {subdirectory!r}") from None
+
+
+def _scratch_environment(folder: Path, scratch: Path, timeout_s: float) -> dict[str, str]:
+    """Let git write its index and objects beside the repository, which stays as it is."""
+
+    def git_path(name: str) -> Path:
+        return folder / run_git(["rev-parse", "--git-path", name], folder=folder, timeout_s=timeout_s).strip()
+
+    objects = scratch / "objects"
+    objects.mkdir()
+    if git_path("index").is_file():  # its file times spare git the reading of every file
+        shutil.copy2(git_path("index"), scratch / "index")
+    return {
+        "GIT_INDEX_FILE": str(scratch / "index"),
+        "GIT_OBJECT_DIRECTORY": str(objects),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_path("objects")),
+    }
+
+
+def _write_working_tree(folder: Path, subdirectory: str, environment: Mapping[str, str], timeout_s: float) -> str:
+    """The git tree of the working files below `subdirectory`."""
+    run_git(["add", "--all", "--", subdirectory], folder=folder, environment=environment, timeout_s=max(timeout_s, 120))
+    prefix = run_git(["rev-parse", "--show-prefix"], folder=folder, timeout_s=timeout_s).strip()
+    below = prefix if subdirectory == "." else f"{prefix}{subdirectory.rstrip('/')}/"
+    arguments = ["write-tree", *([f"--prefix={below}"] if below else [])]
+    return run_git(arguments, folder=folder, environment=environment, timeout_s=timeout_s).strip()

@@ -1,0 +1,105 @@
+"""Revisions: their keys, and the source states behind them, resolved once.
+
+A revision never changes. When a key is asked for again and the sources have moved on, a new key with a number is made
+(`nightly-20261127.2`), so that results of different sources are never mixed under one name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from accel_ci.config import Project
+from accel_ci.errors import ConfigError, SourceError
+from accel_ci.model import Revision, Source, Trigger
+from accel_ci.source.git import checkout, resolve_source
+
+
+def revision_key(
+    trigger: Trigger, now: datetime, upstream: Source, backend: Source, pull_request: int | None, slug: str | None
+) -> str:
+    """The key of a revision, as in `nightly-20261127`, `main-<sha12>`, `pr-<number>-<sha12>`, `manual-<slug>`."""
+    if trigger == "nightly":
+        return f"nightly-{now:%Y%m%d}"
+    if trigger == "intraday":
+        return f"intraday-{now:%Y%m%dT%H}"
+    if trigger == "main":
+        return f"main-{(upstream.sha or backend.sha or 'unknown')[:12]}"
+    if trigger == "pr":
+        if pull_request is None:
+            raise ConfigError("a pull request needs its number")
+        return f"pr-{pull_request}-{(backend.sha or 'unknown')[:12]}"
+    return f"manual-{re.sub(r'[^a-z0-9]+', '-', (slug or now.strftime('%Y%m%dt%H%M%S')).lower()).strip('-')[:60]}"
+
+
+def resolve_revision(
+    project: Project,
+    trigger: Trigger,
+    known: Callable[[str], Revision | None],
+    *,
+    now: datetime | None = None,
+    upstream_sha: str | None = None,
+    backend_ref: str | None = None,
+    pull_request: int | None = None,
+    slug: str | None = None,
+) -> Revision:
+    """Find out the SHAs that a trigger means now and give them a key.
+
+    `known` looks a key up; a known revision with the same source states is returned as it is. `upstream_sha` spares the
+    question when the caller has just asked. Raises `SourceError` when a state that a variant needs cannot be resolved;
+    an upstream that no variant is built from may be unreachable and is then recorded with the reason.
+    """
+    settings, limits = project.settings, project.settings.limits
+    now = now or datetime.now(timezone.utc)
+    backend = resolve_source(
+        settings.backend.repository,
+        backend_ref or settings.backend.ref,
+        settings.backend.subdirectory,
+        project.root,
+        timeout_s=limits.git_seconds,
+    )
+    checkout_backend(project, backend) if backend.dirty else None  # the working tree may change before it is needed
+    upstream = _resolve_upstream(project, trigger, upstream_sha)
+    base = revision_key(trigger, now, upstream, backend, pull_request, slug)
+    wanted = Revision(base, trigger, now, backend, upstream)
+    number = 1
+    while (existing := known(wanted.key)) is not None:
+        if (existing.backend, existing.upstream.sha) == (backend, upstream.sha):
+            return existing
+        number += 1
+        wanted = replace(wanted, key=f"{base}.{number}")
+    return wanted
+
+
+def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> Source:
+    upstream, settings = project.settings.upstream, project.settings
+    if sha is not None:
+        return Source(upstream.repository, upstream.ref, sha)
+    try:
+        state = resolve_source(
+            upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds
+        )
+        return replace(state, tree=None, dirty=False)
+    except SourceError as error:
+        built_from = [n for n in settings.variants_of(trigger) if settings.variant(n).torch_source == "main"]
+        if built_from:
+            raise SourceError(
+                f"upstream {upstream.repository} cannot be asked for {upstream.ref}, which {', '.join(built_from)} "
+                f"is built from: {error}. Check the network, or set upstream.repository in the configuration"
+            ) from None
+        return Source(upstream.repository, upstream.ref, None, note=str(error))
+
+
+def checkout_backend(project: Project, backend: Source) -> str:
+    """The folder with the backend's sources at that state."""
+    settings = project.settings
+    folder = checkout(
+        backend,
+        settings.backend.repository,
+        project.root,
+        project.home / "sources",
+        timeout_s=settings.limits.git_seconds,
+    )
+    return str(folder)
