@@ -151,7 +151,7 @@ class SuiteSelection:
 
 @dataclass(frozen=True)
 class TestSelection:
-    """The tests in scope of a build; `tests` is a JSON-lines artifact of `SelectedTest`."""
+    """The tests in scope of a build; `tests` is a JSON artifact: a list of `SelectedTest`."""
 
     __test__ = False
 
@@ -241,8 +241,12 @@ class RoundReport:
 
 @dataclass(frozen=True)
 class DeviceTestResults:
-    """All attempts of the suites of a stage; `attempts` is a JSON-lines artifact of `Attempt`."""
+    """All attempts of the suites of a stage.
 
+    `expected` is a JSON artifact, a list of `SelectedTest`; `attempts` one with a list of `Attempt`.
+    """
+
+    expected: Artifact
     attempts: Artifact
     suites: tuple[str, ...]
     counts: dict[Outcome, int]
@@ -272,7 +276,8 @@ class TestVerdict:
 class Ledger:
     """The account of a build: every expected test has exactly one verdict.
 
-    `counts` has every verdict as a key and sums to `expected`; `verdicts` is a JSON-lines artifact of `TestVerdict`.
+    `counts` has every verdict as a key and sums to `expected`; `verdicts` is a JSON artifact: a list of `TestVerdict`.
+    `infra_attempts` counts attempts whose failure was the infrastructure's, also of tests that passed elsewhere.
     `unexpected` names tests that reported without being expected; `missing_suites` those that have not reported yet.
     """
 
@@ -282,6 +287,7 @@ class Ledger:
     suites: dict[str, dict[Verdict, int]]
     missing_suites: tuple[str, ...]
     unexpected: tuple[str, ...]
+    infra_attempts: int
     verdicts: Artifact
     work_s: float
     makespan_s: float
