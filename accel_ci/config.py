@@ -90,6 +90,7 @@ class Backend(_Section):
     subdirectory: RelativePath = "."
     entry_points: tuple[Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")], ...] = ()
     build_environment: dict[EnvironmentName, str] = {}
+    pytest_args: tuple[str, ...] = ()
     owners: tuple[Owner, ...] = ()
 
 
@@ -131,7 +132,6 @@ class Suite(_Section):
 
     stage: Literal["smoke", "device"] = "device"
     paths: tuple[RelativePath, ...] = Field(min_length=1)
-    pytest_args: tuple[str, ...] = ()
     scope: Scope = Scope()
 
 

@@ -159,6 +159,16 @@ class TestSelection:
     suites: tuple[SuiteSelection, ...]
     work_s: float
 
+    @property
+    def collected(self) -> int:
+        """Tests collected in all suites."""
+        return sum(suite.collected for suite in self.suites)
+
+    @property
+    def selected(self) -> int:
+        """Tests in scope in all suites."""
+        return sum(suite.selected for suite in self.suites)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -289,6 +299,5 @@ class Ledger:
     unexpected: tuple[str, ...]
     infra_attempts: int
     verdicts: Artifact
-    work_s: float
     makespan_s: float
     lower_bound_s: float

@@ -49,7 +49,7 @@ def make_runtime_image(
         if manifest.is_file():
             image = _IMAGE.validate_json(manifest.read_bytes())
             if Path(image.python).is_file():
-                return replace(image, reused=True, work_s=round(time.monotonic() - started, 3))
+                return replace(image, reused=True, work_s=0.0)
         python = create(folder, variant.python, pins, packages, prerelease=prerelease, timeout_s=limit)
         python_version, torch_version, torch_sha = _describe(python, packages)
         image = RuntimeImage(

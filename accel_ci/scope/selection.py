@@ -63,7 +63,7 @@ def _collect(name: str, suite: Suite, launch: Launch, runner: Path, timeout_s: f
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; mend suites.{name}.paths")
     with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
         output = Path(scratch) / "collected.json"
-        options = [f"--pytest-arg={argument}" for argument in (*launch.pytest_args, *suite.pytest_args)]
+        options = [f"--pytest-arg={argument}" for argument in launch.pytest_args]
         done = run_tool(
             [launch.python, str(runner), "collect", "--root", launch.root, "--output", str(output), *options, *suite.paths],
             timeout_s=timeout_s,
@@ -77,6 +77,6 @@ def _collect(name: str, suite: Suite, launch: Launch, runner: Path, timeout_s: f
         said = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
-            f"green. Look at suites.{name}.paths and pytest_args{said}"
+            f"green. Look at suites.{name}.paths and backend.pytest_args{said}"
         )
     return collected["tests"], errors

@@ -1,0 +1,42 @@
+# The two commands are `make nightly` and `make test`; both need Python >= 3.10, git and make.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: help setup nightly test dev lint clean
+
+help:
+	@echo "make nightly  run a whole nightly of the example backend here"
+	@echo "make test     run every test that needs no outside service"
+	@echo "make dev      the Dagster UI on the same data, http://127.0.0.1:3000"
+	@echo "make lint     ruff, mypy, import rules"
+	@echo "make setup    the environment that all of these share"
+	@echo "make clean    remove the environment and the data folder"
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; try make PYTHON=python3.11 …"; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the pinned environment into $(VENV) …"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+nightly: setup
+	$(VENV)/bin/accel-ci run nightly $(ARGS)
+
+test: setup
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+dev: setup
+	$(VENV)/bin/accel-ci dev $(ARGS)
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+clean:
+	rm -rf $(VENV) .accel_ci

@@ -1,0 +1,33 @@
+"""The Dagster instance: the user's own where `$DAGSTER_HOME` names one, else one embedded in the data folder."""
+
+import os
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import dagster as dg
+
+from accel_ci.config import Project
+
+
+def prepare_dagster_home(project: Project) -> Path:
+    """The folder that is to be `DAGSTER_HOME`, made if need be with the project's `dagster.yaml` or the packaged one."""
+    if os.environ.get("DAGSTER_HOME"):
+        return Path(os.environ["DAGSTER_HOME"])
+    home = project.home / "dagster"
+    home.mkdir(parents=True, exist_ok=True)
+    ignore = project.home / ".gitignore"
+    if not ignore.is_file():  # the data folder is nobody's source, wherever it lies
+        ignore.write_text("*\n")
+    link = home / "dagster.yaml"
+    own = project.root / "dagster.yaml"
+    with as_file(files("accel_ci") / "dagster.yaml") as packaged:
+        target = own if own.is_file() else packaged.resolve()
+        if not link.exists() or not link.samefile(target):
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+    return home
+
+
+def open_instance(project: Project) -> dg.DagsterInstance:
+    """The instance that the UI, the daemon and the command line share."""
+    return dg.DagsterInstance.from_config(str(prepare_dagster_home(project)))

@@ -1,0 +1,238 @@
+"""The integration pipeline: the wheel as a user would install it, in an image, tested on cards."""
+
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.build.runtime_image import make_runtime_image
+from accel_ci.build.wheel import build_wheel
+from accel_ci.build.wheel_checks import CHECK_NAMES
+from accel_ci.defs.metadata import check_result, table
+from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.stage import stage
+from accel_ci.defs.workspace import Workspace
+from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
+from accel_ci.plan.device_plan import plan_device_tests
+from accel_ci.pool.stage import launch_for, run_device_stage, run_smoke_stage
+from accel_ci.progress import Progress
+from accel_ci.results.ledger import failed_attempts
+from accel_ci.scope.selection import select_tests
+from accel_ci.source.revision import checkout_backend
+
+GROUP = "integration"
+
+
+def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
+    """The assets of the pipeline, partitioned by the variants of the project."""
+    project, settings, artifacts = workspace.project, workspace.project.settings, workspace.artifacts
+    owners = list(settings.backend.owners)
+    common: dict[str, Any] = {
+        "group_name": GROUP,
+        "owners": owners,
+        "partitions_def": builds([variant.name for variant in settings.variants]),
+    }
+    of_revision = dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping("revision"))
+
+    @dg.asset(
+        **common,
+        ins={"revision": of_revision},
+        kinds={"python", "wheel"},
+        check_specs=[dg.AssetCheckSpec(name, asset="wheel", blocking=True) for name in CHECK_NAMES],
+    )
+    def wheel(
+        context: dg.AssetExecutionContext, revision: Revision, progress: dg.ResourceParam[Progress]
+    ) -> dg.MaterializeResult[Wheel]:
+        """The backend's wheel and sdist, built in isolation from the revision's sources and checked as a user's install."""
+        variant = settings.variant(build_of(context).variant)
+        with stage(context, workspace, progress) as step:
+            sources = checkout_backend(project, revision.backend)
+            built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache)
+            step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
+        return dg.MaterializeResult(
+            value=built,
+            data_version=dg.DataVersion(built.wheel.sha256),
+            check_results=[check_result(check) for check in built.checks],
+            metadata={
+                "version": built.version,
+                "source": f"{revision.backend.repository} at {revision.backend.label}",
+                "wheel": dg.MetadataValue.url(built.wheel.uri),
+                "sdist": dg.MetadataValue.url(built.sdist.uri),
+                "size": built.wheel.size_bytes,
+                "reused": built.reused,
+                "work_seconds": built.work_s,
+                "checks": table(["check", "passed", "summary"], [[c.name, c.passed, c.summary] for c in built.checks]),
+            },
+        )
+
+    @dg.asset(**common, kinds={"python", "uv"})
+    def runtime_image(
+        context: dg.AssetExecutionContext, wheel: Wheel, progress: dg.ResourceParam[Progress]
+    ) -> dg.MaterializeResult[RuntimeImage]:
+        """The environment under test: the wheel, the variant's PyTorch and what the tests need, by exact pins."""
+        variant = settings.variant(build_of(context).variant)
+        with stage(context, workspace, progress) as step:
+            image = make_runtime_image(settings, variant, wheel, artifacts, workspace.images)
+            step.note(f"torch {image.torch_version}{' (reused)' if image.reused else ''}")
+        return dg.MaterializeResult(
+            value=image,
+            data_version=dg.DataVersion(image.digest),
+            metadata={
+                "python": image.python_version,
+                "torch": image.torch_version,
+                "upstream_sha": image.torch_sha or "unknown",
+                "interpreter": dg.MetadataValue.path(image.python),
+                "reused": image.reused,
+                "work_seconds": image.work_s,
+                "packages": table(["package"], [[package] for package in image.packages], limit=200),
+            },
+        )
+
+    @dg.asset(
+        **common,
+        ins={"revision": of_revision},
+        kinds={"pytest"},
+        check_specs=[dg.AssetCheckSpec("smoke_passed", asset="smoke_results", blocking=True)],
+    )
+    def smoke_results(
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        runtime_image: RuntimeImage,
+        progress: dg.ResourceParam[Progress],
+    ) -> dg.MaterializeResult[DeviceTestResults]:
+        """The smoke suites on a single card: whether there is any use in taking the others."""
+        with stage(context, workspace, progress) as step:
+            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            results = run_smoke_stage(
+                settings, revision.trigger, launch, workspace.run_folder(build_of(context), "smoke"), artifacts, step
+            )
+        failures = failed_attempts(results, artifacts)
+        check = CheckResult(
+            "smoke_passed",
+            passed=not failures and results.counts.get("passed", 0) > 0,
+            summary=f"{results.counts.get('passed', 0)} passed, {len(failures)} failed: "
+            + ("the device tests may begin" if not failures else "no further card is taken"),
+            findings=tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
+        )
+        return dg.MaterializeResult(
+            value=results,
+            data_version=dg.DataVersion(results.attempts.sha256),
+            check_results=[check_result(check)],
+            metadata=_results_metadata(results) | {"failures": _failures(failures)},
+        )
+
+    @dg.asset(**common, ins={"revision": of_revision}, deps=[smoke_results], kinds={"pytest"})
+    def test_selection(
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        runtime_image: RuntimeImage,
+        progress: dg.ResourceParam[Progress],
+    ) -> dg.MaterializeResult[TestSelection]:
+        """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
+        with stage(context, workspace, progress) as step:
+            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            suites = settings.suites_of(revision.trigger, "device")
+            selection = select_tests(
+                suites, launch, workspace.runner, artifacts, timeout_s=settings.limits.startup_seconds
+            )
+            step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
+        return dg.MaterializeResult(
+            value=selection,
+            data_version=dg.DataVersion(selection.tests.sha256),
+            metadata={
+                "collected": selection.collected,
+                "selected": selection.selected,
+                "suites": table(
+                    ["suite", "collected", "selected", "cannot be collected"],
+                    [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites],
+                ),
+                "out_of_scope": table(
+                    ["suite", "tests", "reason"],
+                    [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()],
+                ),
+                "collection_errors": table(["file"], [[e] for s in selection.suites for e in s.collection_errors]),
+                "work_seconds": selection.work_s,
+            },
+        )
+
+    @dg.asset(**common, ins={"revision": of_revision}, kinds={"python"})
+    def test_plan(
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        test_selection: TestSelection,
+        progress: dg.ResourceParam[Progress],
+    ) -> dg.MaterializeResult[TestPlan]:
+        """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
+        with stage(context, workspace, progress) as step:
+            durations = workspace.results.durations(build_of(context).variant, revision.created_at.date())
+            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts)
+            step.note(f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s")
+        return dg.MaterializeResult(
+            value=plan,
+            data_version=dg.DataVersion(plan.batches.sha256),
+            metadata={
+                "tests": plan.tests,
+                "batches": plan.batch_count,
+                "never_seen": plan.unknown,
+                "cards": plan.cards,
+                "estimated_seconds": plan.estimated_s,
+                "lower_bound_seconds": plan.lower_bound_s,
+            },
+        )
+
+    @dg.asset(**common, ins={"revision": of_revision}, kinds={"pytest", "pytorch"})
+    def device_test_results(
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        runtime_image: RuntimeImage,
+        test_selection: TestSelection,
+        test_plan: TestPlan,
+        progress: dg.ResourceParam[Progress],
+    ) -> dg.MaterializeResult[DeviceTestResults]:
+        """Every attempt of every test in scope on the pool's cards; what failed once more, afresh and on another card."""
+        with stage(context, workspace, progress) as step:
+            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            results = run_device_stage(
+                settings,
+                test_selection,
+                test_plan,
+                launch,
+                workspace.run_folder(build_of(context), "device"),
+                artifacts,
+                step,
+            )
+        return dg.MaterializeResult(
+            value=results,
+            data_version=dg.DataVersion(results.attempts.sha256),
+            metadata=_results_metadata(results) | {"failures": _failures(failed_attempts(results, artifacts))},
+        )
+
+    return [wheel, runtime_image, smoke_results, test_selection, test_plan, device_test_results]
+
+
+def _results_metadata(results: DeviceTestResults) -> dict[str, Any]:
+    bound = results.lower_bound_s
+    return {
+        **{f"attempts_{outcome}": count for outcome, count in results.counts.items() if count},
+        "makespan_seconds": round(results.makespan_s, 2),
+        "lower_bound_seconds": round(bound, 2),
+        "makespan_over_lower_bound": round(results.makespan_s / bound, 3) if bound else 0.0,
+        "rounds": table(
+            ["round", "tests", "cards", "makespan s", "lower bound s"],
+            [[r.round, r.tests, r.cards, f"{r.makespan_s:.1f}", f"{r.lower_bound_s:.1f}"] for r in results.rounds],
+        ),
+        "cards": table(
+            ["card", "healthy", "reason", "attempts", "busy s", "set-up s"],
+            [
+                [c.card, c.healthy, c.reason or "", c.attempts, f"{c.busy_s:.1f}", f"{c.setup_s:.1f}"]
+                for c in results.cards
+            ],
+        ),
+        "work_seconds": results.work_s,
+    }
+
+
+def _failures(failures: list[Any]) -> dg.MetadataValue:
+    return table(
+        ["test", "round", "outcome", "card", "infra", "message"],
+        [[a.test, a.round, a.outcome, a.card, a.infra or "", a.message or ""] for a in failures],
+    )

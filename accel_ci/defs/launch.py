@@ -1,0 +1,92 @@
+"""Running a job from the command line: in this process, on the instance that the UI shows."""
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.config import Project
+from accel_ci.definitions import build_definitions
+from accel_ci.defs.instance import open_instance
+from accel_ci.defs.partitions import partition_key
+from accel_ci.defs.quality import current_flakiness, refresh_hud
+from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision
+from accel_ci.defs.workspace import Workspace
+from accel_ci.model import Build, Trigger
+from accel_ci.progress import Progress
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """How the run of a build ended; `problems` says why it stopped, one text for each cause."""
+
+    build: Build
+    run_id: str
+    problems: tuple[str, ...]
+
+
+def plan_builds(project: Project, trigger: Trigger, **how: Any) -> list[Build]:
+    """Resolve the revision and make it known; the builds to run are given back. Raises `SourceError`."""
+    workspace = Workspace(project)
+    with open_instance(project) as instance:
+        return builds_of(workspace, start_revision(instance, workspace, trigger, **how))
+
+
+def run_build(project: Project, trigger: Trigger, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
+    """Run a trigger's job for one build. Whatever happens, the HUD shows it afterwards."""
+    job_name = "nightly" if trigger == "manual" else trigger
+    job = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job_name)
+    with open_instance(project) as instance:
+        result = job.execute_in_process(
+            instance=instance,
+            partition_key=partition_key(build),
+            tags={TRIGGERED_AT: triggered_at.isoformat()},
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            raise_on_error=False,
+        )
+        problems = () if result.success else tuple(_problems(result))
+    if not result.success:
+        workspace = Workspace(project)
+        refresh_hud(workspace, current_flakiness(workspace))
+    return FinishedRun(build, result.run_id, problems)
+
+
+def wall_seconds(project: Project, build: Build) -> float | None:
+    """Seconds from the moment when the last run of a build was asked for to its end; None while unknown."""
+    tags = {"dagster/partition/revision": build.revision, "dagster/partition/variant": build.variant}
+    with open_instance(project) as instance:
+        records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+    if not records or records[0].end_time is None:
+        return None
+    asked = records[0].dagster_run.tags.get(TRIGGERED_AT)
+    began = datetime.fromisoformat(asked).timestamp() if asked else records[0].start_time
+    return None if began is None else round(records[0].end_time - began, 3)
+
+
+def now() -> datetime:
+    """The time, with its zone."""
+    return datetime.now(timezone.utc)
+
+
+def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
+    checks = [
+        f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: {event.description}{_findings(event)}"
+        for event in result.get_asset_check_evaluations()
+        if not event.passed and event.blocking
+    ]
+    steps = []
+    for event in result.get_step_failure_events():
+        data = event.step_failure_data
+        if data.user_failure_data is not None:
+            steps.append(f"{event.step_key}: {data.user_failure_data.description}")
+        elif data.error is not None and not checks:
+            cause = data.error.cause or data.error
+            steps.append(f"{event.step_key}: {cause.message.strip()}\n{''.join(cause.stack[-2:]).rstrip()}")
+    return [*checks, *steps] or ["the run failed outside of its steps; its page in the UI tells more"]
+
+
+def _findings(evaluation: dg.AssetCheckEvaluation) -> str:
+    findings = evaluation.metadata.get("findings")
+    text = str(findings.value) if findings is not None else "none"
+    return "" if text == "none" else "\n" + "\n".join(line.strip("| ") for line in text.splitlines()[2:])

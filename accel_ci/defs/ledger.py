@@ -1,0 +1,88 @@
+"""Where the pipelines meet: the ledger of a build."""
+
+import dagster as dg
+
+from accel_ci.defs.metadata import check_result, table
+from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.stage import stage
+from accel_ci.defs.workspace import Workspace
+from accel_ci.model import VERDICTS, CheckResult, DeviceTestResults, Ledger, Revision
+from accel_ci.progress import Progress
+from accel_ci.results.ledger import close_ledger, read_verdicts
+from accel_ci.results.verdicts import check_balance
+
+GROUP = "results"
+
+
+def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
+    """The ledger, partitioned as the builds are."""
+    settings = workspace.project.settings
+
+    @dg.asset(
+        group_name=GROUP,
+        owners=list(settings.backend.owners),
+        partitions_def=builds([variant.name for variant in settings.variants]),
+        ins={"revision": dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping("revision"))},
+        kinds={"parquet", "duckdb"},
+        check_specs=[
+            dg.AssetCheckSpec("balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."),
+            dg.AssetCheckSpec("not_empty", asset="ledger", blocking=True, description="A build without tests is no pass."),
+            dg.AssetCheckSpec("all_passed", asset="ledger", description="No test failed, none was lost."),
+        ],
+    )
+    def ledger(
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        smoke_results: DeviceTestResults,
+        device_test_results: DeviceTestResults,
+        progress: dg.ResourceParam[Progress],
+    ) -> dg.MaterializeResult[Ledger]:
+        """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
+        wanted = [name for stage in ("smoke", "device") for name in settings.suites_of(revision.trigger, stage)]
+        with stage(context, workspace, progress) as step:
+            account = close_ledger(
+                build_of(context),
+                revision.created_at.date(),
+                [smoke_results, device_test_results],
+                wanted,
+                workspace.artifacts,
+                workspace.results,
+            )
+            check_balance(account.expected, account.counts)
+            step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count))
+        return dg.MaterializeResult(
+            value=account,
+            data_version=dg.DataVersion(account.verdicts.sha256),
+            check_results=[check_result(check, warn=check.name == "all_passed") for check in _checks(account)],
+            metadata={
+                "expected": account.expected,
+                **dict(account.counts),
+                "infra_attempts": account.infra_attempts,
+                "missing_suites": table(["suite"], [[suite] for suite in account.missing_suites]),
+                "unexpected": table(["test"], [[test] for test in account.unexpected]),
+                "suites": table(
+                    ["suite", *VERDICTS],
+                    [[suite, *(counts[verdict] for verdict in VERDICTS)] for suite, counts in account.suites.items()],
+                ),
+                "not_passed": table(
+                    ["suite", "test", "verdict", "attempts", "message"],
+                    [
+                        [v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""]
+                        for v in read_verdicts(account, workspace.artifacts)
+                        if v.verdict in ("failed", "flaky", "infra", "not_run")
+                    ],
+                ),
+            },
+        )
+
+    return ledger
+
+
+def _checks(account: Ledger) -> list[CheckResult]:
+    total = sum(account.counts.values())
+    bad = [f"{account.counts[verdict]} {verdict}" for verdict in ("failed", "infra", "not_run") if account.counts[verdict]]
+    return [
+        CheckResult("balanced", total == account.expected, f"{account.expected} expected, {total} accounted for"),
+        CheckResult("not_empty", account.expected > 0, f"{account.expected} tests expected"),
+        CheckResult("all_passed", not bad and account.expected > 0, ", ".join(bad) or "nothing failed"),
+    ]

@@ -1,0 +1,30 @@
+"""Metadata worth reading in the Dagster UI: tables, sizes, digests."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.model import CheckResult
+
+_ESCAPES = {ord("|"): "\\|", ord("<"): "&lt;", ord(">"): "&gt;", ord("`"): "\\`", ord("["): "\\[", ord("\n"): " ", ord("\r"): " "}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50) -> dg.MetadataValue:
+    """A Markdown table; cells are escaped, since test names and messages are hostile text. Rows over `limit` are counted."""
+    rows = list(rows)
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(str(cell)[:300].translate(_ESCAPES) for cell in row) for row in rows[:limit]]
+    more = [f"\n… and {len(rows) - limit} more"] if len(rows) > limit else []
+    return dg.MetadataValue.md("\n".join([*(f"| {line} |" for line in lines), *more]) if rows else "none")
+
+
+def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResult:
+    """A check of ours as Dagster's."""
+    return dg.AssetCheckResult(
+        check_name=check.name,
+        passed=check.passed,
+        severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
+        description=check.summary,
+        metadata={"findings": table(["finding"], [[finding] for finding in check.findings])},
+    )

@@ -1,0 +1,26 @@
+"""The partitions: revision × variant. Never by shard or by test."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from accel_ci.model import Build
+
+REVISIONS = dg.DynamicPartitionsDefinition(name="revision")
+
+
+def builds(variants: Sequence[str]) -> dg.MultiPartitionsDefinition:
+    """The partitions of everything per build."""
+    return dg.MultiPartitionsDefinition({"revision": REVISIONS, "variant": dg.StaticPartitionsDefinition(list(variants))})
+
+
+def partition_key(build: Build) -> dg.MultiPartitionKey:
+    """The partition of a build."""
+    return dg.MultiPartitionKey({"revision": build.revision, "variant": build.variant})
+
+
+def build_of(context: dg.AssetExecutionContext) -> Build:
+    """The build that a partitioned asset runs for."""
+    key = context.partition_key
+    assert isinstance(key, dg.MultiPartitionKey)
+    return Build(key.keys_by_dimension["revision"], key.keys_by_dimension["variant"])

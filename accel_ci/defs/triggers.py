@@ -1,0 +1,60 @@
+"""What every trigger does, be it a schedule, a sensor or a person: resolve a revision once, then ask for its builds."""
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.defs.partitions import REVISIONS, partition_key
+from accel_ci.defs.workspace import Workspace
+from accel_ci.model import Build, Revision, Trigger
+from accel_ci.source.revision import resolve_revision
+
+TRIGGERED_AT = "accel_ci/triggered_at"
+"""The run tag with the time at which somebody asked for the build; its wall time counts from there."""
+
+
+def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: Trigger, **how: Any) -> Revision:
+    """Resolve the SHAs, write the manifest, add the partition and report the external asset `revision`.
+
+    `how` goes to `resolve_revision`. Raises `SourceError`.
+    """
+    manifests = workspace.manifests
+    revision = resolve_revision(workspace.project, trigger, manifests.revision, **how)
+    path = manifests.path("revision", revision.key)
+    if not path.is_file():
+        manifests.write(path, revision)
+    if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
+        instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(
+                "revision",
+                partition=revision.key,
+                metadata={
+                    "trigger": revision.trigger,
+                    "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
+                    "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
+                    "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
+                    "manifest": dg.MetadataValue.path(str(path)),
+                },
+                tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
+            )
+        )
+    return revision
+
+
+def builds_of(workspace: Workspace, revision: Revision) -> list[Build]:
+    """The builds that the trigger of a revision asks for."""
+    return [Build(revision.key, variant) for variant in workspace.project.settings.variants_of(revision.trigger)]
+
+
+def run_requests(workspace: Workspace, revision: Revision, run_key: str) -> Iterator[dg.RunRequest]:
+    """One run for each build. Runs with a key that was used before are not started again."""
+    for build in builds_of(workspace, revision):
+        yield dg.RunRequest(
+            run_key=f"{run_key}:{build.variant}",
+            job_name=revision.trigger,
+            partition_key=partition_key(build),
+            tags={TRIGGERED_AT: datetime.now(timezone.utc).isoformat()},
+        )

@@ -1,0 +1,58 @@
+"""The places that assets work in: one object made from the project and handed to every group of assets."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.config import Project
+from accel_ci.manifests import ManifestStore
+from accel_ci.model import Build
+from accel_ci.pool.package import build_runner
+from accel_ci.results.store import ResultsStore
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The stores and folders below a project's data folder."""
+
+    project: Project
+
+    @cached_property
+    def artifacts(self) -> ArtifactStore:
+        """Large things by digest."""
+        return ArtifactStore(self.project.home / "artifacts")
+
+    @cached_property
+    def manifests(self) -> ManifestStore:
+        """What passes between assets."""
+        return ManifestStore(self.project.home)
+
+    @cached_property
+    def results(self) -> ResultsStore:
+        """Every attempt."""
+        return ResultsStore(self.project.home / "results")
+
+    @property
+    def wheel_cache(self) -> Path:
+        """Which inputs gave which wheel."""
+        return self.project.home / "cache" / "wheels"
+
+    @property
+    def images(self) -> Path:
+        """Runtime images, by digest."""
+        return self.project.home / "images"
+
+    @property
+    def hud(self) -> Path:
+        """The static site."""
+        return self.project.home / "hud"
+
+    @cached_property
+    def runner(self) -> Path:
+        """The runner as one file, made when first asked for."""
+        return build_runner(self.project.home / "cache" / "runner.pyz")
+
+    def run_folder(self, build: Build, stage: str) -> Path:
+        """Where the workers of a stage keep their claims and events."""
+        return self.project.home / "runs" / build.revision / build.variant / stage

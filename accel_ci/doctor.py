@@ -1,0 +1,123 @@
+"""What is installed and reachable here, what each missing piece would enable, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from accel_ci.config import Project, load_project
+from accel_ci.errors import AccelCiError
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing that the product can use; `needed` when nothing works without it."""
+
+    name: str
+    usable: bool
+    state: str
+    needed: bool
+    enables: str
+    how: str
+
+
+def examine(config: Path | None) -> Iterator[Piece]:
+    """Look at every piece in turn; none takes longer than some seconds."""
+    for name, needed, enables, how, look in (
+        ("Python", True, "everything", "install Python 3.10 or newer", _python),
+        ("git", True, "revisions: SHAs and sources", "install git", lambda: _program("git")),
+        ("uv", True, "wheels and runtime images", "pip install uv", _uv),
+        ("configuration", True, "knowing what to build and test", "accel-ci init", lambda: _configuration(config)),
+        ("packages", False, "where wheels come from besides the default index",
+         "set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS for a mirror or an offline machine", _packages),
+        ("upstream", False, "the `main` sensor and upstream SHAs", "check the network, or upstream.repository",
+         lambda: _upstream(config)),
+        ("Docker", False, "runtime images as containers", "install Docker, or set DOCKER_HOST", _docker),
+        ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
+        ("Bazel", False, "source builds with remote execution", "install bazelisk", lambda: _program("bazel", "bazelisk")),
+        ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
+    ):  # fmt: skip
+        usable, state = _guarded(look)
+        yield Piece(name, usable, state, needed, enables, how)
+
+
+def _guarded(look: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
+    try:
+        return look()
+    except (AccelCiError, OSError) as error:
+        return False, str(error)
+
+
+def _python() -> tuple[bool, str]:
+    return sys.version_info >= (3, 10), platform.python_version()
+
+
+def _program(*names: str) -> tuple[bool, str]:
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    return found is not None, found or "not installed"
+
+
+def _uv() -> tuple[bool, str]:
+    import uv
+
+    return True, uv.find_uv_bin()
+
+
+def _configuration(config: Path | None) -> tuple[bool, str]:
+    project: Project = load_project(config)
+    return True, str(project.config_path)
+
+
+def _packages() -> tuple[bool, str]:
+    from accel_ci.build.environment import uv_environment
+
+    environment = uv_environment()
+    names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_OFFLINE")
+    own = [name for name in names if environment.get(name)]  # the names alone: the values may hold credentials
+    return True, f"{', '.join(own)} set" if own else "the default index"
+
+
+def _upstream(config: Path | None) -> tuple[bool, str]:
+    from accel_ci.source.git import resolve_source
+
+    project = load_project(config)
+    upstream = project.settings.upstream
+    return True, f"{upstream.ref} is at {resolve_source(upstream.repository, upstream.ref, '.', project.root, timeout_s=10).sha}"
+
+
+def _docker() -> tuple[bool, str]:
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=5)
+        return True, f"engine {client.version()['Version']}"
+    except DockerException:
+        return False, "no engine answers"
+
+
+def _kubernetes() -> tuple[bool, str]:
+    import yaml
+
+    path = Path(os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config")
+    if not path.is_file():
+        return False, "no KUBECONFIG"
+    try:
+        clusters = yaml.safe_load(path.read_bytes())["clusters"]
+        address = urlsplit(clusters[0]["cluster"]["server"])
+    except (yaml.YAMLError, LookupError, TypeError):
+        return False, f"{path} cannot be read"
+    with socket.create_connection((address.hostname, address.port or 443), timeout=5):
+        return True, f"{address.netloc} answers"
+
+
+def _chromium() -> tuple[bool, str]:
+    named = os.environ.get("ACCEL_CI_CHROMIUM")
+    return (Path(named).is_file(), named) if named else _program("chromium", "chromium-browser", "google-chrome")
