@@ -311,7 +311,7 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file_name}:1: not YAML: {error}") from None
+        raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
     mistakes = list(_duplicate_keys(document, ()))

@@ -83,16 +83,15 @@ def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, 
         return Source(_display(repository), ref, sha, subdirectory)
     if not folder.is_dir():
         raise SourceError(f"{repository}: there is no such folder (read from {root})")
-    sha = run_git(
-        ["log", "-1", "--format=%H", "--end-of-options", ref, "--", subdirectory], folder=folder, timeout_s=timeout_s
-    ).strip()
+    top, below, bare = _anchor(folder, subdirectory, timeout_s)
+    log = ["log", "-1", "--format=%H", "--end-of-options", ref, "--", below]
+    sha = run_git(log, folder=top, timeout_s=timeout_s).strip()
     if not sha:
         raise SourceError(f"{repository}: no commit of {ref} has {subdirectory!r}; commit the backend's sources first")
-    committed = _tree(folder, sha, subdirectory, timeout_s)
-    tree = committed
-    if ref == "HEAD":
+    committed = tree = _tree(top, sha, below, timeout_s)
+    if ref == "HEAD" and not bare:
         with tempfile.TemporaryDirectory(prefix="accel-ci-git-") as scratch:
-            tree = _write_working_tree(folder, subdirectory, _scratch_environment(folder, Path(scratch), timeout_s), timeout_s)
+            tree = _write_working_tree(top, below, _scratch_environment(top, Path(scratch), timeout_s), timeout_s)
     return Source(_display(repository), ref, sha, subdirectory, tree, dirty=tree != committed)
 
 
@@ -119,12 +118,14 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
             run_git(["fetch", "--quiet", "--depth", "1", "--", repository, source.sha], folder=folder, timeout_s=3600)
             tree = _tree(folder, source.sha, source.subdirectory, timeout_s)
         elif source.dirty:
+            folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
             environment = _scratch_environment(folder, scratch, timeout_s)
-            tree = _write_working_tree(folder, source.subdirectory, environment, timeout_s)
+            tree = _write_working_tree(folder, below, environment, timeout_s)
             if tree != source.tree:
                 raise SourceError(f"{repository}: the working tree has changed since this revision; start a new run")
         else:
-            tree = source.tree or _tree(folder, source.sha, source.subdirectory, timeout_s)
+            folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
+            tree = source.tree or _tree(folder, source.sha, below, timeout_s)
         archive = scratch / "source.tar"
         run_git(
             ["archive", "--format=tar", f"--output={archive}", tree], folder=folder, environment=environment, timeout_s=600
@@ -143,6 +144,14 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
 def _display(repository: str) -> str:
     parts = urlsplit(repository)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.scheme else repository
+
+
+def _anchor(folder: Path, subdirectory: str, timeout_s: float) -> tuple[Path, str, bool]:
+    """The top of the repository that `folder` lies in, `subdirectory` from there, and whether it is bare."""
+    if run_git(["rev-parse", "--is-bare-repository"], folder=folder, timeout_s=timeout_s).strip() == "true":
+        return folder, subdirectory, True
+    top, prefix = run_git(["rev-parse", "--show-toplevel", "--show-prefix"], folder=folder, timeout_s=timeout_s).split("\n")[:2]
+    return Path(top), os.path.normpath(os.path.join(prefix, subdirectory)), False  # noqa: PTH118
 
 
 def _tree(folder: Path, commit: str, subdirectory: str, timeout_s: float) -> str:
@@ -170,10 +179,8 @@ def _scratch_environment(folder: Path, scratch: Path, timeout_s: float) -> dict[
     }
 
 
-def _write_working_tree(folder: Path, subdirectory: str, environment: Mapping[str, str], timeout_s: float) -> str:
-    """The git tree of the working files below `subdirectory`."""
-    run_git(["add", "--all", "--", subdirectory], folder=folder, environment=environment, timeout_s=max(timeout_s, 120))
-    prefix = run_git(["rev-parse", "--show-prefix"], folder=folder, timeout_s=timeout_s).strip()
-    below = prefix if subdirectory == "." else f"{prefix}{subdirectory.rstrip('/')}/"
-    arguments = ["write-tree", *([f"--prefix={below}"] if below else [])]
-    return run_git(arguments, folder=folder, environment=environment, timeout_s=timeout_s).strip()
+def _write_working_tree(top: Path, below: str, environment: Mapping[str, str], timeout_s: float) -> str:
+    """The git tree of the working files in the folder `below` the top."""
+    run_git(["add", "--all", "--", below], folder=top, environment=environment, timeout_s=max(timeout_s, 120))
+    arguments = ["write-tree", *([] if below == "." else [f"--prefix={below}/"])]
+    return run_git(arguments, folder=top, environment=environment, timeout_s=timeout_s).strip()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from accel_ci.config import Project
 from accel_ci.errors import ConfigError, SourceError
@@ -60,7 +61,8 @@ def resolve_revision(
         project.root,
         timeout_s=limits.git_seconds,
     )
-    checkout_backend(project, backend) if backend.dirty else None  # the working tree may change before it is needed
+    if backend.dirty:  # the working tree may change before its files are needed
+        checkout_backend(project, backend)
     upstream = _resolve_upstream(project, trigger, upstream_sha)
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
     wanted = Revision(base, trigger, now, backend, upstream)
@@ -92,14 +94,13 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         return Source(upstream.repository, upstream.ref, None, note=str(error))
 
 
-def checkout_backend(project: Project, backend: Source) -> str:
+def checkout_backend(project: Project, backend: Source) -> Path:
     """The folder with the backend's sources at that state."""
     settings = project.settings
-    folder = checkout(
+    return checkout(
         backend,
         settings.backend.repository,
         project.root,
         project.home / "sources",
         timeout_s=settings.limits.git_seconds,
     )
-    return str(folder)

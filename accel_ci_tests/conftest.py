@@ -1,0 +1,79 @@
+"""Fixtures that several folders share: repositories, configurations, projects."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from accel_ci.config import Project, parse_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git with an identity of its own."""
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, files: dict[str, str], message: str = "change") -> str:
+    """Write files and commit them; the SHA."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "-m", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with one commit: a pure-Python backend below `backend/` and a file beside it."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    commit(folder, {"backend/pyproject.toml": "[project]\n", "README.md": "hello\n"}, "first")
+    return folder
+
+
+def minimal_config() -> dict[str, object]:
+    """The smallest valid configuration, as a document to change."""
+    job = {"cron": "0 2 * * *", "suites": ["smoke", "unit"]}
+    return {
+        "backend": {
+            "name": "toy",
+            "distribution": "toy-backend",
+            "import_name": "toy_backend",
+            "repository": "repository",
+            "subdirectory": "backend",
+            "owners": ["team:toy"],
+        },
+        "upstream": {"repository": "upstream", "ref": "refs/heads/main"},
+        "variants": [{"name": "py3", "python": "3.11", "torch": "torch", "runtime": "none"}],
+        "suites": {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}},
+        "pool": {"cards": 2, "card_environment": "TOY_CARD"},
+        "jobs": {
+            "nightly": job,
+            "intraday": {**job, "cron": "0 6,12,18 * * *"},
+            "main": {"suites": ["smoke", "unit"]},
+            "pr": {"suites": ["smoke", "unit"]},
+        },
+    }
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[..., Project]:
+    """Makes a project in `tmp_path` from the minimal configuration with some sections replaced."""
+
+    def make(**sections: object) -> Project:
+        text = yaml.safe_dump({**minimal_config(), **sections}, sort_keys=False)
+        path = tmp_path / "accel_ci.yaml"
+        path.write_text(text)
+        return Project(parse_settings(text), path, tmp_path / ".accel_ci")
+
+    return make

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import SourceError
+from accel_ci.source.git import checkout, remote_sha, resolve_source, run_git, without_credentials
+from accel_ci_tests.conftest import commit, git
+
+
+def test_the_commit_is_the_last_one_that_touched_the_folder(repository: Path, tmp_path: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    commit(repository, {"README.md": "elsewhere\n"})
+    state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
+    assert (state.sha, state.dirty, state.label) == (first, False, f"g{first[:12]}")
+    assert state.tree == git(repository, "rev-parse", "HEAD:backend")
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_uncommitted_changes_are_a_state_of_their_own(repository: Path, tmp_path: Path, staged: bool) -> None:
+    (repository / "backend" / "new.py").write_text("x = 1\n")
+    (repository / "backend" / "ignored.log").write_text("noise\n")
+    (repository / ".gitignore").write_text("*.log\n")
+    (repository / "backend" / "pyproject.toml").unlink()
+    if staged:
+        git(repository, "add", "backend")
+    before = git(repository, "status", "--porcelain")
+    state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
+    assert state.dirty
+    assert state.label == f"g{(state.sha or '')[:12]}.d{(state.tree or '')[:12]}"
+    files = checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
+    assert [path.name for path in files.iterdir()] == ["new.py"]
+    assert git(repository, "status", "--porcelain") == before
+
+
+def test_a_working_tree_that_changed_meanwhile_is_refused(repository: Path, tmp_path: Path) -> None:
+    (repository / "backend" / "new.py").write_text("x = 1\n")
+    state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
+    (repository / "backend" / "new.py").write_text("x = 2\n")
+    with pytest.raises(SourceError, match="working tree has changed"):
+        checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
+
+
+def test_a_subdirectory_of_a_subdirectory_repository(repository: Path, tmp_path: Path) -> None:
+    """A folder inside a work tree may be named as the repository."""
+    commit(repository, {"backend/python/a.py": "a = 1\n"})
+    (repository / "backend" / "python" / "b.py").write_text("b = 1\n")
+    state = resolve_source("repository/backend", "HEAD", "python", tmp_path, timeout_s=30)
+    files = checkout(state, "repository/backend", tmp_path, tmp_path / "sources", timeout_s=30)
+    assert sorted(path.name for path in files.iterdir()) == ["a.py", "b.py"]
+
+
+def test_a_remote_is_asked_and_fetched_at_the_commit(repository: Path, tmp_path: Path) -> None:
+    url = repository.as_uri()
+    sha = git(repository, "rev-parse", "HEAD")
+    state = resolve_source(url, "refs/heads/main", "backend", tmp_path, timeout_s=30)
+    assert (state.sha, state.tree, state.dirty) == (sha, None, False)
+    commit(repository, {"backend/later.py": ""})
+    files = checkout(state, url, tmp_path, tmp_path / "sources", timeout_s=30)
+    assert [path.name for path in files.iterdir()] == ["pyproject.toml"]
+    assert checkout(state, url, tmp_path, tmp_path / "sources", timeout_s=30) == files
+
+
+def test_a_branch_may_be_named_without_its_prefix(repository: Path) -> None:
+    assert remote_sha(repository.as_uri(), "main", timeout_s=30) == git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("repository_name", "ref", "subdirectory", "message"),
+    [
+        ("nowhere", "HEAD", ".", "no such folder"),
+        ("repository", "HEAD", "nothing", "no commit of HEAD has 'nothing'"),
+        ("repository", "no-such-branch", "backend", "no-such-branch"),
+        ("file:///nowhere/at/all", "main", ".", "git ls-remote failed"),
+        ("ext::sh -c true", "main", ".", "not allowed|no such folder|failed"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    repository: Path, tmp_path: Path, repository_name: str, ref: str, subdirectory: str, message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        resolve_source(repository_name, ref, subdirectory, tmp_path, timeout_s=30)
+
+
+def test_a_ref_is_never_an_option(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        resolve_source("repository", "--output=stolen", "backend", tmp_path, timeout_s=30)
+    assert not (repository / "stolen").exists()
+
+
+def test_git_variables_of_a_caller_do_not_leak_in(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30).sha
+
+
+def test_credentials_do_not_show() -> None:
+    assert without_credentials("https://user:token@host/x and ssh://me@h") == "https://host/x and ssh://h"
+    with pytest.raises(SourceError) as caught:
+        run_git(["ls-remote", "--", "https://user:secret@127.0.0.1:1/x"], timeout_s=30)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_bare_repository_has_no_working_tree(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare")
+    state = resolve_source("bare", "HEAD", "backend", tmp_path, timeout_s=30)
+    assert (state.sha, state.dirty) == (git(repository, "rev-parse", "HEAD"), False)
+    files = checkout(state, "bare", tmp_path, tmp_path / "sources", timeout_s=30)
+    assert [path.name for path in files.iterdir()] == ["pyproject.toml"]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config import Project
+from accel_ci.errors import ConfigError, SourceError
+from accel_ci.model import Revision, Source, Trigger
+from accel_ci.source.revision import resolve_revision, revision_key
+from accel_ci_tests.conftest import commit, minimal_config
+
+NOW = datetime(2026, 11, 27, 2, 5, tzinfo=timezone.utc)
+UPSTREAM = Source("up", "main", "a" * 40)
+BACKEND = Source("back", "main", "b" * 40)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "pull_request", "slug", "key"),
+    [
+        ("nightly", None, None, "nightly-20261127"),
+        ("intraday", None, None, "intraday-20261127T02"),
+        ("main", None, None, "main-aaaaaaaaaaaa"),
+        ("pr", 12, None, "pr-12-bbbbbbbbbbbb"),
+        ("manual", None, "Try: new../allocator|x", "manual-try-new-allocator-x"),
+        ("manual", None, None, "manual-20261127t020500"),
+    ],
+)
+def test_keys(trigger: Trigger, pull_request: int | None, slug: str | None, key: str) -> None:
+    assert revision_key(trigger, NOW, UPSTREAM, BACKEND, pull_request, slug) == key
+
+
+def test_a_pull_request_has_a_number() -> None:
+    with pytest.raises(ConfigError, match="number"):
+        revision_key("pr", NOW, UPSTREAM, BACKEND, None, None)
+
+
+def test_sources_that_moved_on_get_a_key_of_their_own(repository: Path, make_project: Callable[..., Project]) -> None:
+    project = make_project(upstream={"repository": repository.as_uri(), "ref": "refs/heads/main"})
+    known: dict[str, Revision] = {}
+
+    def resolve() -> Revision:
+        revision = resolve_revision(project, "nightly", known.get, now=NOW)
+        known[revision.key] = revision
+        return revision
+
+    first = resolve()
+    assert (first.key, resolve()) == ("nightly-20261127", first)
+    (repository / "backend" / "uncommitted.py").write_text("")
+    second = resolve()
+    assert (second.key, second.backend.dirty) == ("nightly-20261127.2", True)
+    commit(repository, {"backend/committed.py": ""})
+    assert resolve().key == "nightly-20261127.3"
+
+
+def test_an_upstream_that_nothing_is_built_from_may_be_away(repository: Path, make_project: Callable[..., Project]) -> None:
+    project = make_project(upstream={"repository": "file:///nowhere", "ref": "main"})
+    revision = resolve_revision(project, "nightly", lambda key: None, now=NOW)
+    assert revision.upstream.sha is None
+    assert "ls-remote" in (revision.upstream.note or "")
+
+
+def test_an_upstream_that_a_variant_is_built_from_must_answer(
+    repository: Path, make_project: Callable[..., Project]
+) -> None:
+    variant = {**minimal_config()["variants"][0], "torch_source": "main"}  # type: ignore[index]
+    project = make_project(upstream={"repository": "file:///nowhere", "ref": "main"}, variants=[variant])
+    with pytest.raises(SourceError, match="py3 is built from"):
+        resolve_revision(project, "nightly", lambda key: None, now=NOW)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from accel_ci.config import Settings, find_config, load_project, parse_settings
+from accel_ci.errors import ConfigError
+from accel_ci_tests.conftest import ROOT, minimal_config
+
+
+def mistakes(document: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(yaml.safe_dump(document, sort_keys=False))
+    return str(caught.value).splitlines()
+
+
+def changed(path: str, value: object) -> dict[str, object]:
+    document = copy.deepcopy(minimal_config())
+    target: object = document
+    *parents, last = path.split(".")
+    for step in parents:
+        target = target[int(step) if step.isdigit() else step]  # type: ignore[index]
+    target[int(last) if last.isdigit() else last] = value  # type: ignore[index]
+    return document
+
+
+def test_minimal_configuration_is_valid() -> None:
+    settings = parse_settings(yaml.safe_dump(minimal_config()))
+    assert settings.pool.rounds == 2
+    assert settings.variants_of("nightly") == ("py3",)
+    assert list(settings.suites_of("manual", "smoke")) == ["smoke"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("pool.crads", 2, "pool.crads: unknown key; did you mean 'cards'?"),
+        ("pool.cards", 0, "pool.cards: input should be greater than or equal to 1 (it is 0)"),
+        ("backend.name", "a/b", "backend.name: use letters, digits, '.', '_' and '-', beginning with a letter"),
+        ("backend.owners", ["somebody"], "backend.owners[0]: must be 'team:<name>' or an e-mail address"),
+        ("backend.subdirectory", "../other", "backend.subdirectory: must be a path below the root"),
+        ("backend.ref", "--upload-pack=x", "backend.ref: string should match pattern"),
+        ("variants.0.python", 3.11, "variants[0].python: input should be a valid string (it is 3.11: put it in quotes)"),
+        ("variants.0.torch", "torch=2", "variants[0].torch: not a PEP 508 requirement"),
+        ("variants.0.name", "a|b", "variants[0].name: use letters"),
+        ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
+        ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),
+        ("jobs.nightly.suites", ["smoke", "unti"], "jobs.nightly.suites[1]: there is no suite 'unti'; did you mean 'unit'?"),
+        ("jobs.nightly.suites", ["smoke"], "jobs.nightly.suites: names no suite of the stage 'device'"),
+        ("jobs.main.variants", ["py4"], "jobs.main.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
+        ("suites.unit.paths", [], "suites.unit.paths:"),
+        ("suites", {}, "suites:"),
+        ("pool", None, "pool:"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place(path: str, value: object, expected: str) -> None:
+    lines = mistakes(changed(path, value))
+    assert any(re.match(r"accel_ci\.yaml:\d+: " + re.escape(expected), line) for line in lines), lines
+
+
+def test_every_mistake_has_a_line_of_its_own() -> None:
+    document = changed("pool.cards", "many")
+    document["jobs"] = {}
+    document["colour"] = "blue"
+    lines = mistakes(document)
+    assert [line.split(": ")[1] for line in lines] == [
+        "pool.cards", "jobs.intraday", "jobs.main", "jobs.nightly", "jobs.pr", "colour",
+    ]  # fmt: skip
+
+
+def test_line_numbers_point_into_the_file() -> None:
+    text = yaml.safe_dump(minimal_config(), sort_keys=False).replace("cards: 2", "cards: zero")
+    line = next(number for number, content in enumerate(text.splitlines(), 1) if "cards: zero" in content)
+    with pytest.raises(ConfigError, match=f"^accel_ci.yaml:{line}: pool.cards: "):
+        parse_settings(text)
+
+
+def test_a_key_that_stands_twice_is_a_mistake() -> None:
+    text = yaml.safe_dump(minimal_config(), sort_keys=False) + "pool: {card_environment: X}\n"
+    with pytest.raises(ConfigError, match="pool: stands twice"):
+        parse_settings(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "just words", "a: [", "a: b: c", "\x00", "!!python/object:os.system {}"])
+def test_what_is_no_mapping_is_one_clear_line(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(text)
+    assert str(caught.value).startswith("accel_ci.yaml:")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_come_with_the_project_are_valid() -> None:
+    assert load_project(ROOT / "accel_ci.yaml").settings.backend.name == "torch_emu"
+    assert parse_settings((ROOT / "accel_ci" / "starter.yaml").read_text()).backend.name == "my_backend"
+
+
+def test_the_starter_shows_every_key() -> None:
+    starter = (ROOT / "accel_ci" / "starter.yaml").read_text()
+    uncommented = re.sub(r"(?m)^( *)# ( *\w+:.*)$", r"\1\2", starter)
+    assert parse_settings(uncommented) != parse_settings(starter).model_copy(update={"backend": None})
+
+    def keys(model: type[BaseModel]) -> set[str]:
+        found = set(model.model_fields)
+        for field in model.model_fields.values():
+            for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= keys(kind)
+        return found
+
+    missing = {key for key in keys(Settings) if not re.search(rf"\b{key}\b:|`{key}: ", starter)}
+    assert not missing
+
+
+def test_the_file_is_found_in_a_parent_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCEL_CI_CONFIG", raising=False)
+    (tmp_path / "accel_ci.yaml").write_text("")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_config() == tmp_path / "accel_ci.yaml"
+
+
+def test_a_file_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCEL_CI_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for path in (None, tmp_path / "other.yaml"):
+        with pytest.raises(ConfigError, match="accel-ci init"):
+            load_project(path)
