@@ -1,0 +1,43 @@
+"""Making PyTorch know the device.
+
+Here belongs the registration, which happens once per process whatever is imported, reloaded or called again.
+"""
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch_emu import cards, injection
+from torch_emu.tensor import NAME
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return bool(cards.visible())
+
+    def has_primary_context(self, dev_id: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+def register() -> None:
+    """Register the device and its kernels; do nothing where that was done before."""
+    # Asked of torch and not of this module, which may have been imported anew.
+    if hasattr(torch, NAME):
+        return
+    cards.visible()
+    injection.check()
+
+    from torch_emu import autocast, device_module, dispatch
+
+    _setup_privateuseone_for_python_backend(NAME, backend_module=device_module, hook=_Hooks())
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(dispatch.fallback, "PrivateUse1")
+    # PyTorch has this for the autocast of each device that it knows: what has no rule is left as it is.
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    aten = torch.library.Library("aten", "IMPL")
+    # Where PyTorch sets the dispatch of Python aside, a fallback is not found and the kernel must have a name.
+    aten.impl("_copy_from", dispatch.copy_from, "PrivateUse1")
+    autocast.register(aten)
+    # A library takes its kernels away when it is collected.
+    device_module._libraries = (everything, aten)
