@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
+from urllib.parse import unquote
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "crashed", "timeout", "not_run"]
 """How one attempt ended."""
@@ -81,6 +82,11 @@ class Artifact:
     uri: str
     sha256: str
     size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return unquote(self.uri.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class TestPlan:
-    """How the selected tests are spread; `batches` is a JSON artifact: a list of `Batch`.
+    """How the selected tests are spread; `batches` is a JSON artifact: the `Plan` of `plan.guided`.
 
     `lower_bound_s` = max(longest test, sum of estimates / cards): no schedule ends earlier. `unknown` counts tests
     without a recorded duration, which are estimated by the median of their file, else of their suite.

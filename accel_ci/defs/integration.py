@@ -7,8 +7,9 @@ import dagster as dg
 from accel_ci.build.runtime_image import make_runtime_image
 from accel_ci.build.wheel import build_wheel
 from accel_ci.build.wheel_checks import CHECK_NAMES
+from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.metadata import check_result, table
-from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import stage
 from accel_ci.defs.workspace import Workspace
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
@@ -31,17 +32,17 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         "owners": owners,
         "partitions_def": builds([variant.name for variant in settings.variants]),
     }
-    of_revision = dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping("revision"))
 
     @dg.asset(
         **common,
-        ins={"revision": of_revision},
+        ins={"revision": of_revision()},
         kinds={"python", "wheel"},
+        dagster_type=produces(Wheel),
         check_specs=[dg.AssetCheckSpec(name, asset="wheel", blocking=True) for name in CHECK_NAMES],
     )
     def wheel(
         context: dg.AssetExecutionContext, revision: Revision, progress: dg.ResourceParam[Progress]
-    ) -> dg.MaterializeResult[Wheel]:
+    ) -> dg.MaterializeResult:
         """The backend's wheel and sdist, built in isolation from the revision's sources and checked as a user's install."""
         variant = settings.variant(build_of(context).variant)
         with stage(context, workspace, progress) as step:
@@ -89,8 +90,9 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
 
     @dg.asset(
         **common,
-        ins={"revision": of_revision},
+        ins={"revision": of_revision()},
         kinds={"pytest"},
+        dagster_type=produces(DeviceTestResults),
         check_specs=[dg.AssetCheckSpec("smoke_passed", asset="smoke_results", blocking=True)],
     )
     def smoke_results(
@@ -98,13 +100,12 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         revision: Revision,
         runtime_image: RuntimeImage,
         progress: dg.ResourceParam[Progress],
-    ) -> dg.MaterializeResult[DeviceTestResults]:
+    ) -> dg.MaterializeResult:
         """The smoke suites on a single card: whether there is any use in taking the others."""
         with stage(context, workspace, progress) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
-            results = run_smoke_stage(
-                settings, revision.trigger, launch, workspace.run_folder(build_of(context), "smoke"), artifacts, step
-            )
+            suites = settings.suites_of(revision.trigger, "smoke")
+            results = run_smoke_stage(settings, suites, launch, workspace.bench(build_of(context), "smoke"), step)
         failures = failed_attempts(results, artifacts)
         check = CheckResult(
             "smoke_passed",
@@ -120,7 +121,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             metadata=_results_metadata(results) | {"failures": _failures(failures)},
         )
 
-    @dg.asset(**common, ins={"revision": of_revision}, deps=[smoke_results], kinds={"pytest"})
+    @dg.asset(**common, ins={"revision": of_revision()}, deps=[smoke_results], kinds={"pytest"})
     def test_selection(
         context: dg.AssetExecutionContext,
         revision: Revision,
@@ -154,7 +155,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             },
         )
 
-    @dg.asset(**common, ins={"revision": of_revision}, kinds={"python"})
+    @dg.asset(**common, ins={"revision": of_revision()}, kinds={"python"})
     def test_plan(
         context: dg.AssetExecutionContext,
         revision: Revision,
@@ -179,7 +180,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             },
         )
 
-    @dg.asset(**common, ins={"revision": of_revision}, kinds={"pytest", "pytorch"})
+    @dg.asset(**common, ins={"revision": of_revision()}, kinds={"pytest", "pytorch"})
     def device_test_results(
         context: dg.AssetExecutionContext,
         revision: Revision,
@@ -193,11 +194,11 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             results = run_device_stage(
                 settings,
-                test_selection,
+                test_selection.tests,
+                [suite.suite for suite in test_selection.suites],
                 test_plan,
                 launch,
-                workspace.run_folder(build_of(context), "device"),
-                artifacts,
+                workspace.bench(build_of(context), "device"),
                 step,
             )
         return dg.MaterializeResult(

@@ -31,3 +31,8 @@ class ManifestIOManager(dg.IOManager):
         key = context.asset_partition_key
         dimensions = key.keys_by_dimension if isinstance(key, dg.MultiPartitionKey) else {"revision": key}
         return self._manifests.path(name, dimensions["revision"], dimensions.get("variant"))
+
+
+def produces(value_type: type) -> dg.DagsterType:
+    """The type of what an asset with checks returns; Dagster reads it from the annotation of assets without checks alone."""
+    return dg.PythonObjectDagsterType(value_type, name=f"{value_type.__name__}Manifest")

@@ -9,6 +9,7 @@ from accel_ci.config import Project
 from accel_ci.manifests import ManifestStore
 from accel_ci.model import Build
 from accel_ci.pool.package import build_runner
+from accel_ci.pool.stage import Bench
 from accel_ci.results.store import ResultsStore
 
 
@@ -53,6 +54,7 @@ class Workspace:
         """The runner as one file, made when first asked for."""
         return build_runner(self.project.home / "cache" / "runner.pyz")
 
-    def run_folder(self, build: Build, stage: str) -> Path:
-        """Where the workers of a stage keep their claims and events."""
-        return self.project.home / "runs" / build.revision / build.variant / stage
+    def bench(self, build: Build, stage: str) -> Bench:
+        """Where a stage of a build runs its tests."""
+        folder = self.project.home / "runs" / build.revision / build.variant / stage
+        return Bench(self.runner, folder, self.project.home / "cards.lock", self.artifacts)

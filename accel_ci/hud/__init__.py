@@ -1,0 +1,1 @@
+"""The HUD: one static page that says how the backend fares."""

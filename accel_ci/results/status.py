@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 
 from accel_ci.errors import AccelCiError
 from accel_ci.manifests import STAGES, ManifestStore
 from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
+from accel_ci.results.verdicts import shortcomings
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class BuildStatus:
 
     build: Build
     state: str
+    passed: bool
     expected: int | None
     counts: dict[Verdict, int]
     infra_attempts: int
@@ -35,11 +36,6 @@ class BuildStatus:
     def overhead_s(self) -> float | None:
         """Wall time less the time in builds, installations and tests."""
         return None if self.wall_s is None else round(self.wall_s - self.work_s, 3)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every expected test has a verdict that is no failure; never true of a build without tests."""
-        return bool(self.expected) and not any(self.counts[verdict] for verdict in ("failed", "infra", "not_run"))
 
     def as_json(self) -> str:
         """The build for programs."""
@@ -89,16 +85,17 @@ def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) ->
     }
     if "ledger" not in made:
         state = f"stopped at {next(stage for stage in STAGES if stage not in made)}"
-        return BuildStatus(build, state, None, {}, makespan_s=None, lower_bound_s=None, **common)  # type: ignore[arg-type]
+        return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)  # type: ignore[arg-type]
     ledger = manifests.read(paths["ledger"], Ledger)
     common["infra_attempts"] = ledger.infra_attempts
-    status = BuildStatus(
+    bad = shortcomings(ledger)
+    return BuildStatus(
         build,
-        "",
+        ", ".join(bad) or "passed",
+        not bad,
         ledger.expected,
         ledger.counts,
         makespan_s=round(ledger.makespan_s, 3),
         lower_bound_s=round(ledger.lower_bound_s, 3),
         **common,  # type: ignore[arg-type]
     )
-    return dataclasses.replace(status, state="passed" if status.passed else "failed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from accel_ci.errors import LedgerError
-from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Attempt, SelectedTest, TestVerdict, Verdict
+from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Attempt, Ledger, SelectedTest, TestVerdict, Verdict
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,18 @@ def check_balance(expected: int, counts: Mapping[Verdict, int]) -> None:
     if total != expected:
         parts = " + ".join(f"{count} {verdict}" for verdict, count in counts.items())
         raise LedgerError(f"the ledger does not balance: {expected} expected, but {parts} = {total} ({total - expected:+d})")
+
+
+def shortcomings(ledger: Ledger) -> tuple[str, ...]:
+    """Why a build is no pass; empty for one that is. A build without tests, or with nothing but skips, never passes."""
+    bad = [f"{ledger.counts[verdict]} {verdict}" for verdict in ("failed", "infra", "not_run") if ledger.counts[verdict]]
+    if ledger.expected <= 0:
+        bad.append("no tests were expected")
+    elif ledger.counts["skipped"] == ledger.expected:
+        bad.append("every test was skipped")
+    if ledger.missing_suites:
+        bad.append(f"no word from {', '.join(ledger.missing_suites)}")
+    return tuple(bad)
 
 
 def _verdict(test: SelectedTest, attempts: Sequence[Attempt]) -> TestVerdict:

@@ -1,0 +1,117 @@
+"""Reads what lies on disk for the HUD: manifests of revisions and builds, and the verdicts of the builds shown in full.
+
+Nothing is decided here and nothing stops the page: what cannot be read is logged and shown as unreadable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.errors import AccelCiError
+from accel_ci.hud.page import BuildRecord, HudPage, RevisionRecord, finished_before, latest_builds, make_page
+from accel_ci.hud.text import in_utc
+from accel_ci.manifests import STAGES, ManifestStore
+from accel_ci.model import (
+    Build,
+    DeviceTestResults,
+    Ledger,
+    Revision,
+    RuntimeImage,
+    TestSelection,
+    TestVerdict,
+    Wheel,
+)
+from accel_ci.quality.flakiness import Flakiness
+from accel_ci.results.ledger import read_verdicts
+
+_LOG = logging.getLogger(__name__)
+_SHOWN: dict[str, type[Any]] = {
+    "wheel": Wheel,
+    "runtime_image": RuntimeImage,
+    "smoke_results": DeviceTestResults,
+    "test_selection": TestSelection,
+    "device_test_results": DeviceTestResults,
+    "ledger": Ledger,
+}
+
+
+def gather(
+    home: Path, project_name: str, flakiness: Flakiness, *, now: datetime, revisions: int = 30, listed: int = 50
+) -> HudPage:
+    """The page of what lies in the data folder `home`.
+
+    Args:
+        home: The data folder, with `builds/` and `artifacts/`.
+        project_name: The backend's name.
+        flakiness: The flaky tests to list.
+        now: When the page is made.
+        revisions: How many revisions the grid shows, newest first.
+        listed: How many tests or cards a list shows before it counts the rest.
+    """
+    manifests, artifacts = ManifestStore(home), ArtifactStore(home / "artifacts")
+    records = [
+        RevisionRecord(folder.name, seen_at, revision, tuple(_read_builds(manifests, folder)))
+        for seen_at, folder, revision in _read_revisions(manifests)[:revisions]
+    ]
+    latest = latest_builds(records)
+    wanted = [*latest, *(before for record in latest if (before := finished_before(records, record.build)))]
+    verdicts = {
+        record.build: found
+        for record in wanted
+        if record.ledger is not None and (found := _read_verdicts(record.ledger, artifacts)) is not None
+    }
+    return make_page(project_name, records, verdicts, flakiness, now=now, listed=listed)
+
+
+def _read_revisions(manifests: ManifestStore) -> list[tuple[datetime, Path, Revision | None]]:
+    found = []
+    for folder in _folders(manifests.builds):
+        path = folder / "revision.json"
+        revision = _read(manifests, path, Revision)
+        found.append((in_utc(revision.created_at) if revision else _changed_at([path, folder]), folder, revision))
+    return sorted(found, key=lambda one: (one[0], one[1].name), reverse=True)
+
+
+def _read_builds(manifests: ManifestStore, revision: Path) -> Iterable[BuildRecord]:
+    for folder in _folders(revision):
+        paths = {stage: folder / f"{stage}.json" for stage in STAGES if (folder / f"{stage}.json").exists()}
+        values = {stage: _read(manifests, paths[stage], kind) for stage, kind in _SHOWN.items() if stage in paths}
+        yield BuildRecord(
+            Build(revision.name, folder.name),
+            present=tuple(paths),
+            unreadable=tuple(stage for stage, value in values.items() if value is None),
+            changed_at=_changed_at(paths.values() or [folder]),
+            **values,
+        )
+
+
+def _read_verdicts(ledger: Ledger, artifacts: ArtifactStore) -> list[TestVerdict] | None:
+    try:
+        return read_verdicts(ledger, artifacts)
+    except (AccelCiError, OSError, ValueError) as error:
+        _LOG.warning("the verdicts of %s cannot be read: %s", ledger.build.name, error)
+        return None
+
+
+def _read(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:
+    try:
+        return manifests.read(path, kind)
+    except AccelCiError as error:
+        _LOG.warning("unreadable: %s", error)
+        return None
+
+
+def _folders(parent: Path) -> list[Path]:
+    if not parent.is_dir():
+        return []
+    return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _changed_at(paths: Iterable[Path]) -> datetime:
+    seconds = [path.stat().st_mtime for path in paths if path.exists()]
+    return datetime.fromtimestamp(max(seconds, default=0.0), timezone.utc)

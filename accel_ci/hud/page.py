@@ -1,0 +1,394 @@
+"""What the HUD shows, as frozen dataclasses, and the pure function that makes it from what was read.
+
+Here belongs every decision: what is green, which builds are shown in full, what is listed and what is only counted. No
+file is read here (`gather.py`) and no string is formatted for HTML (`text.py`, `render.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, Literal, TypeVar
+
+from accel_ci.hud.text import duration, in_utc, number
+from accel_ci.manifests import STAGES
+from accel_ci.model import (
+    FAILING_OUTCOMES,
+    VERDICTS,
+    Build,
+    CardReport,
+    DeviceTestResults,
+    Ledger,
+    Revision,
+    RuntimeImage,
+    TestSelection,
+    TestVerdict,
+    Verdict,
+    Wheel,
+)
+from accel_ci.quality.flakiness import Flakiness, FlakyTest
+
+T = TypeVar("T")
+
+Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
+"""How a build stands. `passed` and `flaky` pass; nothing else does."""
+
+RECENT = timedelta(hours=6)
+"""A build without a ledger may still be running while its newest manifest is younger than this."""
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "failed", "infra", "not_run", "flaky", "xpassed", "xfailed", "skipped", "passed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """What lies on disk of one build; a manifest that is not there or cannot be read is None."""
+
+    build: Build
+    present: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+    changed_at: datetime | None = None
+    wheel: Wheel | None = None
+    runtime_image: RuntimeImage | None = None
+    smoke_results: DeviceTestResults | None = None
+    test_selection: TestSelection | None = None
+    device_test_results: DeviceTestResults | None = None
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True)
+class RevisionRecord:
+    """What lies on disk of one revision. `revision` is None when its manifest is missing or unreadable."""
+
+    key: str
+    seen_at: datetime
+    revision: Revision | None
+    builds: tuple[BuildRecord, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """How a build stands, in words as well as in kind."""
+
+    kind: Kind
+    words: str
+    detail: str = ""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it may look green."""
+        return self.kind in ("passed", "flaky")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the bar of verdicts, in percent of its width."""
+
+    verdict: Verdict
+    start: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One build in the grid; `anchor` names its section when it is shown in full."""
+
+    build: Build
+    state: State
+    anchor: str | None
+    bar: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One revision in the grid."""
+
+    key: str
+    seen_at: datetime
+    revision: Revision | None
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Listed(Generic[T]):
+    """The beginning of a list, and how many more there are."""
+
+    items: tuple[T, ...]
+    more: int
+
+    @property
+    def total(self) -> int:
+        """All of them, shown or not."""
+        return len(self.items) + self.more
+
+
+@dataclass(frozen=True)
+class FailedTest:
+    """A failure; `new` when the build before it of the same variant did not have it."""
+
+    verdict: TestVerdict
+    new: bool
+
+
+@dataclass(frozen=True)
+class CardLine:
+    """A card in one stage of a build."""
+
+    stage: str
+    report: CardReport
+
+
+@dataclass(frozen=True)
+class TorchSeen:
+    """A PyTorch that the latest revision was tested with."""
+
+    version: str
+    sha: str | None
+    variants: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BuildDetail:
+    """One build in full. `compared_with` is the revision that tells new failures from known ones."""
+
+    record: BuildRecord
+    anchor: str
+    state: State
+    latest: bool
+    bar: tuple[Segment, ...]
+    ratio: float | None
+    verdicts_known: bool
+    compared_with: str | None
+    new_failures: int
+    failed: Listed[FailedTest]
+    infra: Listed[TestVerdict]
+    not_run: Listed[TestVerdict]
+    slowest: tuple[TestVerdict, ...]
+    cards: Listed[CardLine]
+
+
+@dataclass(frozen=True)
+class HudPage:
+    """The page."""
+
+    project: str
+    generated_at: datetime
+    variants: tuple[str, ...]
+    rows: tuple[Row, ...]
+    torch: tuple[TorchSeen, ...]
+    builds: tuple[BuildDetail, ...]
+    flaky: Listed[FlakyTest]
+    flaky_window_days: int
+    tests_seen: int
+
+
+def build_state(record: BuildRecord, now: datetime) -> State:
+    """How a build stands. It passes only when every expected test has a verdict, at least one ran, and none is bad."""
+    if "ledger" in record.unreadable:
+        return State("unreadable", "ledger unreadable", "the manifest is broken")
+    if record.ledger is None:
+        return _unfinished_state(record, now)
+    ledger = record.ledger
+    counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
+    detail = _in_words(counts, ("passed", "skipped", "xfailed", "xpassed"))
+    bad = _in_words(counts, ("infra", "not_run", "flaky"))
+    missing = len(ledger.missing_suites)
+    if counts["failed"]:
+        return State("failed", f"{number(counts['failed'])} failed", _joined(bad, detail))
+    if ledger.expected <= 0:
+        return State("incomplete", "no tests", "nothing was expected to run")
+    if sum(counts.values()) != ledger.expected:
+        return State("incomplete", "does not balance", f"{number(ledger.expected)} expected, {_joined(bad, detail)}")
+    if counts["infra"] or counts["not_run"]:
+        return State("incomplete", _in_words(counts, ("infra", "not_run")), _joined(_in_words(counts, ("flaky",)), detail))
+    if missing:
+        return State("incomplete", f"{missing} suite{'s' * (missing > 1)} missing", _joined(bad, detail))
+    if counts["skipped"] == ledger.expected:
+        return State("incomplete", "all skipped", detail)
+    if counts["flaky"]:
+        return State("flaky", f"{number(counts['flaky'])} flaky", detail)
+    return State("passed", "all passed" if counts["passed"] == ledger.expected else "none failed", detail)
+
+
+def latest_builds(revisions: Sequence[RevisionRecord]) -> tuple[BuildRecord, ...]:
+    """The builds to show in full: of each variant the newest, and the newest finished one where that is another."""
+    chosen: list[BuildRecord] = []
+    for variant in _variants(revisions):
+        newest, *older = _of_variant(revisions, variant)
+        finished = [record for record in older if record.ledger is not None]
+        chosen += [newest] if newest.ledger is not None else [newest, *finished[:1]]
+    return tuple(chosen)
+
+
+def finished_before(revisions: Sequence[RevisionRecord], build: Build) -> BuildRecord | None:
+    """The newest finished build of the same variant that is older than `build`."""
+    records = _of_variant(revisions, build.variant)
+    older = records[[record.build for record in records].index(build) + 1 :]
+    return next((record for record in older if record.ledger is not None), None)
+
+
+def make_page(
+    project: str,
+    revisions: Sequence[RevisionRecord],
+    verdicts: Mapping[Build, Sequence[TestVerdict]],
+    flakiness: Flakiness,
+    *,
+    now: datetime,
+    listed: int = 50,
+) -> HudPage:
+    """The page of a project.
+
+    `revisions` come newest first. `verdicts` holds those of `latest_builds` and of the builds before them; a build with a
+    ledger that is not in it has lost its verdicts.
+    """
+    now = in_utc(now)
+    detailed = latest_builds(revisions)
+    anchors = {record.build: _anchor(record.build) for record in detailed}
+    variants = _variants(revisions)
+    newest = {variant: _of_variant(revisions, variant)[0].build for variant in variants}
+    return HudPage(
+        project=project,
+        generated_at=now,
+        variants=variants,
+        rows=tuple(_row(revision, variants, anchors, now) for revision in revisions),
+        torch=_torch_seen(revisions[0].builds) if revisions else (),
+        builds=tuple(
+            _detail(
+                record,
+                finished_before(revisions, record.build),
+                verdicts,
+                anchors[record.build],
+                latest=record.build == newest[record.build.variant],
+                now=now,
+                listed=listed,
+            )
+            for record in detailed
+        ),
+        flaky=_listed(flakiness.flaky, listed),
+        flaky_window_days=flakiness.window_days,
+        tests_seen=flakiness.tests,
+    )
+
+
+def verdict_bar(counts: Mapping[Verdict, int]) -> tuple[Segment, ...]:
+    """The verdicts as parts of a bar, worst first; a single bad test among thousands stays wide enough to be seen."""
+    total = sum(counts.values())
+    if total <= 0:
+        return ()
+    widths = {v: max(2.0, 100 * counts[v] / total) for v in _WORST_FIRST if counts.get(v, 0) > 0}
+    scale, start, bar = 100 / sum(widths.values()), 0.0, []
+    for verdict, width in widths.items():
+        bar.append(Segment(verdict, round(start, 2), round(width * scale, 2)))
+        start += width * scale
+    return tuple(bar)
+
+
+def _unfinished_state(record: BuildRecord, now: datetime) -> State:
+    missing = next(stage for stage in STAGES if stage not in record.present)
+    last = next((stage for stage in reversed(STAGES) if stage in record.present), None)
+    smoke = record.smoke_results
+    failed = sum(smoke.counts.get(outcome, 0) for outcome in sorted(FAILING_OUTCOMES)) if smoke else 0
+    reason = f"{number(failed)} smoke failed" if failed else ""
+    broken = f"{', '.join(record.unreadable)} unreadable" if record.unreadable else ""
+    age = now - in_utc(record.changed_at) if record.changed_at else None
+    since = f", {duration(max(0.0, age.total_seconds()))} ago" if age is not None else ""
+    running = age is not None and age < RECENT and not failed
+    return State(
+        "stopped",
+        f"{'unfinished' if running else 'stopped'} at {missing}",
+        _joined(reason, broken, f"{f'after {last}' if last else 'no manifest yet'}{since}"),
+    )
+
+
+def _row(revision: RevisionRecord, variants: Iterable[str], anchors: Mapping[Build, str], now: datetime) -> Row:
+    records = {record.build.variant: record for record in revision.builds}
+    cells = []
+    for variant in variants:
+        record, build = records.get(variant), Build(revision.key, variant)
+        state = build_state(record, now) if record else State("absent", "no build")
+        bar = verdict_bar(record.ledger.counts) if record and record.ledger else ()
+        cells.append(Cell(build, state, anchors.get(build), bar))
+    return Row(revision.key, revision.seen_at, revision.revision, tuple(cells))
+
+
+def _detail(
+    record: BuildRecord,
+    before: BuildRecord | None,
+    verdicts: Mapping[Build, Sequence[TestVerdict]],
+    anchor: str,
+    *,
+    latest: bool,
+    now: datetime,
+    listed: int,
+) -> BuildDetail:
+    own = sorted(verdicts.get(record.build, ()), key=lambda v: (v.suite, v.test))
+    known = verdicts.get(before.build) if before else None
+    failed_before = {(v.suite, v.test) for v in known or () if v.verdict == "failed"}
+    failed = [
+        FailedTest(v, known is not None and (v.suite, v.test) not in failed_before) for v in own if v.verdict == "failed"
+    ]
+    failed.sort(key=lambda test: not test.new)
+    timed = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
+    device, ledger = record.device_test_results, record.ledger
+    makespan, bound = (
+        (ledger.makespan_s, ledger.lower_bound_s) if ledger
+        else (device.makespan_s, device.lower_bound_s) if device
+        else (0.0, 0.0)
+    )  # fmt: skip
+    return BuildDetail(
+        record=record,
+        anchor=anchor,
+        state=build_state(record, now),
+        latest=latest,
+        bar=verdict_bar(ledger.counts) if ledger else (),
+        ratio=makespan / bound if bound > 0 else None,
+        verdicts_known=record.build in verdicts,
+        compared_with=before.build.revision if before and known is not None else None,
+        new_failures=sum(test.new for test in failed),
+        failed=_listed(failed, listed),
+        infra=_listed([v for v in own if v.verdict == "infra"], listed),
+        not_run=_listed([v for v in own if v.verdict == "not_run"], listed),
+        slowest=tuple(timed[:20]),
+        cards=_listed(_card_lines(record), listed),
+    )
+
+
+def _card_lines(record: BuildRecord) -> list[CardLine]:
+    stages = {"smoke": record.smoke_results, "device": record.device_test_results}
+    lines = [CardLine(name, card) for name, results in stages.items() if results for card in results.cards]
+    return sorted(lines, key=lambda line: (line.report.healthy, line.stage, line.report.card))
+
+
+def _torch_seen(builds: Iterable[BuildRecord]) -> tuple[TorchSeen, ...]:
+    variants: dict[tuple[str, str | None], list[str]] = {}
+    for record in builds:
+        if image := record.runtime_image:
+            variants.setdefault((image.torch_version, image.torch_sha), []).append(record.build.variant)
+    return tuple(TorchSeen(version, sha, tuple(names)) for (version, sha), names in variants.items())
+
+
+def _variants(revisions: Iterable[RevisionRecord]) -> tuple[str, ...]:
+    return tuple(sorted({record.build.variant for revision in revisions for record in revision.builds}))
+
+
+def _of_variant(revisions: Iterable[RevisionRecord], variant: str) -> list[BuildRecord]:
+    return [record for revision in revisions for record in revision.builds if record.build.variant == variant]
+
+
+def _anchor(build: Build) -> str:
+    return "build-" + re.sub(r"[^A-Za-z0-9._~-]", "-", build.name)
+
+
+def _listed(items: Sequence[T], limit: int) -> Listed[T]:
+    return Listed(tuple(items[:limit]), max(0, len(items) - limit))
+
+
+def _in_words(counts: Mapping[Verdict, int], verdicts: Iterable[Verdict]) -> str:
+    return _joined(*(f"{number(counts[v])} {v.replace('_', ' ')}" for v in verdicts if counts[v]))
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,61 @@
+"""From a `HudPage` to one self-contained HTML file.
+
+The page loads nothing: its style and its script are inline, and its Content-Security-Policy allows these two by digest
+and nothing else. All text passes Jinja2's escaping; the filters that templates use are in `text.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from accel_ci.hud import text
+from accel_ci.hud.page import HudPage
+from accel_ci.model import VERDICTS
+
+
+def render_hud(page: HudPage) -> str:
+    """The page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("accel_ci.hud", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (
+        text.duration, text.excerpt, text.first_line, text.number, text.one_line, text.percent, text.repository_name,
+        text.size, text.utc, text.web_link,
+    )  # fmt: skip
+    environment.filters |= {function.__name__: function for function in filters}
+    style, script = _asset("hud.css"), _asset("hud.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return environment.get_template("index.html.j2").render(
+        page=page, verdicts=VERDICTS, style=style, script=script, policy=policy
+    )
+
+
+def write_hud(page: HudPage, folder: Path) -> Path:
+    """Write `index.html` into `folder`, whole or not at all, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "index.html"
+    scratch = folder / f".{file.name}.{os.getpid()}"
+    scratch.write_text(render_hud(page), encoding="utf-8", errors="backslashreplace", newline="\n")
+    scratch.replace(file)
+    return file
+
+
+def _asset(name: str) -> str:
+    return files("accel_ci.hud").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _digest(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

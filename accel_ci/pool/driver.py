@@ -1,0 +1,261 @@
+"""The driver: has a pool run a plan in rounds, whatever the pool's engine.
+
+Here belongs what the driver decides: when a worker is replaced, which tests are handed on, when a round is over and
+what goes into the next. It keeps nothing of its own; all it knows is in the run's folder, and a driver that starts
+again on the folder of one that was killed goes on where that stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from accel_ci.errors import PoolError
+from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, RoundReport, SelectedTest
+from accel_ci.plan.guided import make_plan
+from accel_ci.pool.engine import Crew, Pool, WorkerState
+from accel_ci.pool.launch import Launch, Limits
+from accel_ci.pool.round_record import RoundRecord
+from accel_ci.pool.tally import Tally, TestKey
+
+_POLL_S = 0.1
+_MARGIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class PoolRun:
+    """What came of a plan.
+
+    `attempts` has every attempt once, with `infra` set where the card was unhealthy; a test that could not be run has
+    none. `makespan_s` is the time from a round's start to its last attempt, summed over the rounds; `lower_bound_s` is
+    of round 1.
+    """
+
+    attempts: tuple[Attempt, ...]
+    rounds: tuple[RoundReport, ...]
+    cards: tuple[CardReport, ...]
+    makespan_s: float
+    lower_bound_s: float
+
+
+def run_rounds(
+    pool: Pool,
+    batches: Sequence[Batch],
+    cards: Sequence[str],
+    launch: Launch,
+    limits: Limits,
+    run_dir: Path,
+    on_attempt: Callable[[Attempt], None],
+    max_rounds: int = 2,
+    *,
+    urgent: int = 0,
+) -> PoolRun:
+    """Run all batches, then run again what failed or did not run, on other cards where there are any.
+
+    The first `urgent` batches are taken first wherever a worker is. `on_attempt` is called once for every attempt as it
+    comes in, before anything is known of `infra`; on a folder where an equal plan was begun, first for those that are
+    there already. A folder with another plan is replaced. Raises `PoolError` when no worker can run at all, when
+    another driver is at work in the folder, and when ids of batches are not fit for file names.
+    """
+    _check(batches, cards)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with _sole_driver(run_dir):
+        tally = Tally(cards, on_attempt)
+        reports: list[RoundReport] = []
+        for number in range(1, max_rounds + 1):
+            todo = list(batches) if number == 1 else retries(batches, tally.attempts, tally.healthy(), number)
+            if not todo or not tally.healthy():
+                break
+            record = RoundRecord(run_dir / f"round-{number}")
+            if record.prepare(number, todo, launch, limits, urgent if number == 1 else len(todo)):
+                _remove_rounds_after(run_dir, number)
+            reports.append(_run_round(pool, record, number, todo, launch, limits, tally))
+    return PoolRun(
+        attempts=tuple(tally.attempts),
+        rounds=tuple(reports),
+        cards=tally.card_reports(),
+        makespan_s=sum(report.makespan_s for report in reports),
+        lower_bound_s=reports[0].lower_bound_s if reports else 0.0,
+    )
+
+
+def retries(batches: Sequence[Batch], attempts: Sequence[Attempt], cards: Sequence[str], number: int) -> list[Batch]:
+    """The batches of round `number`: tests whose last attempt failed or that have none, away from where they failed."""
+    last: dict[TestKey, Attempt] = {}
+    failed_on: dict[TestKey, set[str]] = {}
+    for attempt in sorted(attempts, key=lambda attempt: attempt.round):
+        key = (attempt.suite, attempt.test)
+        last[key] = attempt
+        if attempt.outcome in FAILING_OUTCOMES and attempt.card is not None:
+            failed_on.setdefault(key, set()).add(attempt.card)
+    groups: dict[tuple[str, ...], list[SelectedTest]] = {}
+    for batch in batches:
+        for test in batch.tests:
+            key = (batch.suite, test)
+            if key not in last or last[key].outcome in FAILING_OUTCOMES:
+                avoid = tuple(card for card in cards if card in failed_on.get(key, ()))
+                groups.setdefault(avoid if len(avoid) < len(cards) else (), []).append(SelectedTest(*key))
+    durations = {key: attempt.duration_s for key, attempt in last.items() if attempt.duration_s is not None}
+    return [
+        replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid)
+        for place, (avoid, tests) in enumerate(groups.items())
+        for batch in make_plan(tests, durations, max(1, len(cards) - len(avoid))).batches
+    ]
+
+
+def _run_round(
+    pool: Pool,
+    record: RoundRecord,
+    number: int,
+    batches: Sequence[Batch],
+    launch: Launch,
+    limits: Limits,
+    tally: Tally,
+) -> RoundReport:
+    """Run one round to its end, or what is missing of it."""
+    cards = tally.healthy()
+    record.await_old_workers()
+    old = record.workers()
+    for worker in old:
+        events = record.events(worker)
+        card = next((event["card"] for event in events if event["event"] == "worker_started"), None)
+        tally.take(number, worker, card, events)
+    makespan_s = record.finished()
+    if makespan_s is None:
+        makespan_s = tally.span_s(number)
+        expected = {(batch.suite, test) for batch in batches for test in batch.tests}
+        usable = [card for card in cards if card in tally.healthy()]
+        if expected - tally.done(number) and usable:
+            began = time.monotonic()
+            driver = 1 + max((int(name[1:].partition("-")[0]) for name in old), default=-1)
+            crew = pool.start(record.path, usable, launch, driver)
+            try:
+                _attend(crew, record, number, expected, limits, tally)
+            finally:
+                crew.close()
+            _read(crew, record, number, tally)
+            makespan_s += max(0.0, tally.last_attempt - began)
+        if not tally.attempts and tally.healthy():
+            said = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "it printed nothing"
+            raise PoolError(f"no worker of the pool could run a test; the first one said: {said}")
+        record.finish(makespan_s)
+    return tally.round_report(number, makespan_s)
+
+
+def _attend(crew: Crew, record: RoundRecord, number: int, expected: set[TestKey], limits: Limits, tally: Tally) -> None:
+    """Follow a crew until the round is over and its workers have ended, or have had the time to."""
+    tally.last_event = time.monotonic()
+    silence_s = limits.startup_s + limits.test_timeout_s + limits.silence_s + limits.probe_timeout_s + _MARGIN_S
+    seen: dict[str, str] | None = None
+    replaced: set[str] = set()
+    while True:
+        living = _read(crew, record, number, tally)
+        if not expected - tally.done(number):
+            break
+        if living != seen:
+            lost = _lost_cards(crew.workers(), tally.healthy(), living.values(), replaced)
+            if lost:
+                for card, worker in lost.items():
+                    replaced.add(card)
+                    crew.replace(worker)
+                continue
+            if not living:
+                break
+            _hand_on(record, expected - tally.done(number), living)
+            seen = living
+        elif time.monotonic() - tally.last_event > silence_s:
+            for name in living:
+                crew.stop(name)
+            tally.last_event = time.monotonic()
+        time.sleep(_POLL_S)
+    record.end()
+    deadline = time.monotonic() + limits.test_timeout_s + limits.probe_timeout_s + _MARGIN_S
+    while _read(crew, record, number, tally) and time.monotonic() < deadline:
+        time.sleep(_POLL_S / 2)
+
+
+def _lost_cards(
+    workers: Sequence[WorkerState], healthy: Collection[str], at_work: Collection[str], replaced: Collection[str]
+) -> dict[str, str]:
+    """Cards that nothing speaks against and that have lost their only worker, with that worker's name."""
+    return {
+        worker.card: worker.name
+        for worker in workers
+        if worker.ended is not None
+        and worker.card in healthy
+        and worker.card not in at_work
+        and worker.card not in replaced
+    }
+
+
+def _read(crew: Crew, record: RoundRecord, number: int, tally: Tally) -> dict[str, str]:
+    """Take in what workers have written; gives back the living ones with their cards.
+
+    Whether a worker lives is asked before its events are read: of one that has ended, all are read.
+    """
+    workers = crew.workers()
+    for worker in workers:
+        tally.take(number, worker.name, worker.card, record.events(worker.name))
+    return {worker.name: worker.card for worker in workers if worker.ended is None}
+
+
+def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
+    """Give out anew the open tests that no free batch has and no living worker holds.
+
+    A free batch that all living cards are to avoid is taken back for this: one of them has to run it.
+    """
+    claimed = record.claimed()
+    cards = set(living.values())
+    covered: set[TestKey] = set()
+    lost: list[Batch] = []
+    for batch in record.batches():
+        owner = claimed.get(batch.id)
+        if owner is None and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
+            lost.append(batch)
+        elif owner is None or owner in living:
+            covered.update((batch.suite, test) for test in batch.tests)
+        else:
+            lost.append(batch)
+    fresh: list[Batch] = []
+    for batch in lost:
+        tests = tuple(
+            test for test in batch.tests if (batch.suite, test) in open_tests and (batch.suite, test) not in covered
+        )
+        if tests:
+            covered.update((batch.suite, test) for test in tests)
+            avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
+            estimate_s = batch.estimate_s * len(tests) / len(batch.tests)
+            fresh.append(replace(batch, tests=tests, estimate_s=estimate_s, avoid_cards=avoid))
+    record.hand_on(fresh)
+
+
+def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:
+    if not cards or len(set(cards)) != len(cards):
+        raise PoolError(f"a pool needs cards with names of their own, not {list(cards)}")
+    ids = [batch.id for batch in batches]
+    unfit = [name for name in ids if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name)]
+    if unfit or len(set(ids)) != len(ids):
+        raise PoolError(f"ids of batches must be unique and fit for file names: {unfit[:3] or 'one is there twice'}")
+
+
+def _remove_rounds_after(run_dir: Path, number: int) -> None:
+    for path in run_dir.glob("round-*"):
+        if int(path.name.partition("-")[2]) > number:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def _sole_driver(run_dir: Path) -> Iterator[None]:
+    """Hold the run's folder for this driver."""
+    with (run_dir / "driver.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PoolError(f"another driver is at work in {run_dir}; wait for it or use another folder") from None
+        yield

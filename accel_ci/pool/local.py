@@ -1,0 +1,119 @@
+"""The local pool: a worker is a subprocess, one per card, on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from accel_ci.errors import PoolError
+from accel_ci.pool.engine import Crew, WorkerState
+from accel_ci.pool.launch import Launch
+from accel_ci.pool.package import build_runner
+from accel_ci.runner import round_folder
+
+_GRACE_S = 10.0
+
+
+class LocalPool:
+    """Runs workers as subprocesses."""
+
+    def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
+        """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
+        runner = build_runner(folder / "runner.pyz")
+        crew = LocalCrew(runner, folder, launch, attempt)
+        try:
+            for rank, card in enumerate(cards):
+                crew.add(card, rank)
+        except BaseException:
+            crew.close()
+            raise
+        return crew
+
+
+class LocalCrew:
+    """The worker processes of one round."""
+
+    def __init__(self, runner: Path, folder: Path, launch: Launch, attempt: int) -> None:
+        """A crew without workers yet."""
+        self._runner, self._folder, self._launch, self._attempt = runner.resolve(), folder.resolve(), launch, attempt
+        self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._cleared: set[str] = set()
+
+    def add(self, card: str, rank: int) -> None:
+        """Start one worker."""
+        name = f"w{self._attempt}-{len(self._processes)}"
+        own = self._folder / round_folder.WORKERS / name
+        own.mkdir(parents=True)
+        command = [
+            self._launch.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
+            f"--card={card}", "--rank", str(rank), "--end-with", str(os.getpid()),
+        ]  # fmt: skip
+        with (own / round_folder.LOG).open("wb") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=self._launch.root,
+                    env={**self._launch.environment, self._launch.card_environment: card},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise PoolError(
+                    f"a worker cannot be started with {self._launch.python} in {self._launch.root}: {error}"
+                ) from error
+        self._processes[name] = (card, process)
+
+    def workers(self) -> Sequence[WorkerState]:
+        """All workers that were started, in that order; what an ended one left behind is ended too."""
+        states = []
+        for name, (card, process) in self._processes.items():
+            code = process.poll()
+            if code is not None:
+                self._clear(name)
+            how = None if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
+            states.append(WorkerState(name, card, how))
+        return states
+
+    def replace(self, worker: str) -> None:
+        """Start one more worker on the card of a worker that has ended."""
+        self.add(self._processes[worker][0], 0)
+
+    def stop(self, worker: str) -> None:
+        """End one worker: its own way first, by force after 10 s."""
+        process = self._processes[worker][1]
+        process.terminate()
+        self._finish(worker, time.monotonic() + _GRACE_S)
+
+    def close(self) -> None:
+        """End all workers and their descendants."""
+        for _, process in self._processes.values():
+            process.terminate()
+        deadline = time.monotonic() + _GRACE_S
+        for name in self._processes:
+            self._finish(name, deadline)
+
+    def _finish(self, name: str, deadline: float) -> None:
+        process = self._processes[name][1]
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._clear(name)
+
+    def _clear(self, name: str) -> None:
+        """End the process group of the pytest child that a killed worker left."""
+        if name in self._cleared:
+            return
+        self._cleared.add(name)
+        child = self._folder / round_folder.WORKERS / name / round_folder.CHILD
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError, ValueError):
+            os.killpg(int(child.read_text("ascii")), signal.SIGKILL)
+            child.unlink()

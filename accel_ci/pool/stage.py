@@ -1,0 +1,197 @@
+"""Running the suites of a stage on the project's pool, from the selected tests to a manifest.
+
+Here belongs what smoke and device tests share and where they differ: smoke takes one card, the device tests all of them.
+How workers are driven is in `driver.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.config import Settings, Suite
+from accel_ci.errors import PoolError
+from accel_ci.model import (
+    OUTCOMES,
+    Artifact,
+    Attempt,
+    DeviceTestResults,
+    Outcome,
+    RuntimeImage,
+    SelectedTest,
+    TestPlan,
+)
+from accel_ci.plan.device_plan import read_plan
+from accel_ci.plan.guided import Plan, make_plan
+from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.launch import Launch, Limits
+from accel_ci.pool.local import LocalPool
+from accel_ci.progress import Step
+from accel_ci.scope.selection import read_selection, select_tests
+
+_ATTEMPTS = TypeAdapter(list[Attempt])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a stage works: the runner as one file, the folder of its claims and events, the lock of the cards, the store."""
+
+    runner: Path
+    folder: Path
+    cards_lock: Path
+    artifacts: ArtifactStore
+
+
+def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch:
+    """How workers are started in a runtime image."""
+    pool = settings.pool
+    return Launch(
+        image.python,
+        str(sources),
+        clean_environment(pool.environment),
+        pool.card_environment,
+        pool.health_probe,
+        settings.backend.pytest_args,
+    )
+
+
+def cards_of(settings: Settings) -> list[str]:
+    """The names of the pool's cards."""
+    return [str(number) for number in range(settings.pool.cards)]
+
+
+def run_smoke_stage(
+    settings: Settings,
+    suites: dict[str, Suite],
+    launch: Launch,
+    bench: Bench,
+    step: Step,
+) -> DeviceTestResults:
+    """Collect and run the smoke suites on one healthy card; nothing is run again, for smoke must not be flaky.
+
+    A card that its health probe speaks against is passed over for the next one. Raises `PoolError` when all are, and
+    `SelectionError` when there is nothing to run.
+    """
+    started = time.monotonic()
+    selection = select_tests(suites, launch, bench.runner, bench.artifacts, timeout_s=settings.limits.startup_seconds)
+    plan = make_plan(read_selection(selection.tests, bench.artifacts), {}, 1)
+    step.total(selection.selected)
+    reasons = []
+    for card in cards_of(settings):
+        run = _run(settings, plan, [card], launch, bench, step, rounds=1)
+        if run.cards[0].healthy:
+            return _results(selection.tests, tuple(suites), run, started, bench.artifacts)
+        reasons.append(f"card {card}: {run.cards[0].reason}")
+    raise PoolError(f"no card is healthy, so nothing was tested ({'; '.join(reasons)}); mend the cards or the health probe")
+
+
+def run_device_stage(
+    settings: Settings,
+    selected: Artifact,
+    suites: Sequence[str],
+    plan: TestPlan,
+    launch: Launch,
+    bench: Bench,
+    step: Step,
+) -> DeviceTestResults:
+    """Run the plan on all cards, and what failed once more.
+
+    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that no healthy
+    card was left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
+    """
+    started = time.monotonic()
+    step.total(plan.tests)
+    cards = cards_of(settings)
+    batches = read_plan(plan.batches, bench.artifacts)
+    run = _run(settings, batches, cards, launch, bench, step, rounds=settings.pool.rounds)
+    if not any(card.healthy for card in run.cards):
+        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards)
+        seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
+        open_tests = [t for t in read_selection(selected, bench.artifacts) if (t.suite, t.test) not in seen]
+        lost = [_not_run(test, f"no healthy card was left ({word})") for test in open_tests]
+        run = PoolRun((*run.attempts, *lost), run.rounds, run.cards, run.makespan_s, run.lower_bound_s)
+    return _results(selected, tuple(suites), run, started, bench.artifacts)
+
+
+def _run(
+    settings: Settings, plan: Plan, cards: list[str], launch: Launch, bench: Bench, step: Step, *, rounds: int
+) -> PoolRun:
+    """Drive the local pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
+    limits = settings.limits
+    worst: Counter[Outcome] = Counter()
+    begun: set[tuple[str, str]] = set()
+
+    def on_attempt(attempt: Attempt) -> None:
+        worst[attempt.outcome] += 1
+        said = ", ".join(f"{worst[o]} {o}" for o in OUTCOMES if worst[o])
+        if (attempt.suite, attempt.test) in begun:
+            step.note(said)
+        else:
+            begun.add((attempt.suite, attempt.test))
+            step.advance(said)
+
+    with _cards_taken(bench.cards_lock, step):
+        run = run_rounds(
+            LocalPool(),
+            plan.batches,
+            cards,
+            launch,
+            Limits(
+                limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds
+            ),
+            bench.folder,
+            on_attempt,
+            rounds,
+            urgent=plan.urgent,
+        )
+    last = bench.folder.with_name(f"{bench.folder.name}.last")
+    shutil.rmtree(last, ignore_errors=True)
+    bench.folder.rename(last)
+    return run
+
+
+@contextmanager
+def _cards_taken(lock_file: Path, step: Step) -> Iterator[None]:
+    """Hold the local cards; another run on this machine waits until they are given back."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        step.note("waiting for the cards, which another run holds")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _not_run(test: SelectedTest, word: str) -> Attempt:
+    return Attempt(test.suite, test.test, 1, "not_run", None, None, word, None, None, None, None, infra=word)
+
+
+def _results(
+    expected: Artifact, suites: tuple[str, ...], run: PoolRun, started: float, artifacts: ArtifactStore
+) -> DeviceTestResults:
+    counts = Counter(attempt.outcome for attempt in run.attempts)
+    return DeviceTestResults(
+        expected,
+        artifacts.put_bytes(_ATTEMPTS.dump_json(list(run.attempts)), "attempts.json"),
+        suites,
+        {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
+        run.rounds,
+        run.cards,
+        run.makespan_s,
+        run.lower_bound_s,
+        round(time.monotonic() - started, 3),
+    )

@@ -1,0 +1,54 @@
+"""The command line: `collect`, `work` and, for the worker alone, `child`.
+
+Each command is imported when it is asked for, so that a worker starts fast and a child loads no supervisor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="runner.pyz", description="Runs pytest beside an accelerator card.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    collect = commands.add_parser("collect", help="list the tests under some paths as JSON")
+    collect.add_argument("--root", required=True, help="pytest's rootdir; node ids are relative to it")
+    collect.add_argument("--output", required=True, help="the JSON file to write")
+    collect.add_argument("--pytest-arg", action="append", default=[], dest="pytest_args")
+    collect.add_argument("paths", nargs="+", metavar="PATH", help="files and folders, relative to the root")
+
+    work = commands.add_parser("work", help="claim batches and run them on one card")
+    work.add_argument("--run-dir", required=True, help="the folder of the round: plan.json, claims/, workers/")
+    work.add_argument("--worker", required=True, help="a name that no other worker of the round has had")
+    work.add_argument("--card", required=True)
+    work.add_argument("--rank", type=int, default=0, help="the worker's place among those that start together")
+    work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
+
+    child = commands.add_parser("child")
+    child.add_argument("commands_fd", type=int)
+    child.add_argument("results_fd", type=int)
+    child.add_argument("parent", type=int)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "collect":
+        from .collect import collect
+
+        return collect(arguments.root, arguments.output, arguments.pytest_args, arguments.paths)
+    if arguments.command == "work":
+        from .worker import work
+
+        return work(arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with)
+    from .child import run
+
+    return run(arguments.commands_fd, arguments.results_fd, arguments.parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

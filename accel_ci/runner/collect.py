@@ -1,0 +1,106 @@
+"""`collect`: the tests that pytest finds under some paths, as JSON, without losing the rest to a broken file.
+
+The sources are not written to. A path whose configuration is broken (a conftest.py that cannot be imported stops pytest
+before it collects anything) is told apart from the others by collecting each path in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .messages import bounded
+
+PYTEST_MISSING = 3
+ROOT_MISSING = 4
+
+
+def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
+    """Write `{"tests", "errors", "collect_s"}` to `output`; gives back the exit code, 0 when the file was written."""
+    began = time.monotonic()
+    if importlib.util.find_spec("pytest") is None:
+        print(f"pytest is not installed for {sys.executable}; install it there", file=sys.stderr)
+        return PYTEST_MISSING
+    if not os.path.isdir(root):
+        print(f"{root} is not a folder; --root names the root of the tests", file=sys.stderr)
+        return ROOT_MISSING
+    target = Path(output).resolve()
+    found = _collect_here(os.path.abspath(root), pytest_args, paths)
+    if found is None:
+        found = _collect_each(root, pytest_args, paths)
+    tests, errors = found
+    record = {"tests": tests, "errors": errors, "collect_s": time.monotonic() - began}
+    part = target.with_name(target.name + ".part")
+    part.write_text(json.dumps(record), "utf-8")
+    os.replace(part, target)
+    return 0
+
+
+_Found = tuple[list[str], list[dict[str, str]]]
+
+
+def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found | None:
+    """Collect in this process; None when pytest stopped before collecting and there are paths to tell apart."""
+    import pytest
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.tests: list[str] = []
+            self.errors: list[dict[str, str]] = []
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_configure(self, config: Any) -> None:
+            if config.pluginmanager.has_plugin("terminalreporter"):
+                config.pluginmanager.unregister(name="terminalreporter")
+
+        def pytest_collectreport(self, report: Any) -> None:
+            if report.failed:
+                self.errors.append({"path": report.nodeid or ".", "message": bounded(report.longreprtext)})
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_finish(self, session: Any) -> None:
+            self.tests = list(dict.fromkeys(item.nodeid for item in session.items))
+
+    sys.dont_write_bytecode = True
+    os.chdir(root)
+    recorder = Recorder()
+    own_argv, sys.argv = sys.argv, ["pytest"]  # tests may read it
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        status = pytest.main(
+            [f"--rootdir={root}", "-p", "no:cacheprovider", "--collect-only", *pytest_args, *paths], plugins=[recorder]
+        )
+    sys.argv = own_argv
+    if int(status) in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+        if len(paths) > 1:
+            return None
+        recorder.errors.append({"path": paths[0], "message": bounded(said.getvalue().strip() or f"pytest: {status!r}")})
+    return recorder.tests, recorder.errors
+
+
+def _collect_each(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found:
+    tests: list[str] = []
+    errors: list[dict[str, str]] = []
+    options = [f"--pytest-arg={argument}" for argument in pytest_args]
+    with tempfile.TemporaryDirectory() as scratch:
+        part = os.path.join(scratch, "part.json")
+        for path in paths:
+            command = [sys.executable, sys.argv[0], "collect", "--root", root, "--output", part, *options, path]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            if done.returncode != 0:
+                errors.append({"path": path, "message": bounded(done.stdout.decode("utf-8", "replace"))})
+                continue
+            record = json.loads(Path(part).read_text("utf-8"))
+            tests += record["tests"]
+            errors += record["errors"]
+    return list(dict.fromkeys(tests)), errors

@@ -1,0 +1,154 @@
+"""The worker's side of its pytest child: start it, speak with it, keep the end of its output, end it.
+
+Here belong pipes and processes. What the messages mean for a batch is the worker's business (`worker.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .ending import end_group, end_leftovers
+from .messages import TEST_MARK
+
+TAIL_LIMIT = 16 * 1024
+_READ = 64 * 1024
+
+
+class OutputTail:
+    """The last output of a child, cut at the marks that it sets before each test."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._recent = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take more output in; what is older than 64 KB is forgotten."""
+        self._recent = (self._recent + data)[-4 * TAIL_LIMIT :]
+
+    def of_test(self, number: int | None) -> str:
+        """The output of the test of that number (None: since the child started), at most 16 KB of its end."""
+        text = self._recent
+        if number is not None:
+            begin = text.rfind(TEST_MARK + b"%d\0\n" % number)
+            text = text if begin < 0 else text[begin + len(TEST_MARK) :].partition(b"\n")[2]
+            text = text.partition(TEST_MARK)[0]
+        text = text[-TAIL_LIMIT:]
+        return text.decode("utf-8", "replace").replace("\0", "")
+
+
+class PytestChild:
+    """One running pytest child."""
+
+    def __init__(self, root: str, files: Sequence[str], pytest_args: Sequence[str]) -> None:
+        """Start a child for the given files, relative to the root. Raises `OSError` when no process can be started."""
+        self.files = tuple(files)
+        self.collected: set[str] = set()
+        self.output = OutputTail()
+        self.wants = False
+        self.started = self.last_sign = time.monotonic()
+        commands, self._commands = os.pipe()
+        self._results, results = os.pipe()
+        try:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                [sys.executable, "-u", sys.argv[0], "child", str(commands), str(results), str(os.getpid())],
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(commands, results),
+                start_new_session=True,
+            )
+        finally:
+            os.close(commands)
+            os.close(results)
+        self._printed = cast(Any, self.process.stdout).fileno()
+        self._partial = b""
+        self._inbox: deque[dict[str, Any]] = deque()
+        self._selector = selectors.DefaultSelector()
+        for descriptor in (self._results, self._printed):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self.send({"root": root, "files": self.files, "pytest_args": list(pytest_args)})
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send one command; a child that has ended does not get it."""
+        data = json.dumps(command).encode("ascii") + b"\n"
+        with contextlib.suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._commands, data) :]
+
+    def receive(self, timeout_s: float) -> dict[str, Any] | None:
+        """The child's next message, waiting for it up to the timeout; None when none came or the child ended."""
+        if not self._inbox:
+            self._listen(timeout_s)
+        if not self._inbox and self.ended():
+            self._listen(0)  # what it said before it ended
+        return self._inbox.popleft() if self._inbox else None
+
+    def _listen(self, timeout_s: float) -> None:
+        if not self._selector.get_map():
+            if not self.ended():
+                time.sleep(min(timeout_s, 0.02))
+            return
+        ready = {key.fd for key, _ in self._selector.select(timeout_s)}
+        if not ready:
+            return
+        self.last_sign = time.monotonic()
+        if self._results in ready:
+            lines = (self._partial + self._read(self._results)).split(b"\n")
+            self._partial = lines.pop()
+            self._inbox.extend(json.loads(line) for line in lines)
+        self.output.feed(self._read(self._printed))
+
+    def _read(self, descriptor: int) -> bytes:
+        """What can be read now, about 1 MB at most; a closed end is forgotten."""
+        data = b""
+        while len(data) < 16 * _READ and descriptor in self._selector.get_map():
+            try:
+                part = os.read(descriptor, _READ)
+            except BlockingIOError:
+                break
+            if not part:
+                self._selector.unregister(descriptor)
+            data += part
+        return data
+
+    def ended(self) -> bool:
+        """Whether the process has ended; its last messages may still be there to receive."""
+        return self.process.poll() is not None
+
+    def close(self, limit_s: float) -> None:
+        """Let the session end by itself (its fixtures are torn down) within the limit."""
+        self._close_commands()
+        deadline = time.monotonic() + limit_s
+        while not self.ended() and time.monotonic() < deadline:
+            self.receive(0.05)
+
+    def end(self, grace_s: float) -> int:
+        """End the child and all that it started, gently for `grace_s` seconds; gives back its return code.
+
+        The worker must have no other child process. What was printed until the end is in `output`.
+        """
+        self._close_commands()
+        code = end_group(self.process, grace_s)
+        end_leftovers(self.process.pid)
+        if self._printed in self._selector.get_map():
+            self.output.feed(self._read(self._printed))
+        self._selector.close()
+        os.close(self._results)
+        cast(Any, self.process.stdout).close()
+        return code
+
+    def _close_commands(self) -> None:
+        if self._commands >= 0:
+            os.close(self._commands)
+            self._commands = -1

@@ -1,0 +1,371 @@
+"""`work`: the supervisor of one card, which claims batches and has a pytest child run them.
+
+It is the only writer of its events. Every test of a batch that it begins gets one attempt, whatever the child does: a
+child that dies or hangs costs the test that was running, and a new child goes on with the rest. A card that its probe
+finds unhealthy stops the worker at once; what it had claimed stays open for the driver to hand on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import round_folder
+from .choice import choose
+from .claims import Claims, FolderClaims
+from .ending import adopt_orphans, end_with_parent
+from .events import EventLog, now
+from .messages import bounded
+from .probe import Health, Probe
+from .pytest_child import PytestChild
+from .round_folder import PlannedBatch, RoundPlan
+
+FAILING = frozenset({"failed", "error", "crashed", "timeout"})
+_FIRST_PROBE_AFTER = 3
+_POLL_S = 0.1
+_GRACE_S = 2.0
+_OUTPUT_KEPT = FAILING | {"xpassed", "not_run"}
+
+
+class UnhealthyCardError(Exception):
+    """The probe found the card unhealthy."""
+
+
+@dataclass(frozen=True)
+class _Running:
+    test: str
+    number: int
+    since: float
+    started_at: str
+
+
+class Worker:
+    """One worker: a card, a child at a time, and the batch that it runs."""
+
+    def __init__(
+        self, folder: Path, plan: RoundPlan, claims: Claims, log: EventLog, *, worker: str, card: str, rank: int,
+        parent: int | None,
+    ) -> None:  # fmt: skip
+        """Prepare; nothing is started."""
+        self._folder, self._plan, self._claims, self._log = folder, plan, claims, log
+        self._worker, self._card, self._rank, self._parent = worker, card, rank, parent
+        self._host = os.uname().nodename
+        self._handed_on = round_folder.HandedOn(folder)
+        self._batches = list(plan.batches)
+        self._child: PytestChild | None = None
+        self._own = folder / round_folder.WORKERS / worker
+        self._alone = False  # a child for the files of one batch at a time, after a start with all files failed
+        self._broken: dict[str, str] = {}  # files for which no child starts
+        self._sent: str | None = None  # the batch that the child has
+        self._next: PlannedBatch | None = None  # claimed while another batch was ending
+        self._running: _Running | None = None
+        self._collecting: tuple[str, float] | None = None  # the file, and since when
+        self._stopped: str | None = None  # why the session ended, in the child's words
+        self._failures = 0
+        self._probe_after = _FIRST_PROBE_AFTER
+        self._background: Probe | None = None
+
+    def run(self) -> str:
+        """Work until nothing is left; gives back why the worker finished."""
+        self._log.write("worker_started", worker=self._worker, card=self._card, host=self._host, pid=os.getpid())
+        reason = "stopped"
+        try:
+            self._check_card()
+            while (batch := self._next or self._wait_for_batch()) is not None:
+                self._next = None
+                self._run_batch(batch)
+            self._end_child(gently=True)
+            self._check_card()
+            reason = "done"
+        except UnhealthyCardError:
+            reason = "unhealthy_card"
+        finally:
+            self._end_child()
+            self._log.write("worker_finished", reason=reason)
+        return reason
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    def _claim(self) -> PlannedBatch | None:
+        """Claim the best batch that is free now."""
+        self._batches += self._handed_on.fresh()
+        while True:
+            taken = self._claims.taken()
+            collected = self._child.collected if self._child is not None else ()
+            batch = choose(self._batches, taken, self._card, collected, self._rank)
+            if batch is None:
+                return None
+            if self._claims.take(batch.id):
+                self._rank = 0
+                self._log.write("claimed", batch=batch.id, tests=len(batch.tests))
+                return batch
+
+    def _wait_for_batch(self) -> PlannedBatch | None:
+        """Claim a batch, waiting for one that is handed on; None when the round is over."""
+        waiting = False
+        while True:
+            over = round_folder.is_over(self._folder)
+            batch = self._claim()
+            if batch is not None or over:
+                return batch
+            if not waiting:
+                waiting = True
+                self._log.write("waiting")
+            if self._child is None:
+                time.sleep(_POLL_S)
+            elif (message := self._child.receive(_POLL_S)) is not None:
+                self._take_aside(self._child, message)
+            elif self._child.ended():
+                self._end_child()
+            self._mind_parent()
+
+    # --- one batch ----------------------------------------------------------------------------------------------
+
+    def _run_batch(self, batch: PlannedBatch) -> None:
+        """Run a batch to its end: an attempt for each of its tests."""
+        open_tests = dict.fromkeys(batch.tests)
+        deaths = 0  # of children that ran no test of the batch, in a row
+        while open_tests and batch.file not in self._broken:
+            before = len(open_tests)
+            problem = self._ready_child(batch) or self._follow(batch, open_tests)
+            if len(open_tests) < before:
+                deaths = 0
+                if problem is not None:
+                    self._check_card()
+            elif problem is not None:
+                deaths += 1
+                if deaths == 2:
+                    self._broken[batch.file] = problem
+        for test in list(open_tests):
+            self._attempt(batch, open_tests, test, "error", self._broken[batch.file])
+        if deaths:
+            self._check_card()
+
+    def _ready_child(self, batch: PlannedBatch) -> str | None:
+        """Have a child that can run the batch; gives back what went wrong, else None."""
+        if self._child is not None and self._alone and self._child.files != (batch.file,):
+            self._end_child(gently=True)
+        if self._child is not None:
+            return None
+        files = (batch.file,) if self._alone else tuple(dict.fromkeys((*self._plan.files, batch.file)))
+        self._child = child = PytestChild(self._plan.root, files, self._plan.pytest_args)
+        (self._own / round_folder.CHILD).write_text(str(child.process.pid), "ascii")
+        while True:
+            message = child.receive(_POLL_S)
+            seconds = time.monotonic() - child.started
+            if message is not None and message["kind"] == "ready":
+                self._log.write("child_started", pid=child.process.pid, setup_s=seconds, files=len(files))
+                return None
+            if message is not None:
+                self._take_aside(child, message)
+            elif child.ended():
+                problem = f"pytest {_how(child.process.returncode)} before it could run a test"
+                break
+            elif seconds > self._plan.limits.startup_s:
+                problem = f"pytest was not ready within {self._plan.limits.startup_s:g} s"
+                break
+            self._mind_parent()
+        said = self._stopped or child.output.of_test(None).strip()
+        self._end_child(grace_s=_GRACE_S)
+        self._alone = True
+        return bounded(f"{problem}\n{said}")
+
+    def _follow(self, batch: PlannedBatch, open_tests: dict[str, None]) -> str | None:
+        """Record what the child does until the batch is done or the child is gone; gives back what went wrong."""
+        while open_tests and (child := self._child) is not None:
+            if child.wants and self._sent != batch.id:
+                self._send(child, batch, open_tests)
+            message = child.receive(_POLL_S)
+            if message is not None:
+                self._take(child, batch, open_tests, message)
+            elif (trouble := self._trouble(child)) is not None:
+                self._lose(child, batch, open_tests, *trouble)
+                return trouble[1]
+            if self._card_is_doubtful():
+                self._end_child()
+                self._check_card()
+            self._mind_parent()
+        return None
+
+    def _send(self, child: PytestChild, batch: PlannedBatch, tests: Iterable[str]) -> None:
+        child.wants = False
+        self._sent = batch.id
+        child.send({"file": batch.file, "tests": list(tests)})
+
+    def _take(
+        self, child: PytestChild, batch: PlannedBatch, open_tests: dict[str, None], message: dict[str, Any]
+    ) -> None:
+        """Record one message of the child that runs the batch."""
+        kind = message["kind"]
+        if kind == "start":
+            self._running = _Running(message["test"], message["number"], time.monotonic(), now())
+            self._log.write("started", suite=batch.suite, test=message["test"])
+        elif kind == "result":
+            number = self._running.number if self._running is not None else None
+            self._running = None
+            kept = number is not None and message["outcome"] in _OUTPUT_KEPT
+            self._attempt(
+                batch, open_tests, message["test"], message["outcome"], message["message"],
+                started_at=message["started_at"], duration_s=message["duration_s"],
+                output_tail=child.output.of_test(number) if kept else None,
+            )  # fmt: skip
+        else:
+            self._take_aside(child, message)
+        if kind == "want" and self._sent == batch.id:
+            self._next = self._claim()
+            if self._next is not None and (not self._alone or self._next.file == batch.file):
+                self._send(child, self._next, self._next.tests)
+            else:
+                child.send({"idle": True})
+
+    def _take_aside(self, child: PytestChild, message: dict[str, Any]) -> None:
+        """Note a message that is of the child and not of a test."""
+        kind = message["kind"]
+        if kind == "want":
+            child.wants = True
+        elif kind == "collecting":
+            child.collected.add(message["file"])
+            self._collecting = (message["file"], time.monotonic())
+        elif kind == "collected":
+            self._collecting = None
+            self._log.write("collected", file=message["file"], seconds=message["seconds"], tests=message["tests"])
+        elif kind == "stopped":
+            self._stopped = message["message"]
+        elif kind == "teardown_failed":
+            self._log.write("teardown_failed", message=message["message"])
+
+    def _attempt(
+        self, batch: PlannedBatch, open_tests: dict[str, None], test: str, outcome: str, message: str | None, *,
+        started_at: str | None = None, duration_s: float | None = None, output_tail: str | None = None,
+    ) -> None:  # fmt: skip
+        """Record the one attempt of a test."""
+        open_tests.pop(test, None)
+        self._log.write(
+            "attempt", suite=batch.suite, test=test, round=self._plan.round, outcome=outcome, started_at=started_at,
+            duration_s=duration_s, message=message, output_tail=output_tail or None, card=self._card, host=self._host,
+            worker=self._worker,
+        )  # fmt: skip
+        if outcome in FAILING:
+            self._failures += 1
+            if self._plan.probe and self._background is None and self._failures >= self._probe_after:
+                self._background = self._start_probe()
+
+    # --- the child's end ----------------------------------------------------------------------------------------
+
+    def _trouble(self, child: PytestChild) -> tuple[str, str] | None:
+        """Outcome and description when the child has ended or is past a limit."""
+        limits, clock = self._plan.limits, time.monotonic()
+        if child.ended():
+            return "crashed", f"pytest {_how(child.process.returncode)}"
+        if self._running is not None and clock - self._running.since > limits.test_timeout_s:
+            return "timeout", f"the test did not end within {limits.test_timeout_s:g} s"
+        if self._collecting is not None and clock - self._collecting[1] > limits.startup_s:
+            return "timeout", f"{self._collecting[0]} was not collected within {limits.startup_s:g} s"
+        if clock - child.last_sign > limits.silence_s and self._collecting is None:
+            return "timeout", f"pytest gave no sign for {limits.silence_s:g} s"
+        return None
+
+    def _lose(
+        self, child: PytestChild, batch: PlannedBatch, open_tests: dict[str, None], outcome: str, problem: str
+    ) -> None:
+        """End a child that has died or hangs; the test that it was running has its attempt."""
+        running = self._running
+        stopped = self._stopped
+        self._end_child(grace_s=_GRACE_S if outcome == "timeout" else 0.0)
+        if running is not None:
+            self._attempt(
+                batch, open_tests, running.test, outcome, f"{problem}; {stopped}" if stopped else problem,
+                started_at=running.started_at, duration_s=time.monotonic() - running.since,
+                output_tail=child.output.of_test(running.number),
+            )  # fmt: skip
+
+    def _end_child(self, *, gently: bool = False, grace_s: float = 0.0) -> None:
+        """End the child, if there is one, and all that it left."""
+        if self._background is not None:
+            self._background.end()
+            self._background = None
+        child, self._child = self._child, None
+        if child is None:
+            return
+        if gently:
+            child.close(self._plan.limits.test_timeout_s)
+        code = child.end(grace_s)
+        said = child.output.of_test(None)[-2048:] if gently and code else None
+        self._log.write("child_ended", pid=child.process.pid, exit_code=code, output_tail=said)
+        (self._own / round_folder.CHILD).unlink()
+        self._sent = self._running = self._collecting = self._stopped = None
+
+    # --- health -------------------------------------------------------------------------------------------------
+
+    def _check_card(self) -> None:
+        """Probe the card while nothing else runs on it; raises `UnhealthyCardError`."""
+        if not self._plan.probe:
+            return
+        self._end_child()
+        health = self._start_probe().wait()
+        self._record(health)
+        if not health.healthy:
+            raise UnhealthyCardError(health.reason)
+
+    def _start_probe(self) -> Probe:
+        return Probe(self._plan.probe, self._plan.limits.probe_timeout_s, self._own / round_folder.PROBE)
+
+    def _card_is_doubtful(self) -> bool:
+        """Whether the probe beside the running child has found fault, be it that the child holds the card."""
+        health = self._background.result() if self._background is not None else None
+        if health is None:
+            return False
+        self._background = None
+        if health.healthy:
+            self._record(health)
+            self._probe_after *= 2
+        return not health.healthy
+
+    def _record(self, health: Health) -> None:
+        self._failures = 0
+        self._log.write("probe", healthy=health.healthy, reason=health.reason, seconds=health.seconds)
+
+    def _mind_parent(self) -> None:
+        """Stop when the driver is gone, where the kernel does not say so."""
+        if self._parent is not None and os.getppid() != self._parent:
+            raise SystemExit(1)
+
+
+def _how(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def work(run_dir: str, worker: str, card: str, rank: int, parent: int | None) -> int:
+    """Run one worker; gives back the exit code, 0 when it finished, also of an unhealthy card."""
+    signal.signal(signal.SIGTERM, _stop)
+    if parent is not None:
+        end_with_parent(parent, signal.SIGTERM)
+    adopt_orphans()
+    folder = Path(run_dir)
+    own = folder / round_folder.WORKERS / worker
+    own.mkdir(parents=True, exist_ok=True)
+    with (own / round_folder.ALIVE).open("wb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        plan = round_folder.read_plan(folder)
+        claims = FolderClaims(folder / round_folder.CLAIMS, worker)
+        log = EventLog(own / round_folder.EVENTS)
+        Worker(folder, plan, claims, log, worker=worker, card=card, rank=rank, parent=parent).run()
+    return 0

@@ -1,0 +1,139 @@
+"""Whole nightlies of the example backend, run for real by the command line in a data folder of their own.
+
+A run costs most of a minute, so the tests of this folder share a few of them. The op suite is cut down to some dozens of ops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.config import Project, load_project
+from accel_ci.manifests import ManifestStore
+from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, TestVerdict
+from accel_ci.results.ledger import read_attempts, read_verdicts
+from accel_ci_tests.conftest import ROOT, commit, git
+
+OPS = ["add", "sub", "mul", "div", "atan2", "tan", "erfinv", "sin", "cos", "exp", "log", "sqrt", "to_sparse", "c*", "l*"]
+"""`to_sparse` fails for real: the device has no sparse tensors."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A project on disk and the means to run the command line on it."""
+
+    folder: Path
+
+    @property
+    def project(self) -> Project:
+        """The project as the command line reads it."""
+        return load_project(self.folder / "accel_ci.yaml")
+
+    def configure(self, **changes: Any) -> None:
+        """Write the configuration: the example's, with sections changed."""
+        document = yaml.safe_load((ROOT / "accel_ci.yaml").read_text())
+        document["backend"]["repository"] = str(self.folder / "backend")
+        document["backend"]["subdirectory"] = "."
+        document["upstream"] = {"repository": str(self.folder / "upstream"), "ref": "refs/heads/main"}
+        document["limits"] = {"test_timeout_seconds": 8}
+        document["suites"]["pytorch"]["scope"]["include"] = [f"*::test_op[{op}]" for op in OPS] 
+        document["pool"]["environment"]["EMU_STATE_DIR"] = str(self.folder / "state")
+        for path, value in changes.items():
+            *parents, last = path.split("__")
+            target = document
+            for parent in parents:
+                target = target[int(parent) if parent.isdigit() else parent]
+            target[int(last) if last.isdigit() else last] = value
+        (self.folder / "accel_ci.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def accel_ci(self, *arguments: str, status: int = 0) -> str:
+        """Run the command line; its output. Fails the test when the exit status is another."""
+        done = subprocess.run(
+            [sys.executable, "-m", "accel_ci.cli", "--config", str(self.folder / "accel_ci.yaml"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            cwd=self.folder,
+            env=self.environment,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == status, output
+        assert "Traceback" not in output
+        return output
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of commands: nothing of a data folder or an instance that the caller may have."""
+        own = ("ACCEL_CI_CONFIG", "ACCEL_CI_HOME", "DAGSTER_HOME")
+        return {name: value for name, value in os.environ.items() if name not in own}
+
+    def ledger(self, build: Build) -> Ledger:
+        """The ledger of a build."""
+        return self._manifest("ledger", build, Ledger)
+
+    def results(self, build: Build) -> DeviceTestResults:
+        """The device test results of a build."""
+        return self._manifest("device_test_results", build, DeviceTestResults)
+
+    def verdicts(self, build: Build) -> dict[str, TestVerdict]:
+        """The verdicts of a build by the last part of the test's name."""
+        found = read_verdicts(self.ledger(build), ArtifactStore(self.project.home / "artifacts"))
+        return {verdict.test.rpartition("::")[2]: verdict for verdict in found}
+
+    def attempts(self, build: Build) -> list[Attempt]:
+        """All device attempts of a build."""
+        return read_attempts(self.results(build).attempts, ArtifactStore(self.project.home / "artifacts"))
+
+    def status(self, build: Build) -> dict[str, Any]:
+        """`accel-ci status --json`."""
+        return json.loads(self.accel_ci("status", build.name, "--json"))  # type: ignore[no-any-return]
+
+    def _manifest(self, asset: str, build: Build, kind: type[Any]) -> Any:
+        manifests = ManifestStore(self.project.home)
+        return manifests.read(manifests.path(asset, build.revision, build.variant), kind)
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A project with the example backend in a repository of its own, and an upstream repository."""
+    folder = tmp_path_factory.mktemp("nightly")
+    for name in ("backend", "upstream"):
+        (folder / name).mkdir()
+        git(folder / name, "init", "--quiet")
+    example = ROOT / "examples" / "emu_backend"
+    listed = git(example, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    commit(folder / "backend", {name: (example / name).read_text() for name in listed if (example / name).is_file()})
+    commit(folder / "upstream", {"version.txt": "1\n"})
+    bench = Bench(folder)
+    bench.configure()
+    return bench
+
+
+@pytest.fixture(scope="session")
+def faulty_nightly(bench: Bench) -> Build:
+    """A finished nightly in which one op is flaky, one crashes, and one hangs."""
+    faults = "flaky:atan2,crash:tan,hang:erfinv"
+    bench.configure(pool__environment__EMU_FAULTS=faults)
+    output = bench.accel_ci("run", "nightly")
+    bench.configure()
+    assert "index.html" in output
+    [build] = ManifestStore(bench.project.home).list_builds()
+    return build
+
+
+@pytest.fixture(scope="session")
+def bad_card_run(bench: Bench, faulty_nightly: Build) -> Build:
+    """A finished build in which card 1 goes bad after some dozens of kernels."""
+    bench.configure(pool__environment__EMU_FAULTS="bad_card:1@60")
+    bench.accel_ci("run", "manual", "--name", "bad card")
+    bench.configure()
+    return Build("manual-bad-card", faulty_nightly.variant)

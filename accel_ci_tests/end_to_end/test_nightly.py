@@ -1,0 +1,116 @@
+"""Faults are told apart in the ledger, whose sums are exact; what is wrong stops with a message and is never green."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from accel_ci.manifests import STAGES, ManifestStore
+from accel_ci.model import VERDICTS, Build
+from accel_ci.results.store import ResultsStore
+from accel_ci_tests.end_to_end.conftest import Bench
+
+
+def assert_balanced(bench: Bench, build: Build) -> None:
+    status = bench.status(build)
+    verdicts = status["verdicts"]
+    assert verdicts["expected"] == sum(verdicts[verdict] for verdict in VERDICTS) > 0
+    assert verdicts["expected"] == len({(v.suite, v.test) for v in bench.verdicts(build).values()})
+    assert status["wall_s"] > status["overhead_s"] > 0
+    assert status["makespan_s"] >= status["lower_bound_s"] > 0
+
+
+def test_faults_of_the_backend_are_told_apart(bench: Bench, faulty_nightly: Build) -> None:
+    assert_balanced(bench, faulty_nightly)
+    verdicts = bench.verdicts(faulty_nightly)
+    assert {name: (v.verdict, v.attempts) for name, v in verdicts.items() if v.verdict != "passed"} == {
+        "test_op[atan2]": ("flaky", ("failed", "passed")),
+        "test_op[tan]": ("failed", ("crashed", "crashed")),
+        "test_op[erfinv]": ("failed", ("timeout", "timeout")),
+        "test_op[to_sparse]": ("failed", ("failed", "failed")),
+    }
+    assert "SIGSEGV" in (verdicts["test_op[tan]"].message or "")
+    for retried in ("test_op[atan2]", "test_op[to_sparse]"):
+        assert len(verdicts[retried].cards) == 2, "a failed test is run again on the other card"
+
+
+def test_every_attempt_is_in_the_store_once(bench: Bench, faulty_nightly: Build) -> None:
+    stored = ResultsStore(bench.project.home / "results")._query(
+        "SELECT suite, test, round, count(*) FROM attempts WHERE revision = ? AND suite <> 'smoke' GROUP BY ALL",
+        [faulty_nightly.revision],
+    )
+    streamed = Counter((a.suite, a.test, a.round) for a in bench.attempts(faulty_nightly))
+    assert {tuple(row[:3]): row[3] for row in stored} == dict(streamed)
+    assert set(streamed.values()) == {1}
+
+
+def test_a_bad_card_is_not_held_against_its_tests(bench: Bench, bad_card_run: Build) -> None:
+    assert_balanced(bench, bad_card_run)
+    assert {name: v.verdict for name, v in bench.verdicts(bad_card_run).items() if v.verdict != "passed"} == {
+        "test_op[to_sparse]": "failed",
+    }
+    infra = [attempt for attempt in bench.attempts(bad_card_run) if attempt.infra is not None]
+    assert {attempt.card for attempt in infra} == {"1"}
+    assert len(infra) == bench.ledger(bad_card_run).infra_attempts > 0
+    assert [card.healthy for card in bench.results(bad_card_run).cards] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "stopped_at", "message"),
+    [
+        ({"suites__smoke__paths": ["tests/pytest.ini"]}, "smoke_results", "have no 'tests/pytest.ini'"),
+        ({"suites__smoke__scope": {"include": ["*linear*"]}, "suites__pytorch__scope": {"include": ["*typo*"]}},
+         "test_selection", "suite 'pytorch': none of the 702 collected tests is in scope"),
+        ({"pool__environment__EMU_FAULTS": "missing_device"}, "smoke_results", "no card is healthy"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_tested_stops_with_a_message(
+    bench: Bench, faulty_nightly: Build, changes: dict[str, Any], stopped_at: str, message: str
+) -> None:
+    bench.configure(**changes)
+    try:
+        output = bench.accel_ci("run", "manual", "--name", f"stops {stopped_at} {len(message)}", status=1)
+        build = Build(f"manual-stops-{stopped_at.replace('_', '-')}-{len(message)}", faulty_nightly.variant)
+        assert message in output
+        assert bench.status(build)["state"] == f"stopped at {stopped_at}"
+        assert not ManifestStore(bench.project.home).path("ledger", build.revision, build.variant).exists()
+        page = (bench.project.home / "hud" / "index.html").read_text()
+        assert f"at {stopped_at}" in page
+    finally:
+        bench.configure()
+
+
+def test_a_collection_of_nothing_is_never_green(bench: Bench, faulty_nightly: Build) -> None:
+    bench.configure(
+        suites__smoke__scope={"include": ["*linear*"]},
+        suites__pytorch={"paths": ["README.md"], "stage": "device"},
+    )
+    try:
+        output = bench.accel_ci("run", "manual", "--name", "nothing", status=1)
+        assert "collected no tests from README.md" in output
+    finally:
+        bench.configure()
+
+
+def test_a_smoke_test_that_fails_takes_no_further_card(bench: Bench, faulty_nightly: Build) -> None:
+    bench.configure(pool__environment__EMU_FAULTS="crash:add")
+    try:
+        output = bench.accel_ci("run", "manual", "--name", "smoke fails", status=1)
+    finally:
+        bench.configure()
+    assert "the check smoke_passed failed" in output
+    assert "crashed" in output
+    build = Build("manual-smoke-fails", faulty_nightly.variant)
+    manifests = ManifestStore(bench.project.home)
+    made = [stage for stage in STAGES if manifests.path(stage, build.revision, build.variant).exists()]
+    assert made == ["wheel", "runtime_image", "smoke_results"]
+
+
+def test_strict_makes_failing_tests_fail_the_command(bench: Bench, faulty_nightly: Build) -> None:
+    bench.configure(suites__smoke__scope={"include": ["*linear*"]}, suites__pytorch__scope={"include": ["*[to_sparse]"]})
+    try:
+        bench.accel_ci("run", "manual", "--name", "strict", "--strict", status=1)
+    finally:
+        bench.configure()

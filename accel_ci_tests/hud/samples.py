@@ -1,0 +1,213 @@
+"""A believable history of builds for the HUD's tests, laid on disk by the stores themselves. No assertion is in here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.manifests import ManifestStore
+from accel_ci.model import (
+    VERDICTS,
+    Artifact,
+    Build,
+    CardReport,
+    CheckResult,
+    DeviceTestResults,
+    Ledger,
+    Outcome,
+    Revision,
+    RoundReport,
+    RuntimeImage,
+    Source,
+    SuiteSelection,
+    TestPlan,
+    TestSelection,
+    TestVerdict,
+    Verdict,
+    Wheel,
+)
+from accel_ci.quality.flakiness import Flakiness, FlakyTest
+from accel_ci.results.ledger import VERDICTS as VERDICT_LIST
+
+NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
+VARIANTS = ("py311-torch2.13-emu", "py312-torchmain-emu")
+HOSTILE = "tests/pytorch/test_ops.py::test_<script>document.title='owned'</script>\"'[\u202egnp.exe\x1b[31m\x00]"
+HOSTILE_MESSAGE = "</pre><img src=x onerror=alert(1)><script>alert(2)</script>\nE   AssertionError: \u2066{{ 7 * 7 }}"
+LONG = "tests/pytorch/test_long.py::test_long[" + "x" * 10_000 + "-end]"
+_NOTHING = Artifact("file:///artifacts/none.json", "0" * 64, 2)
+_OPS = (
+    "add", "addmm", "bmm", "conv2d", "cumsum", "einsum", "gather", "index_select", "layer_norm", "linalg_solve",
+    "logsumexp", "matmul", "scatter", "softmax", "topk",
+)  # fmt: skip
+_MESSAGES = (
+    "AssertionError: Tensor-likes are not close!\n\nMismatched elements: 3 / 400 (0.8%)\n"
+    "Greatest absolute difference: 0.015625 at index (3, 17) (up to 1e-05 allowed)",
+    "RuntimeError: \"linalg_solve_emu\" not implemented for 'Half'",
+    "NotImplementedError: Could not run 'aten::_fft_r2c' with arguments from the 'PrivateUse1' backend.",
+)
+
+
+def ledger(counts: dict[Verdict, int], expected: int | None = None, **changes: Any) -> Ledger:
+    """A ledger of these counts, complete unless told otherwise."""
+    full = dict.fromkeys(VERDICTS, 0) | counts
+    whole = Ledger(
+        build=Build("nightly-20261127", VARIANTS[0]),
+        expected=sum(full.values()) if expected is None else expected,
+        counts=full,
+        suites={"pytorch": full},
+        missing_suites=(),
+        unexpected=(),
+        infra_attempts=0,
+        verdicts=_NOTHING,
+        makespan_s=342.0,
+        lower_bound_s=301.5,
+    )
+    return replace(whole, **changes)
+
+
+def verdicts(counts: dict[Verdict, int], shift: int = 0) -> list[TestVerdict]:
+    """Verdicts that add up to these counts; the failures include a hostile and a very long test name."""
+    made: list[TestVerdict] = []
+    for verdict in ("failed", "flaky", "infra", "not_run", "skipped", "xfailed", "xpassed", "passed"):
+        for index in range(counts.get(verdict, 0)):
+            number = len(made) + shift
+            name = f"test_{_OPS[number % 15]}_emu_float{16 << number % 3}[case{number}]"
+            test = f"tests/pytorch/test_ops.py::TestCommonEMU::{name}"
+            message = _MESSAGES[number % 3] if verdict in ("failed", "flaky") else None
+            if verdict == "failed" and index < 2:
+                test, message = ((HOSTILE, HOSTILE_MESSAGE), (LONG, "timed out"))[index]
+            outcomes: dict[Verdict, tuple[Outcome, ...]] = {"failed": ("failed", "failed"), "flaky": ("failed", "passed")}
+            if verdict == "infra":
+                message = "the card emu1 failed its health probe: checksum of 4 MiB copy differs"
+            made.append(
+                TestVerdict(
+                    suite="integration" if number % 9 == 0 else "pytorch",
+                    test=test,
+                    verdict=verdict,
+                    attempts=outcomes.get(verdict, ("passed",)) if verdict != "not_run" else (),
+                    duration_s=None if verdict == "not_run" else 0.02 + (number * 7919 % 997) ** 2 / 30_000,
+                    cards=("emu0", "emu1") if verdict in outcomes else ("emu0",),
+                    message=message,
+                )
+            )
+    return made
+
+
+def results(cards: tuple[CardReport, ...], makespan_s: float, failed: int = 0) -> DeviceTestResults:
+    """A stage's results."""
+    return DeviceTestResults(
+        expected=_NOTHING,
+        attempts=_NOTHING,
+        suites=("smoke",),
+        counts={"passed": 20, "failed": failed},
+        rounds=(RoundReport(1, 700, 2, makespan_s * 0.9, 0.0), RoundReport(2, 15, 2, makespan_s * 0.1, 0.0)),
+        cards=cards,
+        makespan_s=makespan_s,
+        lower_bound_s=makespan_s * 0.88,
+        work_s=makespan_s * 1.8,
+    )
+
+
+def lay_revision(home: Path, day: int, upstream_known: bool = True) -> Revision:
+    """Write the manifest of the nightly `day` days ago."""
+    created = NOW - timedelta(days=day, hours=6, minutes=28)
+    revision = Revision(
+        key=f"nightly-{created:%Y%m%d}",
+        trigger="nightly",
+        created_at=created,
+        backend=Source(
+            "https://robot:secret-token@git.example/emu/torch_emu.git", "refs/heads/main", f"{day + 1:x}{'c0ffee5' * 6}"[:40]
+        ),
+        upstream=Source(
+            "https://github.com/pytorch/pytorch.git",
+            "refs/heads/main",
+            f"{day + 9:x}{'badcafe' * 6}"[:40] if upstream_known else None,
+            note=None if upstream_known else "git ls-remote timed out after 30 s",
+        ),
+    )
+    manifests = ManifestStore(home)
+    manifests.write(manifests.path("revision", revision.key), revision)
+    return revision
+
+
+def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: str = "ledger", shift: int = 0) -> None:
+    """Write the manifests of a build, up to and with the stage `until`."""
+    manifests, artifacts = ManifestStore(home), ArtifactStore(home / "artifacts")
+    fault = "checksum of 4 MiB copy differs" if "infra" in counts else None
+    cards = (
+        CardReport("emu0", True, None, 372, 318.2, 9.4),
+        CardReport("emu1", fault is None, fault, 343, 301.0, 9.1),
+    )
+    suites = (
+        SuiteSelection("integration", 78, 78, {}),
+        SuiteSelection(
+            "pytorch", 31_204, 622, {"placeholder": 412, "dtype not supported": 28_880, "needs two cards": 1_290}
+        ),
+    )
+    values: dict[str, Any] = {
+        "wheel": Wheel(
+            "torch_emu", "0.3.0+gc0ffee5c0ff",
+            replace(_NOTHING, uri="file:///a/torch_emu-0.3.0-cp311-abi3-linux_x86_64.whl", size_bytes=1_482_113),
+            replace(_NOTHING, uri="https://pypi.example/torch_emu-0.3.0.tar.gz", size_bytes=204_000),
+            (
+                CheckResult("contents", True, "41 files, none stray"),
+                CheckResult("abi3", "failed" not in counts, "1 symbol outside the stable ABI", ("_Py_IsFinalizing (3.13)",)),
+            ),
+            False, 74.3,
+        ),
+        "runtime_image": RuntimeImage(
+            "venv", "/venvs/1/bin/python", "sha256:" + "4be1" * 16, "3.11.9", "2.13.0", "f00dbabe" * 5,
+            tuple(f"package-{n}==1.{n}" for n in range(63)), True, 0.4,
+        ),
+        "smoke_results": results(cards[:1], 8.4),
+        "test_selection": TestSelection(_NOTHING, suites, 41.0),
+        "test_plan": TestPlan(_NOTHING, 38, 700, 12, 2, 601.0, 300.5),
+        "device_test_results": results(cards, 342.0),
+    }  # fmt: skip
+    if until == "ledger":
+        made = VERDICT_LIST.dump_json(verdicts(counts, shift))
+        values["ledger"] = ledger(counts, build=build, verdicts=artifacts.put_bytes(made, "verdicts.json"))
+    for stage, value in values.items():
+        manifests.write(manifests.path(stage, build.revision, build.variant), value)
+        if stage == until:
+            break
+
+
+def lay_history(home: Path) -> None:
+    """Eight nightlies of two variants: failures, flakes, a bad card, a stop, a broken manifest, a build that never began."""
+    plain: dict[Verdict, int] = {"passed": 671, "skipped": 21, "xfailed": 8}
+    shapes: list[tuple[dict[Verdict, int], dict[Verdict, int] | None]] = [
+        ({"passed": 662, "failed": 12, "flaky": 3, "skipped": 15, "xfailed": 8}, plain),
+        ({"passed": 668, "failed": 6, "flaky": 3, "skipped": 15, "xfailed": 8}, {"passed": 668, "flaky": 3, "skipped": 29}),
+        ({"passed": 700}, {"passed": 640, "infra": 41, "not_run": 19}),
+        ({}, plain),
+        (plain, plain),
+        ({"passed": 697, "flaky": 3}, None),
+        (plain, {"passed": 699, "failed": 1}),
+        (plain, plain),
+    ]
+    for day, (first, second) in enumerate(shapes):
+        revision = lay_revision(home, day, upstream_known=day > 0)
+        lay_build(home, Build(revision.key, VARIANTS[0]), first)
+        if second is not None:
+            until = "smoke_results" if day == 0 else "ledger"
+            lay_build(home, Build(revision.key, VARIANTS[1]), second, until=until)
+    manifests = ManifestStore(home)
+    manifests.path("ledger", "nightly-20261123", VARIANTS[0]).write_text("{ broken")
+    for path in home.glob("builds/*/*/*.json"):
+        os.utime(path, times=(NOW.timestamp() - 5400,) * 2)
+
+
+def flakiness() -> Flakiness:
+    """Flaky tests, the worst of them with a hostile name."""
+    names = (HOSTILE, *(f"tests/pytorch/test_ops.py::TestCommonEMU::test_{op}_emu_float16" for op in _OPS[:5]))
+    rates = [(24 >> n) / 240 for n in range(5)]
+    tests = (
+        FlakyTest(VARIANTS[n % 2], "pytorch", names[n], 240, 24 >> n, rate, rate * 0.6, rate * 1.7, HOSTILE_MESSAGE)
+        for n, rate in enumerate(rates)
+    )
+    return Flakiness(30, 1_412, tuple(tests))

@@ -1,0 +1,136 @@
+"""The page in a real browser: hostile text stays text, nothing is fetched, and it can be read.
+
+`ACCEL_CI_CHROMIUM` names the browser; `ACCEL_CI_SCREENSHOTS` a folder to leave pictures of the page in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+
+from accel_ci.hud.gather import gather
+from accel_ci.hud.render import write_hud
+from accel_ci.hud.text import visible
+from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness
+
+_LOW_CONTRAST = """() => {
+  const parse = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const c = parse(getComputedStyle(e).backgroundColor);
+      if (c.length === 3 || c[3] === 1) return c;
+    }
+    return [255, 255, 255];
+  };
+  const low = [];
+  for (const element of document.body.querySelectorAll("*")) {
+    if (![...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !element.checkVisibility()) continue;
+    const [a, b] = [light(parse(getComputedStyle(element).color)), light(ground(element))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) low.push(`${ratio.toFixed(2)} ${element.className} ${element.textContent.slice(0, 40)}`);
+  }
+  return low;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = os.environ.get("ACCEL_CI_CHROMIUM") or next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if path is None:
+        pytest.skip("no browser: set ACCEL_CI_CHROMIUM to a Chromium, or install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def site(home: Path, tmp_path: Path) -> str:
+    return write_hud(gather(home, "torch_emu <b>&", flakiness(), now=NOW), tmp_path / "site").as_uri()
+
+
+def open_page(
+    browser: Browser, url: str, width: int = 1280, scheme: Literal["light", "dark"] = "light", script: bool = True
+) -> tuple[Page, list[str]]:
+    """The page, and what went wrong on it: dialogs, errors, messages on the console, requests to anywhere else."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script)
+    page, wrong = context.new_page(), list[str]()
+
+    def dismiss(dialog: Dialog) -> None:
+        wrong.append(f"dialog {dialog.message}")
+        dialog.dismiss()
+
+    page.on("dialog", dismiss)
+    page.on("console", lambda message: wrong.append(f"console {message.text}"))
+    page.on("pageerror", lambda error: wrong.append(f"error {error}"))
+    page.on("request", lambda request: wrong.extend([f"request {request.url}"] if request.url != url else []))
+    page.goto(url)
+    return page, wrong
+
+
+def test_hostile_text_is_shown_and_never_run(browser: Browser, site: str) -> None:
+    page, wrong = open_page(browser, site)
+    page.get_by_role("button", name="Open all").first.click()
+    body = page.inner_text("body")
+    assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in body
+    assert visible(HOSTILE_MESSAGE) in body
+    assert page.title() == "torch_emu <b>& · CI"
+    assert page.locator("script").count() == 1
+    assert page.locator("img, b:has-text('&')").count() == 0
+    assert wrong == []
+
+
+def test_the_policy_stops_a_script_that_gets_in(browser: Browser, site: str) -> None:
+    page, wrong = open_page(browser, site)
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 2'}))")
+    page.wait_for_timeout(100)
+    assert page.title() == "torch_emu <b>& · CI"
+    assert any("Content Security Policy" in line for line in wrong)
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_and_can_be_read(browser: Browser, site: str, width: int, scheme: Literal["light", "dark"]) -> None:
+    page, wrong = open_page(browser, site, width, scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(_LOW_CONTRAST) == []
+    assert wrong == []
+    if folder := os.environ.get("ACCEL_CI_SCREENSHOTS"):
+        page.reload()
+        page.screenshot(path=f"{folder}/hud-{scheme}-{width}.png", full_page=True)
+
+
+def test_everything_is_there_without_scripts(browser: Browser, site: str) -> None:
+    page, _ = open_page(browser, site, script=False)
+    assert page.locator(".item summary").count() > 12
+    assert page.get_by_role("searchbox").count() == 0
+    page.locator("a.cell").first.click()
+    assert "#build-nightly-20261127" in page.url
+    page.locator(".item summary").first.click()
+    assert page.locator(".item pre").first.is_visible()
+
+
+def test_the_filter_hides_what_does_not_match(browser: Browser, site: str) -> None:
+    page, _ = open_page(browser, site)
+    page.get_by_role("searchbox", name="Filter failures").fill("GNP.exe")
+    assert page.locator("[data-filter=failures] .item:visible").count() == 1
+
+
+def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:
+    url = write_hud(gather(tmp_path, "torch_emu", flakiness(), now=NOW), tmp_path / "site").as_uri()
+    page, wrong = open_page(browser, url)
+    assert page.locator("pre", has_text="accel-ci run nightly").is_visible()
+    assert wrong == []
