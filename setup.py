@@ -1,3 +1,5 @@
+"""All metadata is in pyproject.toml."""
+
 from setuptools import setup
 
 setup()

@@ -205,7 +205,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
     else:
         table = Table("piece", "state", "what it is for", "how to get it", box=None)
         for piece in found:
-            table.add_row(piece.name, f"{'✓' if piece.usable else '✗'} {piece.state}", piece.enables, "" if piece.usable else piece.how)
+            table.add_row(
+                piece.name, f"{'✓' if piece.usable else '✗'} {piece.state}", piece.enables, "" if piece.usable else piece.how
+            )
         _console()[0].print(table)
     sys.exit(0 if all(piece.usable for piece in found if piece.needed) else 1)
 

@@ -89,7 +89,10 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
 
     project = load_project(config)
     upstream = project.settings.upstream
-    return True, f"{upstream.ref} is at {resolve_source(upstream.repository, upstream.ref, '.', project.root, timeout_s=10).sha}"
+    return (
+        True,
+        f"{upstream.ref} is at {resolve_source(upstream.repository, upstream.ref, '.', project.root, timeout_s=10).sha}",
+    )
 
 
 def _docker() -> tuple[bool, str]:

@@ -49,7 +49,9 @@ class ManifestStore:
         except OSError:
             raise AccelCiError(f"{path} is missing; run the build from the asset that makes it") from None
         except ValueError as error:
-            raise AccelCiError(f"{path} is not a {value_type.__name__} of this version; run the build again ({error})") from None
+            raise AccelCiError(
+                f"{path} is not a {value_type.__name__} of this version; run the build again ({error})"
+            ) from None
 
     def begin(self, stage: str, build: Build) -> None:
         """Take away the manifests of a stage and of those after it, since they speak of an earlier run."""

@@ -132,9 +132,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stage(context, workspace, progress) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
-            selection = select_tests(
-                suites, launch, workspace.runner, artifacts, timeout_s=settings.limits.startup_seconds
-            )
+            selection = select_tests(suites, launch, workspace.runner, artifacts, timeout_s=settings.limits.startup_seconds)
             step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
         return dg.MaterializeResult(
             value=selection,
@@ -223,10 +221,7 @@ def _results_metadata(results: DeviceTestResults) -> dict[str, Any]:
         ),
         "cards": table(
             ["card", "healthy", "reason", "attempts", "busy s", "set-up s"],
-            [
-                [c.card, c.healthy, c.reason or "", c.attempts, f"{c.busy_s:.1f}", f"{c.setup_s:.1f}"]
-                for c in results.cards
-            ],
+            [[c.card, c.healthy, c.reason or "", c.attempts, f"{c.busy_s:.1f}", f"{c.setup_s:.1f}"] for c in results.cards],
         ),
         "work_seconds": results.work_s,
     }

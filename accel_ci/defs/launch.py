@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config import Project
-from accel_ci.definitions import build_definitions
+from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud

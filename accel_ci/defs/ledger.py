@@ -27,7 +27,9 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         kinds={"parquet", "duckdb"},
         dagster_type=produces(Ledger),
         check_specs=[
-            dg.AssetCheckSpec("balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."),
+            dg.AssetCheckSpec(
+                "balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."
+            ),
             dg.AssetCheckSpec("not_empty", asset="ledger", blocking=True, description="A build without tests is no pass."),
             dg.AssetCheckSpec("all_passed", asset="ledger", description="No test failed, none was lost."),
         ],
@@ -58,7 +60,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
             check_results=[check_result(check, warn=check.name == "all_passed") for check in _checks(account)],
             metadata={
                 "expected": account.expected,
-                **dict(account.counts),
+                **{str(verdict): count for verdict, count in account.counts.items()},
                 "infra_attempts": account.infra_attempts,
                 "missing_suites": table(["suite"], [[suite] for suite in account.missing_suites]),
                 "unexpected": table(["test"], [[test] for test in account.unexpected]),

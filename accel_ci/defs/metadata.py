@@ -7,7 +7,15 @@ import dagster as dg
 
 from accel_ci.model import CheckResult
 
-_ESCAPES = {ord("|"): "\\|", ord("<"): "&lt;", ord(">"): "&gt;", ord("`"): "\\`", ord("["): "\\[", ord("\n"): " ", ord("\r"): " "}
+_ESCAPES = {
+    ord("|"): "\\|",
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+    ord("`"): "\\`",
+    ord("["): "\\[",
+    ord("\n"): " ",
+    ord("\r"): " ",
+}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50) -> dg.MetadataValue:

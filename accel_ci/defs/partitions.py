@@ -30,5 +30,6 @@ def partition_key(build: Build) -> dg.MultiPartitionKey:
 def build_of(context: dg.AssetExecutionContext) -> Build:
     """The build that a partitioned asset runs for."""
     key = context.partition_key
-    assert isinstance(key, dg.MultiPartitionKey)
+    if not isinstance(key, dg.MultiPartitionKey):
+        raise TypeError(f"{key!r} is no partition of a build")
     return Build(key.keys_by_dimension["revision"], key.keys_by_dimension["variant"])

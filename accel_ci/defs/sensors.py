@@ -10,7 +10,7 @@ from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision
 from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import SourceError
-from accel_ci.source.git import resolve_source
+from accel_ci.source.git import resolve_source, resolved_sha
 from accel_ci.source.watch import Wait, next_step
 
 
@@ -34,8 +34,7 @@ def _upstream_sensor(workspace: Workspace, job: Any) -> dg.SensorDefinition:
         try:
             # Dagster gives a tick 60 seconds, the starting of the runs included.
             limit = min(project.settings.limits.git_seconds, 30)
-            sha = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit).sha
-            assert sha is not None
+            sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
             now = datetime.now(timezone.utc)
             step = next_step(
                 context.cursor or None,

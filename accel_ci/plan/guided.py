@@ -91,9 +91,7 @@ def _key(test: SelectedTest) -> tuple[str, str]:
     return test.suite, test.test
 
 
-def _estimates(
-    tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str], float]
-) -> dict[tuple[str, str], float]:
+def _estimates(tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     by_file: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     by_suite: defaultdict[str, list[float]] = defaultdict(list)
     for test in tests:
@@ -116,8 +114,7 @@ def _guided(
     for test in tests:
         files[test.suite, test.file].append(test)
     left = [
-        (-sum(estimates[_key(test)] for test in of_file), place, 0, of_file)
-        for place, of_file in enumerate(files.values())
+        (-sum(estimates[_key(test)] for test in of_file), place, 0, of_file) for place, of_file in enumerate(files.values())
     ]
     heapq.heapify(left)
     remaining = -sum(entry[0] for entry in left)

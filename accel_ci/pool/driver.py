@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accel_ci.errors import PoolError
-from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, RoundReport, SelectedTest
+from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
 from accel_ci.plan.guided import make_plan
 from accel_ci.pool.engine import Crew, Pool, WorkerState
-from accel_ci.pool.launch import Launch, Limits
 from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.tally import Tally, TestKey
 
@@ -187,10 +186,7 @@ def _lost_cards(
     return {
         worker.card: worker.name
         for worker in workers
-        if worker.ended is not None
-        and worker.card in healthy
-        and worker.card not in at_work
-        and worker.card not in replaced
+        if worker.ended is not None and worker.card in healthy and worker.card not in at_work and worker.card not in replaced
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from accel_ci.pool.launch import Launch
+from accel_ci.model import Launch
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def clean_environment(
 ) -> dict[str, str]:
     """The allowed variables of `inherited` (this process's environment by default), then the configured ones.
 
-    `keep` names more variables to let through. Python is told not to write byte code, which would land in the sources.
+    `keep` names more variables to let through.
     """
     given = os.environ if inherited is None else inherited
     passed = {name: value for name, value in given.items() if name in ALLOWED or name in keep or name.startswith("LC_")}
-    return {**passed, "PYTHONDONTWRITEBYTECODE": "1", **configured}
+    return {**passed, **configured}

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accel_ci.errors import PoolError
+from accel_ci.model import Launch
 from accel_ci.pool.engine import Crew, WorkerState
-from accel_ci.pool.launch import Launch
 from accel_ci.pool.package import build_runner
 from accel_ci.runner import round_folder
 

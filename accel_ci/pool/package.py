@@ -24,8 +24,7 @@ def build_runner(destination: Path) -> Path:
         for source in sorted(sources.glob("*.py")):
             archive.writestr(_entry(f"{_PACKAGE}/{source.name}"), source.read_bytes())
         archive.writestr(_entry("__main__.py"), _MAIN)
-    os.replace(part, destination)
-    return destination
+    return part.replace(destination)
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

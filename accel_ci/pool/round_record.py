@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from accel_ci.errors import PoolError
-from accel_ci.model import Batch
-from accel_ci.pool.launch import Launch, Limits
+from accel_ci.model import Batch, Launch, Limits
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import FolderClaims
 
@@ -35,7 +34,6 @@ class RoundRecord:
         """The round's folder, which need not exist yet."""
         self.path = path
         self._offsets: dict[str, int] = {}
-        self._claims: FolderClaims | None = None
 
     # --- the plan -----------------------------------------------------------------------------------------------
 
@@ -61,7 +59,6 @@ class RoundRecord:
         if fresh:
             _write(target, content)
         (self.path / round_folder.ROUND_OVER).unlink(missing_ok=True)
-        self._claims = FolderClaims(self.path / round_folder.CLAIMS, _DRIVER)
         return fresh
 
     def batches(self) -> list[Batch]:
@@ -114,14 +111,16 @@ class RoundRecord:
 
     # --- claims -------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _claims(self) -> FolderClaims:
+        return FolderClaims(self.path / round_folder.CLAIMS, _DRIVER)
+
     def claimed(self) -> dict[str, str]:
         """Who has which batch: batch id to worker."""
-        assert self._claims is not None
         return dict(self._claims.taken())
 
     def withdraw(self, batch: str) -> bool:
         """Claim a batch for the driver so that no worker gets it; False when one has it."""
-        assert self._claims is not None
         return self._claims.take(batch)
 
     def hand_on(self, batches: Iterable[Batch]) -> list[Batch]:
@@ -155,7 +154,7 @@ class RoundRecord:
 def _write(path: Path, content: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(content, "utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 def _is_free(path: Path) -> bool:

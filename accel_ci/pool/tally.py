@@ -106,9 +106,7 @@ class Tally:
     def span_s(self, round_number: int) -> float:
         """How long the workers of the round have been at it, without the time between two drivers."""
         return sum(
-            (last - first).total_seconds()
-            for (number, _), (first, last) in self._spans.items()
-            if number == round_number
+            (last - first).total_seconds() for (number, _), (first, last) in self._spans.items() if number == round_number
         )
 
     def card_reports(self) -> tuple[CardReport, ...]:

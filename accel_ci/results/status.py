@@ -85,7 +85,7 @@ def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) ->
     }
     if "ledger" not in made:
         state = f"stopped at {next(stage for stage in STAGES if stage not in made)}"
-        return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)  # type: ignore[arg-type]
+        return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)
     ledger = manifests.read(paths["ledger"], Ledger)
     common["infra_attempts"] = ledger.infra_attempts
     bad = shortcomings(ledger)
@@ -97,5 +97,5 @@ def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) ->
         ledger.counts,
         makespan_s=round(ledger.makespan_s, 3),
         lower_bound_s=round(ledger.lower_bound_s, 3),
-        **common,  # type: ignore[arg-type]
+        **common,
     )

@@ -20,23 +20,22 @@ import pyarrow.parquet as pq
 
 from accel_ci.model import Attempt, Build
 
-_COLUMNS = pa.schema(
-    [
-        ("revision", pa.string()),
-        ("variant", pa.string()),
-        ("suite", pa.string()),
-        ("test", pa.string()),
-        ("round", pa.int32()),
-        ("outcome", pa.string()),
-        ("started_at", pa.timestamp("us", tz="UTC")),
-        ("duration_s", pa.float64()),
-        ("message", pa.string()),
-        ("card", pa.string()),
-        ("host", pa.string()),
-        ("worker", pa.string()),
-        ("infra", pa.string()),
-    ]
-)
+_TYPES: dict[str, pa.DataType] = {
+    "revision": pa.string(),
+    "variant": pa.string(),
+    "suite": pa.string(),
+    "test": pa.string(),
+    "round": pa.int32(),
+    "outcome": pa.string(),
+    "started_at": pa.timestamp("us", tz="UTC"),
+    "duration_s": pa.float64(),
+    "message": pa.string(),
+    "card": pa.string(),
+    "host": pa.string(),
+    "worker": pa.string(),
+    "infra": pa.string(),
+}
+_COLUMNS = pa.schema(_TYPES)
 _OF_ATTEMPT = [name for name in _COLUMNS.names if name not in ("revision", "variant")]
 
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,9 @@ class Line:
         self._output = os.dup(1)
 
     def receive(self) -> dict[str, Any] | None:
-        """The worker's next command; None when there will be no more."""
+        """The worker's next command; None when there will be no more. A fork of this process ends here."""
+        if os.getpid() != self._owner:
+            os._exit(1)
         line = self._commands.readline()
         command: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return command
@@ -255,7 +258,7 @@ def _is_whole(report: Any) -> bool:
 
 
 def _existing(root: str, files: list[str]) -> Iterator[str]:
-    return (file for file in files if os.path.exists(os.path.join(root, file)))
+    return (file for file in files if Path(root, file).exists())
 
 
 def run(commands_fd: int, results_fd: int, parent: int) -> int:

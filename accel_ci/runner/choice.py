@@ -34,9 +34,7 @@ def choose(
     for batch in free:
         if batch.file in collected and not batch.urgent:
             return batch
-    return _where_most_is_left(
-        [batch for batch in free if not batch.urgent], batches, taken, places=rank - len(urgent) + 1
-    )
+    return _where_most_is_left([batch for batch in free if not batch.urgent], batches, taken, places=rank - len(urgent) + 1)
 
 
 def _where_most_is_left(

@@ -46,7 +46,8 @@ class FolderClaims:
 
     def taken(self) -> Mapping[str, str]:
         """Who has which batch, batch id to owner."""
-        for name in os.listdir(self._folder):
-            if not name.startswith(".") and name not in self._known:
-                self._known[name] = (self._folder / name).read_text("utf-8")
+        with os.scandir(self._folder) as entries:
+            fresh = [entry.name for entry in entries if entry.name[0] != "." and entry.name not in self._known]
+        for name in fresh:
+            self._known[name] = (self._folder / name).read_text("utf-8")
         return self._known

@@ -29,20 +29,20 @@ def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[
     """Write `{"tests", "errors", "collect_s"}` to `output`; gives back the exit code, 0 when the file was written."""
     began = time.monotonic()
     if importlib.util.find_spec("pytest") is None:
-        print(f"pytest is not installed for {sys.executable}; install it there", file=sys.stderr)
+        sys.stderr.write(f"pytest is not installed for {sys.executable}; install it there\n")
         return PYTEST_MISSING
-    if not os.path.isdir(root):
-        print(f"{root} is not a folder; --root names the root of the tests", file=sys.stderr)
+    if not Path(root).is_dir():
+        sys.stderr.write(f"{root} is not a folder; --root names the root of the tests\n")
         return ROOT_MISSING
     target = Path(output).resolve()
-    found = _collect_here(os.path.abspath(root), pytest_args, paths)
+    found = _collect_here(str(Path(root).resolve()), pytest_args, paths)
     if found is None:
         found = _collect_each(root, pytest_args, paths)
     tests, errors = found
     record = {"tests": tests, "errors": errors, "collect_s": time.monotonic() - began}
     part = target.with_name(target.name + ".part")
     part.write_text(json.dumps(record), "utf-8")
-    os.replace(part, target)
+    part.replace(target)
     return 0
 
 
@@ -93,7 +93,7 @@ def _collect_each(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -
     errors: list[dict[str, str]] = []
     options = [f"--pytest-arg={argument}" for argument in pytest_args]
     with tempfile.TemporaryDirectory() as scratch:
-        part = os.path.join(scratch, "part.json")
+        part = str(Path(scratch, "part.json"))
         for path in paths:
             command = [sys.executable, sys.argv[0], "collect", "--root", root, "--output", part, *options, path]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

@@ -199,9 +199,7 @@ class Worker:
         self._sent = batch.id
         child.send({"file": batch.file, "tests": list(tests)})
 
-    def _take(
-        self, child: PytestChild, batch: PlannedBatch, open_tests: dict[str, None], message: dict[str, Any]
-    ) -> None:
+    def _take(self, child: PytestChild, batch: PlannedBatch, open_tests: dict[str, None], message: dict[str, Any]) -> None:
         """Record one message of the child that runs the batch."""
         kind = message["kind"]
         if kind == "start":

@@ -18,8 +18,7 @@ from accel_ci.artifacts import ArtifactStore
 from accel_ci.build.process import run_tool
 from accel_ci.config import Suite
 from accel_ci.errors import SelectionError
-from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection
-from accel_ci.pool.launch import Launch
+from accel_ci.model import Artifact, Launch, SelectedTest, SuiteSelection, TestSelection
 from accel_ci.scope.rules import in_scope
 
 _TESTS = TypeAdapter(list[SelectedTest])

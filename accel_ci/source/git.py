@@ -95,15 +95,21 @@ def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, 
     return Source(_display(repository), ref, sha, subdirectory, tree, dirty=tree != committed)
 
 
+def resolved_sha(source: Source) -> str:
+    """The commit of a state. Raises `SourceError` when it could not be resolved."""
+    if source.sha is None:
+        raise SourceError(f"{source.repository}: the commit of {source.ref} is not known ({source.note})")
+    return source.sha
+
+
 def checkout(source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float) -> Path:
     """The files of `source.subdirectory` in a folder below `sources`, made once per state.
 
     `repository` is the configured address (which may hold credentials that `source` does not). Raises `SourceError` when
     a working tree has changed since its state was resolved and was not checked out then.
     """
-    if source.sha is None:
-        raise SourceError(f"{source.repository}: the commit of {source.ref} is not known ({source.note})")
-    identity = "\n".join((source.repository, source.subdirectory, source.tree or source.sha))
+    sha = resolved_sha(source)
+    identity = "\n".join((source.repository, source.subdirectory, source.tree or sha))
     destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if destination.is_dir():
         return destination
@@ -115,8 +121,8 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
         if folder is None:
             folder = scratch / "repository"
             run_git(["init", "--quiet", "--bare", str(folder)], timeout_s=timeout_s)
-            run_git(["fetch", "--quiet", "--depth", "1", "--", repository, source.sha], folder=folder, timeout_s=3600)
-            tree = _tree(folder, source.sha, source.subdirectory, timeout_s)
+            run_git(["fetch", "--quiet", "--depth", "1", "--", repository, sha], folder=folder, timeout_s=3600)
+            tree = _tree(folder, sha, source.subdirectory, timeout_s)
         elif source.dirty:
             folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
             environment = _scratch_environment(folder, scratch, timeout_s)
@@ -125,7 +131,7 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
                 raise SourceError(f"{repository}: the working tree has changed since this revision; start a new run")
         else:
             folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
-            tree = source.tree or _tree(folder, source.sha, below, timeout_s)
+            tree = source.tree or _tree(folder, sha, below, timeout_s)
         archive = scratch / "source.tar"
         run_git(
             ["archive", "--format=tar", f"--output={archive}", tree], folder=folder, environment=environment, timeout_s=600
@@ -150,7 +156,9 @@ def _anchor(folder: Path, subdirectory: str, timeout_s: float) -> tuple[Path, st
     """The top of the repository that `folder` lies in, `subdirectory` from there, and whether it is bare."""
     if run_git(["rev-parse", "--is-bare-repository"], folder=folder, timeout_s=timeout_s).strip() == "true":
         return folder, subdirectory, True
-    top, prefix = run_git(["rev-parse", "--show-toplevel", "--show-prefix"], folder=folder, timeout_s=timeout_s).split("\n")[:2]
+    top, prefix = run_git(["rev-parse", "--show-toplevel", "--show-prefix"], folder=folder, timeout_s=timeout_s).split("\n")[
+        :2
+    ]
     return Path(top), os.path.normpath(os.path.join(prefix, subdirectory)), False  # noqa: PTH118
 
 

@@ -80,9 +80,7 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
     if sha is not None:
         return Source(upstream.repository, upstream.ref, sha)
     try:
-        state = resolve_source(
-            upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds
-        )
+        state = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds)
         return replace(state, tree=None, dirty=False)
     except SourceError as error:
         built_from = [n for n in settings.variants_of(trigger) if settings.variant(n).torch_source == "main"]

@@ -20,7 +20,9 @@ class Wait:
     reason: str
 
 
-def next_step(cursor: str | None, sha: str, last_started: datetime | None, now: datetime, minimum: timedelta) -> Start | Wait:
+def next_step(
+    cursor: str | None, sha: str, last_started: datetime | None, now: datetime, minimum: timedelta
+) -> Start | Wait:
     """What to do about `sha`, the newest upstream commit, when `cursor` is the last one that was started.
 
     Commits that arrive within `minimum` of the last start are passed over: when the time is up, the newest is tested.

@@ -38,6 +38,8 @@ def test_the_environment_of_a_caller_does_not_leak_in() -> None:
         ({"UV_TORCH_BACKEND": "cu130"}, ()),
     ],
 )
-def test_pytorch_comes_from_its_own_index_unless_the_user_named_places(given: dict[str, str], options: tuple[str, ...]) -> None:
+def test_pytorch_comes_from_its_own_index_unless_the_user_named_places(
+    given: dict[str, str], options: tuple[str, ...]
+) -> None:
     assert PackageSource.from_settings("cpu", given).options == options
     assert PackageSource.from_settings(None, given).options == ()

@@ -106,11 +106,3 @@ def test_a_smoke_test_that_fails_takes_no_further_card(bench: Bench, faulty_nigh
     manifests = ManifestStore(bench.project.home)
     made = [stage for stage in STAGES if manifests.path(stage, build.revision, build.variant).exists()]
     assert made == ["wheel", "runtime_image", "smoke_results"]
-
-
-def test_strict_makes_failing_tests_fail_the_command(bench: Bench, faulty_nightly: Build) -> None:
-    bench.configure(suites__smoke__scope={"include": ["*linear*"]}, suites__pytorch__scope={"include": ["*[to_sparse]"]})
-    try:
-        bench.accel_ci("run", "manual", "--name", "strict", "--strict", status=1)
-    finally:
-        bench.configure()

@@ -49,9 +49,7 @@ def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, att
     assert not [path for path in store.root.rglob("*") if path.name.startswith(".")]
 
 
-def test_flaky_is_decided_within_a_build_never_across_builds(
-    store: ResultsStore, attempt: Callable[..., Attempt]
-) -> None:
+def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     nights = {
         25: [attempt("mended", "failed"), attempt("flaky", "passed"), attempt("card", "passed")],
         26: [attempt("mended", "passed"), attempt("flaky", "failed", message="1e-3 off"),

@@ -21,8 +21,6 @@ TESTS = ["tests/a.py::test_op[add]", "tests/a.py::test_op[nn.linear]", "tests/b.
         (["tests.a*"], [], [], {NOT_INCLUDED: 4}),  # a dot is a dot
     ],
 )
-def test_scope(
-    include: list[str], exclude: list[tuple[str, list[str]]], kept: list[str], left_out: dict[str, int]
-) -> None:
+def test_scope(include: list[str], exclude: list[tuple[str, list[str]]], kept: list[str], left_out: dict[str, int]) -> None:
     rules = tuple(ScopeRule(tests=tuple(tests), reason=reason) for reason, tests in exclude)
     assert in_scope(TESTS, Scope(include=tuple(include), exclude=rules)) == (tuple(kept), left_out)

@@ -1,0 +1,36 @@
+"""All definitions of a project, put together: also the seam where tests and the command line replace resources."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.config import Project
+from accel_ci.defs.integration import integration_assets
+from accel_ci.defs.jobs import build_jobs
+from accel_ci.defs.ledger import ledger_asset
+from accel_ci.defs.manifest_io import ManifestIOManager
+from accel_ci.defs.quality import quality_assets
+from accel_ci.defs.revision import revision_spec
+from accel_ci.defs.schedules import build_schedules
+from accel_ci.defs.sensors import build_sensors
+from accel_ci.defs.workspace import Workspace
+from accel_ci.progress import LineProgress
+
+
+def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """The definitions of a project; `resource_overrides` replaces resources by name (`progress`, `io_manager`)."""
+    workspace = Workspace(project)
+    assets = [*integration_assets(workspace), ledger_asset(workspace), *quality_assets(workspace)]
+    jobs = build_jobs(assets)
+    return dg.Definitions(
+        assets=[revision_spec(workspace), *assets],
+        jobs=list(jobs.values()),
+        schedules=build_schedules(workspace, jobs),
+        sensors=build_sensors(workspace, jobs),
+        resources={
+            "io_manager": ManifestIOManager(workspace.manifests),
+            "progress": LineProgress(),
+            **(resource_overrides or {}),
+        },
+    )

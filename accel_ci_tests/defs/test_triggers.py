@@ -1,0 +1,143 @@
+"""Schedules and sensors against real git repositories and an instance of their own; no run is started here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from accel_ci.config import Project
+from accel_ci.defs.assembly import build_definitions
+from accel_ci.manifests import ManifestStore
+from accel_ci_tests.conftest import commit, git, minimal_config
+
+NIGHT = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as temporary:
+        yield temporary
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Path:
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    commit(folder, {"version.txt": "1"})
+    return folder
+
+
+@pytest.fixture
+def project(repository: Path, upstream: Path, make_project: Callable[..., Project]) -> Project:
+    variants = [{**minimal_config()["variants"][0], "name": name} for name in ("py3", "py4")]  # type: ignore[index]
+    jobs: dict[str, Any] = {**minimal_config()["jobs"]}  # type: ignore[dict-item]
+    jobs["main"] = {**jobs["main"], "variants": ["py4"]}
+    return make_project(upstream={"repository": upstream.as_uri(), "ref": "refs/heads/main"}, variants=variants, jobs=jobs)
+
+
+def tick_schedule(project: Project, name: str, instance: dg.DagsterInstance, at: datetime = NIGHT) -> Any:
+    repository = build_definitions(project).get_repository_def()
+    context = dg.build_schedule_context(
+        instance=instance, instance_ref=instance.get_ref(), scheduled_execution_time=at, repository_def=repository
+    )
+    return repository.get_schedule_def(name).evaluate_tick(context)
+
+
+def tick_sensor(project: Project, instance: dg.DagsterInstance, cursor: str | None = None) -> Any:
+    repository = build_definitions(project).get_repository_def()
+    context = dg.build_sensor_context(
+        instance=instance, instance_ref=instance.get_ref(), cursor=cursor, repository_def=repository
+    )
+    return repository.get_sensor_def("upstream_main_sensor").evaluate_tick(context)
+
+
+def start_run(instance: dg.DagsterInstance, project: Project, job_name: str, status: dg.DagsterRunStatus) -> None:
+    job = build_definitions(project).resolve_job_def(job_name)
+    instance.create_run_for_job(job, status=status)
+
+
+def test_the_nightly_asks_for_every_variant_of_one_revision(
+    project: Project, upstream: Path, instance: dg.DagsterInstance
+) -> None:
+    requests = tick_schedule(project, "nightly_schedule", instance).run_requests
+    assert [request.partition_key for request in requests] == ["nightly-20261127|py3", "nightly-20261127|py4"]
+    revision = ManifestStore(project.home).revision("nightly-20261127")
+    assert revision is not None
+    assert revision.upstream.sha == git(upstream, "rev-parse", "HEAD")
+    assert instance.has_dynamic_partition("revision", "nightly-20261127")
+    event = instance.get_latest_materialization_event(dg.AssetKey("revision"))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.partition == "nightly-20261127"
+
+
+def test_a_tick_that_is_repeated_asks_for_the_same_runs(project: Project, instance: dg.DagsterInstance) -> None:
+    keys = [[r.run_key for r in tick_schedule(project, "nightly_schedule", instance).run_requests] for _ in range(2)]
+    assert keys[0] == keys[1]
+    assert len(set(keys[0])) == 2
+
+
+def test_a_backend_that_cannot_be_read_is_a_skip_with_its_reason(
+    repository: Path, project: Project, instance: dg.DagsterInstance
+) -> None:
+    repository.rename(repository.with_name("moved"))
+    tick = tick_schedule(project, "nightly_schedule", instance)
+    assert not tick.run_requests
+    assert "no such folder" in tick.skip_message
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
+def test_intraday_is_skipped_while_one_runs(
+    project: Project, instance: dg.DagsterInstance, status: dg.DagsterRunStatus
+) -> None:
+    start_run(instance, project, "intraday", status)
+    tick = tick_schedule(project, "intraday_schedule", instance)
+    assert not tick.run_requests
+    assert "has not finished" in tick.skip_message
+
+
+@pytest.mark.parametrize("job", ["nightly", "intraday"])
+def test_intraday_runs_when_the_last_one_is_done(project: Project, instance: dg.DagsterInstance, job: str) -> None:
+    start_run(instance, project, job, dg.DagsterRunStatus.SUCCESS if job == "intraday" else dg.DagsterRunStatus.STARTED)
+    requests = tick_schedule(project, "intraday_schedule", instance).run_requests
+    assert [request.partition_key for request in requests] == ["intraday-20261127T02|py3", "intraday-20261127T02|py4"]
+
+
+def test_a_new_commit_starts_one_run_and_moves_the_cursor(
+    project: Project, upstream: Path, instance: dg.DagsterInstance
+) -> None:
+    sha = git(upstream, "rev-parse", "HEAD")
+    tick = tick_sensor(project, instance)
+    assert [request.partition_key for request in tick.run_requests] == [f"main-{sha[:12]}|py4"]
+    assert [request.job_name for request in tick.run_requests] == ["main"]
+    assert tick.cursor == sha
+    again = tick_sensor(project, instance, cursor=sha)
+    assert not again.run_requests
+    assert "already tested" in again.skip_message
+
+
+def test_commits_within_the_interval_wait_and_the_newest_is_tested(
+    project: Project, upstream: Path, instance: dg.DagsterInstance
+) -> None:
+    start_run(instance, project, "main", dg.DagsterRunStatus.SUCCESS)
+    tick = tick_sensor(project, instance, cursor="0" * 40)
+    assert not tick.run_requests
+    assert "waits" in tick.skip_message
+    assert tick.cursor in (None, "0" * 40)
+
+
+def test_an_upstream_that_does_not_answer_is_a_skip_and_never_a_crash(
+    project: Project, upstream: Path, instance: dg.DagsterInstance
+) -> None:
+    upstream.rename(upstream.with_name("away"))
+    tick = tick_sensor(project, instance, cursor="0" * 40)
+    assert not tick.run_requests
+    assert "upstream cannot be asked: git ls-remote failed" in tick.skip_message

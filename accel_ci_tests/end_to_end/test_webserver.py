@@ -1,0 +1,160 @@
+"""The Dagster UI on the data folder of a finished nightly, asked through GraphQL as the browser does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from accel_ci.build.wheel_checks import CHECK_NAMES
+from accel_ci.manifests import STAGES
+from accel_ci.model import Build
+from accel_ci_tests.end_to_end.conftest import Bench
+
+
+@pytest.fixture(scope="module")
+def graphql(bench: Bench, faulty_nightly: Build) -> Iterator[Any]:
+    """Asks a question of a webserver on the bench's data."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = bench.project.home
+    environment = bench.environment | {
+        "DAGSTER_HOME": str(home / "dagster"),
+        "ACCEL_CI_CONFIG": str(bench.folder / "accel_ci.yaml"),
+    }
+    command = [sys.executable, "-m", "dagster_webserver", "-m", "accel_ci.definitions", "-h", "127.0.0.1", "-p", str(port)]
+    log = bench.folder / "webserver.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command, cwd=bench.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        url = f"http://127.0.0.1:{port}/graphql"
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/server_info", timeout=5).raise_for_status()
+                break
+            except httpx.HTTPError:
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.2)
+
+        def ask(question: str, **variables: Any) -> Any:
+            answer = httpx.post(url, json={"query": question, "variables": variables}, timeout=60).json()
+            assert "errors" not in answer, answer["errors"]
+            return answer["data"]
+
+        yield ask
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def test_lineage_groups_kinds_owners_and_descriptions(graphql: Any) -> None:
+    nodes = graphql(
+        """{ assetNodes { assetKey { path } groupName kinds owners { ... on TeamAssetOwner { team } } description
+             dependencyKeys { path } isPartitioned } }"""
+    )["assetNodes"]
+    by_name = {node["assetKey"]["path"][-1]: node for node in nodes}
+    lineage = {name: {key["path"][-1] for key in node["dependencyKeys"]} for name, node in by_name.items()}
+    assert lineage == {
+        "revision": set(),
+        "wheel": {"revision"},
+        "runtime_image": {"wheel"},
+        "smoke_results": {"revision", "runtime_image"},
+        "test_selection": {"revision", "runtime_image", "smoke_results"},
+        "test_plan": {"revision", "test_selection"},
+        "device_test_results": {"revision", "runtime_image", "test_selection", "test_plan"},
+        "ledger": {"revision", "smoke_results", "device_test_results"},
+        "flakiness": {"ledger"},
+        "hud": {"ledger", "flakiness"},
+    }
+    for name, node in by_name.items():
+        assert node["owners"] == [{"team": "emu"}], name
+        assert node["kinds"], name
+        assert node["description"], name
+    assert {name: node["groupName"] for name, node in by_name.items()} == {
+        "revision": "sources",
+        **dict.fromkeys(set(STAGES) - {"ledger"}, "integration"),
+        "ledger": "results",
+        "flakiness": "quality",
+        "hud": "quality",
+    }
+    assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "hud"}
+
+
+def test_partitions_are_revision_by_variant(graphql: Any, faulty_nightly: Build) -> None:
+    node = graphql(
+        """{ assetNodeOrError(assetKey: {path: ["ledger"]}) { ... on AssetNode {
+             partitionDefinition { dimensionTypes { name } } partitionKeysByDimension { name partitionKeys }
+             assetPartitionStatuses { ... on MultiPartitionStatuses { ranges { primaryDimStartKey } } } } } }"""
+    )["assetNodeOrError"]
+    keys = {dimension["name"]: dimension["partitionKeys"] for dimension in node["partitionKeysByDimension"]}
+    assert faulty_nightly.revision in keys["revision"]
+    assert keys["variant"] == [faulty_nightly.variant]
+    assert node["assetPartitionStatuses"]["ranges"], "the nightly's partition is materialized"
+
+
+def test_metadata_is_worth_reading(graphql: Any, faulty_nightly: Build, bench: Bench) -> None:
+    events = graphql(
+        """{ assetOrError(assetKey: {path: ["ledger"]}) { ... on Asset { assetMaterializations { partition
+             metadataEntries { label ... on IntMetadataEntry { intValue } ... on MarkdownMetadataEntry { mdStr } } } } } }"""
+    )["assetOrError"]["assetMaterializations"]
+    event = next(e for e in events if e["partition"] == f"{faulty_nightly.revision}|{faulty_nightly.variant}")
+    entries = {entry["label"]: entry for entry in event["metadataEntries"]}
+    assert entries["expected"]["intValue"] == bench.ledger(faulty_nightly).expected
+    assert (entries["flaky"]["intValue"], entries["failed"]["intValue"]) == (1, 3)
+    assert "test_op\\[atan2]" in entries["not_passed"]["mdStr"]
+
+
+def test_checks_of_the_wheel_and_the_ledger(graphql: Any) -> None:
+    nodes = graphql(
+        """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name blocking
+             executionForLatestMaterialization { status } } } } } }"""
+    )["assetNodes"]
+    checks = {
+        (node["assetKey"]["path"][-1], check["name"]): check
+        for node in nodes
+        for check in node["assetChecksOrError"]["checks"]
+    }
+    blocking = {key for key, check in checks.items() if check["blocking"]}
+    assert blocking == {
+        *(("wheel", name) for name in CHECK_NAMES), ("smoke_results", "smoke_passed"),
+        ("ledger", "balanced"), ("ledger", "not_empty"),
+    }  # fmt: skip
+    assert checks["wheel", "imports"]["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
+
+
+def test_jobs_schedules_and_sensors(graphql: Any) -> None:
+    repository = {"repositoryName": "__repository__", "repositoryLocationName": "accel_ci.definitions"}
+    found = graphql(
+        """query ($at: RepositorySelector!) { repositoryOrError(repositorySelector: $at) { ... on Repository {
+             jobs { name description } schedules { name cronSchedule executionTimezone pipelineName }
+             sensors { name description } } } }""",
+        at=repository,
+    )["repositoryOrError"]
+    assert {job["name"] for job in found["jobs"]} == {"__ASSET_JOB", "nightly", "intraday", "main", "pr"}
+    assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
+        "nightly_schedule": ("0 2 * * *", "UTC", "nightly"),
+        "intraday_schedule": ("0 6,11,16,21 * * *", "UTC", "intraday"),
+    }
+    assert {sensor["name"] for sensor in found["sensors"]} == {"upstream_main_sensor", "stopped_build_sensor"}
+
+
+def test_the_run_shows_as_finished(graphql: Any, faulty_nightly: Build) -> None:
+    runs = graphql(
+        """{ runsOrError(filter: {pipelineName: "nightly"}) { ... on Runs { results { status tags { key value } } } } }"""
+    )["runsOrError"]["results"]
+    tags = {tag["key"]: tag["value"] for tag in runs[-1]["tags"]}
+    assert runs[-1]["status"] == "SUCCESS"
+    assert tags["dagster/partition/revision"] == faulty_nightly.revision

@@ -1,0 +1,107 @@
+"""Plans: every test once, large batches first, and the bound that no schedule beats."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accel_ci.model import Batch, SelectedTest
+from accel_ci.plan.guided import lower_bound, make_plan
+
+
+def some_tests(**files: int) -> list[SelectedTest]:
+    return [SelectedTest("suite", f"{file}.py::test_{n}") for file, count in files.items() for n in range(count)]
+
+
+def sizes(batches: Sequence[Batch]) -> list[tuple[str, int]]:
+    return [(batch.file, len(batch.tests)) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("durations", "cards", "expected"),
+    [([], 4, 0.0), ([3.0], 4, 3.0), ([1.0] * 8, 4, 2.0), ([5.0, 1.0, 1.0], 2, 5.0), ([1.0, 2.0], 1, 3.0)],
+)
+def test_lower_bound(durations: list[float], cards: int, expected: float) -> None:
+    assert lower_bound(durations, cards) == expected
+
+
+@given(
+    files=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    cards=st.integers(1, 64),
+    known=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_every_test_is_in_one_batch_of_its_file(files: list[int], cards: int, known: float, seed: int) -> None:
+    rng = random.Random(seed)
+    tests = some_tests(**{f"f{number}": count for number, count in enumerate(files)})
+    durations = {(test.suite, test.test): rng.expovariate(1) for test in tests if rng.random() < known}
+    plan = make_plan(tests, durations, cards)
+    planned = [test for batch in plan.batches for test in batch.tests]
+    assert sorted(planned) == sorted(test.test for test in tests)
+    assert len({batch.id for batch in plan.batches}) == len(plan.batches)
+    assert plan.unknown == len(tests) - len(durations)
+    assert plan.estimated_s == pytest.approx(sum(batch.estimate_s for batch in plan.batches))
+    order = {test.test: place for place, test in enumerate(tests)}
+    for batch in plan.batches:
+        assert {test.split("::")[0] for test in batch.tests} == {batch.file}
+        assert sorted(batch.tests, key=order.__getitem__) == list(batch.tests)
+
+
+def test_batches_shrink_as_the_work_runs_out() -> None:
+    tests = some_tests(a=600)
+    plan = make_plan(tests, {(test.suite, test.test): 0.1 for test in tests}, cards=2)
+    counts = [len(batch.tests) for batch in plan.batches]
+    assert counts[:-3] == sorted(counts[:-3], reverse=True)
+    assert counts[0] == 100  # a third of a card's share
+    assert counts[-1] <= 3
+    assert plan.lower_bound_s == pytest.approx(30)
+    assert plan.urgent == 0
+
+
+def test_long_and_never_seen_tests_go_first() -> None:
+    tests = some_tests(a=20, b=20)
+    durations = {(test.suite, test.test): 1.0 for test in tests}
+    durations["suite", "b.py::test_7"] = 30.0
+    durations["suite", "a.py::test_3"] = 20.0
+    del durations["suite", "b.py::test_9"]
+    plan = make_plan(tests, durations, cards=2)
+    assert plan.urgent == 3
+    assert [batch.tests for batch in plan.batches[:3]] == [("b.py::test_9",), ("b.py::test_7",), ("a.py::test_3",)]
+    assert plan.unknown == 1
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ({}, 1.0),
+        ({("suite", "b.py::test_0"): 4.0}, 4.0),
+        ({("suite", "b.py::test_0"): 4.0, ("suite", "a.py::test_1"): 2.0, ("suite", "a.py::test_2"): 2.0}, 2.0),
+        ({("other", "a.py::test_0"): 9.0}, 1.0),
+    ],
+)
+def test_an_unknown_test_is_estimated_by_its_file_else_its_suite(
+    durations: dict[tuple[str, str], float], expected: float
+) -> None:
+    plan = make_plan(some_tests(a=4, b=1), durations, cards=100)
+    [batch] = [batch for batch in plan.batches if "a.py::test_0" in batch.tests]
+    assert batch.estimate_s / len(batch.tests) == expected
+
+
+def test_small_tests_share_a_batch_at_the_tail() -> None:
+    tests = some_tests(a=1000)
+    plan = make_plan(tests, {(test.suite, test.test): 0.001 for test in tests}, cards=8)
+    assert len(plan.batches) <= 4
+
+
+@pytest.mark.parametrize("cards", [0, -1])
+def test_a_plan_needs_cards(cards: int) -> None:
+    with pytest.raises(ValueError, match="at least one card"):
+        make_plan(some_tests(a=1), {}, cards)
+
+
+def test_an_empty_plan() -> None:
+    assert make_plan([], {}, 4).batches == ()

@@ -1,0 +1,109 @@
+"""A zipapp of the runner, throw-away suites, and one worker run on a plan by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.package import build_runner
+
+LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
+
+Write = Callable[[str, str], Path]
+Work = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_runner(tmp_path_factory.mktemp("runner") / "runner.pyz")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "sources"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def write(root: Path) -> Write:
+    """Write a file of the suite."""
+
+    def _write(name: str, text: str) -> Path:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), "utf-8")
+        return path
+
+    return _write
+
+
+@pytest.fixture
+def work(runner: Path, root: Path, tmp_path: Path) -> Work:
+    """Run one worker on batches given as lists of tests; gives back its events."""
+
+    def _work(
+        *batches: Sequence[str], probe: Sequence[str] = (), pytest_args: Sequence[str] = (), **limits: float
+    ) -> list[dict[str, Any]]:
+        folder = tmp_path / "round"
+        for name in ("claims", "handed_on", "workers"):
+            (folder / name).mkdir(parents=True)
+        plan = {
+            "round": 1,
+            "root": str(root),
+            "pytest_args": list(pytest_args),
+            "probe": list(probe),
+            "limits": {**LIMITS, **limits},
+            "batches": [
+                {
+                    "id": f"b{number}",
+                    "suite": "suite",
+                    "file": tests[0].split("::")[0],
+                    "tests": list(tests),
+                    "estimate_s": 1.0,
+                    "avoid_cards": [],
+                    "urgent": False,
+                }
+                for number, tests in enumerate(batches)
+            ],
+        }
+        (folder / "plan.json").write_text(json.dumps(plan), "utf-8")
+        (folder / "round_over").touch()
+        done = subprocess.run(
+            [sys.executable, str(runner), "work", "--run-dir", str(folder), "--worker", "w0-0", "--card", "card:0"],
+            env=clean_environment({}),
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        lines = (folder / "workers" / "w0-0" / "events.jsonl").read_text("utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    return _work
+
+
+def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The events of one kind."""
+    return [event for event in events if event["event"] == kind]
+
+
+def attempts(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The attempts by test, of which none may be there twice."""
+    found = of_kind(events, "attempt")
+    by_test = {event["test"]: event for event in found}
+    assert len(by_test) == len(found)
+    return by_test
+
+
+def outcomes(events: list[dict[str, Any]]) -> dict[str, str]:
+    """Test to outcome."""
+    return {test: event["outcome"] for test, event in attempts(events).items()}

@@ -1,0 +1,386 @@
+"""A worker on its own: outcomes, fixtures across batches, and a child that crashes, hangs, floods or cannot start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Work, Write, attempts, of_kind, outcomes
+
+
+def test_every_outcome_of_pytest(work: Work, write: Write) -> None:
+    write(
+        "test_all.py",
+        """
+        import unittest
+        import pytest
+
+        def test_passed(): pass
+        def test_failed(): assert 1 == 2, "one is not two"
+        def test_skipped(): pytest.skip("not today")
+        @pytest.mark.xfail(reason="known")
+        def test_xfailed(): assert False
+        @pytest.mark.xfail(reason="known")
+        def test_xpassed(): pass
+        @pytest.mark.xfail(strict=True)
+        def test_xpassed_strictly(): pass
+        @pytest.fixture
+        def broken(): raise ValueError("no fixture")
+        def test_setup(broken): pass
+        @pytest.fixture
+        def untidy():
+            yield
+            raise ValueError("left things about")
+        def test_teardown(untidy): pass
+
+        class TestUnit(unittest.TestCase):
+            def test_sub(self):
+                for i in range(3):
+                    with self.subTest(i=i):
+                        self.assertNotEqual(i, 1)
+            def test_unit(self): pass
+            @unittest.expectedFailure
+            def test_expected(self): self.fail()
+        """,
+    )
+    expected = {
+        "test_passed": "passed",
+        "test_failed": "failed",
+        "test_skipped": "skipped",
+        "test_xfailed": "xfailed",
+        "test_xpassed": "xpassed",
+        "test_xpassed_strictly": "failed",
+        "test_setup": "error",
+        "test_teardown": "error",
+        "TestUnit::test_sub": "failed",
+        "TestUnit::test_unit": "passed",
+        "TestUnit::test_expected": "xfailed",
+        "test_gone": "not_run",
+    }
+    events = work([f"test_all.py::{name}" for name in expected])
+    assert outcomes(events) == {f"test_all.py::{name}": outcome for name, outcome in expected.items()}
+    by_test = attempts(events)
+    failed = by_test["test_all.py::test_failed"]
+    assert "one is not two" in failed["message"].splitlines()[0]
+    assert (failed["suite"], failed["round"], failed["card"], failed["worker"]) == ("suite", 1, "card:0", "w0-0")
+    assert failed["started_at"].endswith("+00:00")
+    assert failed["duration_s"] >= 0
+    assert by_test["test_all.py::test_skipped"]["message"] == "not today"
+    assert "does not find this test" in by_test["test_all.py::test_gone"]["message"]
+    assert len(of_kind(events, "started")) == len(expected) - 1
+    assert events[-1]["event"] == "worker_finished"
+    assert events[-1]["reason"] == "done"
+
+
+ODD = ["a b", "é", "x::y", "[q]", "back\\slash", "new\nline", "nul\0", "\ud800", "", "🙂", "../up", "'\"", "a" * 300]
+
+
+def test_odd_ids_come_through(work: Work, write: Write, runner: Path, root: Path, tmp_path: Path) -> None:
+    write("test_odd.py", f"import pytest\n@pytest.mark.parametrize('x', {ODD!a})\ndef test_p(x): pass\n")
+    command = [sys.executable, str(runner), "collect", "--root", str(root), "--output", "out.json", "."]
+    subprocess.run(command, cwd=tmp_path, timeout=60, check=True)
+    tests = json.loads((tmp_path / "out.json").read_text("utf-8"))["tests"]
+    assert len(tests) == len(ODD)
+    assert outcomes(work(tests)) == dict.fromkeys(tests, "passed")
+
+
+def test_ids_that_are_not_escaped_come_through(work: Work, write: Write) -> None:
+    write("test_odd.py", "import pytest\n@pytest.mark.parametrize('x', ['é', '🙂', 'a\\\\b'])\ndef test_p(x): pass\n")
+    write("pytest.ini", "[pytest]\ndisable_test_id_escaping_and_forfeit_all_rights_to_community_support = true\n")
+    tests = [f"test_odd.py::test_p[{value}]" for value in ("é", "🙂", "a\\b")]
+    assert outcomes(work(tests)) == dict.fromkeys(tests, "passed")
+
+
+def test_a_file_is_collected_once_and_fixtures_live_across_batches(work: Work, write: Write, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write(
+        "pkg/conftest.py",
+        f"""
+        import pytest
+
+        def note(word):
+            with open({str(log)!r}, "a") as file:
+                file.write(word + "\\n")
+
+        @pytest.fixture(scope="session")
+        def session():
+            note("session up")
+            yield
+            note("session down")
+        @pytest.fixture(scope="module")
+        def module(request):
+            note("up " + request.node.nodeid)
+            yield
+            note("down " + request.node.nodeid)
+        """,
+    )
+    body = "def test_1(session, module): pass\ndef test_2(session, module): pass\ndef test_3(session, module): pass\n"
+    write("pkg/test_a.py", body)
+    write("pkg/deeper/test_b.py", body)
+    events = work(
+        ["pkg/test_a.py::test_1"],
+        ["pkg/test_a.py::test_2", "pkg/test_a.py::test_3"],
+        ["pkg/deeper/test_b.py::test_1", "pkg/deeper/test_b.py::gone"],
+        ["pkg/deeper/test_b.py::test_2"],
+        ["pkg/deeper/test_b.py::gone_too"],
+    )
+    assert list(outcomes(events).values()).count("passed") == 5
+    assert len(of_kind(events, "child_started")) == 1
+    assert len(of_kind(events, "collected")) == 2
+    assert log.read_text().splitlines() == [
+        "session up",
+        "up pkg/test_a.py",
+        "down pkg/test_a.py",
+        "up pkg/deeper/test_b.py",
+        "down pkg/deeper/test_b.py",
+        "session down",
+    ] or log.read_text().splitlines()[1:3] == ["up pkg/deeper/test_b.py", "down pkg/deeper/test_b.py"]
+
+
+def test_a_file_that_cannot_be_collected_or_is_skipped(work: Work, write: Write) -> None:
+    write("test_bad.py", "import there_is_no_such_module\n")
+    write("test_skip.py", "import pytest\npytest.skip('no such device', allow_module_level=True)\n")
+    write("sub/test_well.py", "def test_good(): pass\n")
+    write("test_good.py", "def test_good(): pass\n")
+    events = work(
+        ["sub/test_well.py::test_good"],
+        ["test_bad.py::test_1", "test_bad.py::test_2"],
+        ["test_skip.py::test_1"],
+        ["test_missing.py::test_1"],
+        ["test_good.py::test_good"],
+    )
+    assert outcomes(events) == {
+        "sub/test_well.py::test_good": "passed",
+        "test_bad.py::test_1": "error",
+        "test_bad.py::test_2": "error",
+        "test_skip.py::test_1": "skipped",
+        "test_missing.py::test_1": "not_run",
+        "test_good.py::test_good": "passed",
+    }
+    by_test = attempts(events)
+    assert "there_is_no_such_module" in by_test["test_bad.py::test_2"]["message"]
+    assert by_test["test_skip.py::test_1"]["message"] == "no such device"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("os._exit(7)", "exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("pytest.exit('enough')", "enough"),
+    ],
+)
+def test_a_crash_costs_the_running_test_alone(work: Work, write: Write, body: str, said: str) -> None:
+    write(
+        "test_crash.py",
+        f"""
+        import os, signal
+        import pytest
+        def test_1(): pass
+        def test_crash():
+            print("the last words")
+            {body}
+        def test_2(): pass
+        """,
+    )
+    events = work([f"test_crash.py::{name}" for name in ("test_1", "test_crash", "test_2")])
+    assert list(outcomes(events).values()) == ["passed", "crashed", "passed"]
+    crashed = attempts(events)["test_crash.py::test_crash"]
+    assert said in crashed["message"]
+    assert crashed["output_tail"].startswith("the last words")
+    assert len(of_kind(events, "child_started")) == 2
+
+
+def test_a_hang_is_ended_with_the_place_where_it_hung(work: Work, write: Write) -> None:
+    write(
+        "test_hang.py",
+        """
+        import time
+        def test_hang():
+            while True:
+                time.sleep(1)
+        def test_after(): pass
+        """,
+    )
+    events = work(["test_hang.py::test_hang", "test_hang.py::test_after"], test_timeout_s=1.0)
+    assert list(outcomes(events).values()) == ["timeout", "passed"]
+    hung = attempts(events)["test_hang.py::test_hang"]
+    assert "did not end within 1 s" in hung["message"]
+    assert "in test_hang" in hung["output_tail"]
+
+
+def test_silence_ends_a_test_and_output_is_no_silence(work: Work, write: Write) -> None:
+    write(
+        "test_quiet.py",
+        """
+        import time
+        def test_noisy():
+            for _ in range(15):
+                print("still here")
+                time.sleep(0.2)
+        def test_quiet(): time.sleep(1000)
+        """,
+    )
+    events = work(["test_quiet.py::test_noisy", "test_quiet.py::test_quiet"], silence_s=2.0)
+    assert list(outcomes(events).values()) == ["passed", "timeout"]
+
+
+def test_a_flood_of_output_is_cut_to_its_end(work: Work, write: Write) -> None:
+    write(
+        "test_flood.py",
+        """
+        import os
+        def test_before(): print("of another test")
+        def test_flood():
+            for _ in range(300):
+                os.write(1, b"x" * 65536)
+            print("the end")
+            assert False
+        def test_after():
+            print("of this test")
+            assert False
+        """,
+    )
+    events = work([f"test_flood.py::test_{name}" for name in ("before", "flood", "after")])
+    by_test = attempts(events)
+    tail = by_test["test_flood.py::test_flood"]["output_tail"]
+    assert len(tail) == 16 * 1024
+    assert tail.endswith("the end\n")
+    assert by_test["test_flood.py::test_after"]["output_tail"] == "of this test\n"
+
+
+def test_leftover_processes_are_ended(work: Work, write: Write, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    write(
+        "test_left.py",
+        f"""
+        import os, subprocess, sys
+        def test_left():
+            for alone in (False, True):
+                sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
+                process = subprocess.Popen(sleeper, start_new_session=alone)
+                with open({str(pids)!r}, "a") as file:
+                    file.write(f"{{process.pid}} ")
+            os._exit(1)
+        def test_after():
+            for pid in open({str(pids)!r}).read().split():
+                try:
+                    os.kill(int(pid), 0)
+                except ProcessLookupError:
+                    continue
+                raise AssertionError(f"{{pid}} is there when the next child runs")
+        """,
+    )
+    events = work(["test_left.py::test_left", "test_left.py::test_after"])
+    if sys.platform == "linux":
+        assert list(outcomes(events).values()) == ["crashed", "passed"]
+    assert len(pids.read_text().split()) == 2
+
+
+def test_a_file_that_kills_pytest_while_it_is_collected(work: Work, write: Write) -> None:
+    write("test_killer.py", "import os\nprint('importing')\nos._exit(9)\n")
+    write("test_good.py", "def test_good(): pass\n")
+    events = work(["test_killer.py::test_1", "test_killer.py::test_2"], ["test_good.py::test_good"])
+    assert outcomes(events) == {
+        "test_killer.py::test_1": "error",
+        "test_killer.py::test_2": "error",
+        "test_good.py::test_good": "passed",
+    }
+    assert "exit code 9" in attempts(events)["test_killer.py::test_1"]["message"]
+
+
+def test_a_broken_conftest_costs_only_its_folder(work: Work, write: Write) -> None:
+    write("bad/conftest.py", "raise RuntimeError('no device here')\n")
+    write("bad/test_bad.py", "def test_1(): pass\ndef test_2(): pass\n")
+    write("good/test_a.py", "def test_a(): pass\n")
+    write("good/test_b.py", "def test_b(): pass\n")
+    events = work(
+        ["bad/test_bad.py::test_1"], ["good/test_a.py::test_a"], ["bad/test_bad.py::test_2"], ["good/test_b.py::test_b"]
+    )
+    assert sorted(outcomes(events).values()) == ["error", "error", "passed", "passed"]
+    assert "no device here" in attempts(events)["bad/test_bad.py::test_2"]["message"]
+
+
+def test_a_session_fixture_that_fails(work: Work, write: Write) -> None:
+    write("conftest.py", "import pytest\n@pytest.fixture(scope='session')\ndef device(): raise OSError('no device')\n")
+    write("test_a.py", "def test_1(device): pass\ndef test_2(device): pass\ndef test_3(): pass\n")
+    events = work(["test_a.py::test_1"], ["test_a.py::test_2", "test_a.py::test_3"])
+    assert list(outcomes(events).values()) == ["error", "error", "passed"]
+
+
+PROBE = """
+import json, os, sys
+bad = os.path.exists({marker!r})
+print("some noise")
+print(json.dumps({{"reason": "bad" if bad else "good"}}))
+sys.exit(bad)
+"""
+
+
+def test_probes_before_after_a_crash_and_at_the_end(work: Work, write: Write, tmp_path: Path) -> None:
+    write("test_a.py", "import os\ndef test_1(): os._exit(1)\ndef test_2(): pass\n")
+    probe = ["python", "-c", PROBE.format(marker=str(tmp_path / "none"))]
+    events = work(["test_a.py::test_1", "test_a.py::test_2"], probe=probe)
+    assert [event["event"] for event in events if event["event"] in ("probe", "attempt")] == [
+        "probe", "attempt", "probe", "attempt", "probe",
+    ]  # fmt: skip
+    assert {(event["healthy"], event["reason"]) for event in of_kind(events, "probe")} == {(True, "good")}
+
+
+def test_a_card_found_unhealthy_stops_the_worker(work: Work, write: Write, tmp_path: Path) -> None:
+    marker = tmp_path / "bad"
+    write("test_a.py", f"import os\ndef test_1(): open({str(marker)!r}, 'w'); os._exit(1)\ndef test_2(): pass\n")
+    probe = ["python", "-c", PROBE.format(marker=str(marker))]
+    events = work(["test_a.py::test_1", "test_a.py::test_2"], probe=probe)
+    assert outcomes(events) == {"test_a.py::test_1": "crashed"}
+    assert [event["healthy"] for event in of_kind(events, "probe")] == [True, False]
+    assert events[-1]["reason"] == "unhealthy_card"
+
+
+def test_failures_in_a_row_bring_a_probe_while_tests_go_on(work: Work, write: Write, tmp_path: Path) -> None:
+    marker = tmp_path / "bad"
+    write(
+        "test_a.py",
+        f"""
+        import pytest, time
+        @pytest.mark.parametrize("n", range(400))
+        def test_n(n):
+            if n == 2:
+                open({str(marker)!r}, "w")
+            time.sleep(0.05)
+            assert n < 0
+        """,
+    )
+    probe = ["python", "-c", PROBE.format(marker=str(marker))]
+    events = work([f"test_a.py::test_n[{n}]" for n in range(400)], probe=probe)
+    assert 3 <= len(attempts(events)) < 400
+    assert events[-1]["reason"] == "unhealthy_card"
+
+
+def test_a_probe_that_hangs_is_an_unhealthy_card(work: Work, write: Write) -> None:
+    write("test_a.py", "def test_1(): pass\n")
+    events = work(["test_a.py::test_1"], probe=["python", "-c", "import time; time.sleep(1000)"], probe_timeout_s=1.0)
+    assert of_kind(events, "attempt") == []
+    assert "did not end within 1 s" in of_kind(events, "probe")[0]["reason"]
+
+
+def test_tests_see_no_more_open_files_than_pytest_gives(work: Work, write: Write) -> None:
+    write(
+        "test_a.py",
+        """
+        import os, subprocess, sys
+        def test_1():
+            assert sys.argv == ["pytest"]
+            assert not any(entry.endswith("runner.pyz") for entry in sys.path)
+            code = "import os; print(len([n for n in os.listdir('/proc/self/fd')]))"
+            if os.path.isdir("/proc/self/fd"):
+                count = subprocess.check_output([sys.executable, "-c", code], close_fds=False)
+                assert int(count) <= 4
+        """,
+    )
+    assert outcomes(work(["test_a.py::test_1"])) == {"test_a.py::test_1": "passed"}
