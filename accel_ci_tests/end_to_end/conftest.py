@@ -5,14 +5,20 @@ A run costs most of a minute, so the tests of this folder share a few of them. T
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -102,6 +108,69 @@ class Bench:
     def _manifest(self, asset: str, build: Build, kind: type[Any]) -> Any:
         manifests = ManifestStore(self.project.home)
         return manifests.read(manifests.path(asset, build.revision, build.variant), kind)
+
+
+class Server:
+    """A process that serves Dagster's GraphQL on loopback, asked as the browser does."""
+
+    def __init__(self, command: list[str], port: int, folder: Path, environment: dict[str, str]) -> None:
+        """Start the process and wait until it answers."""
+        self._url = f"http://127.0.0.1:{port}"
+        self._log = folder / "server.log"
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+        self.wait_for(self._answers)
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, self.log
+        try:
+            return httpx.get(f"{self._url}/server_info", timeout=5).is_success
+        except httpx.HTTPError:
+            return False
+
+    @property
+    def log(self) -> str:
+        """What the process has printed."""
+        return self._log.read_text(errors="replace")
+
+    def ask(self, question: str, **variables: Any) -> Any:
+        """The data of an answer; errors fail the test."""
+        body = {"query": question, "variables": variables}
+        answer = httpx.post(f"{self._url}/graphql", json=body, timeout=60).json()
+        assert "errors" not in answer, answer["errors"]
+        return answer["data"]
+
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 180) -> Any:
+        """What `condition` gives once it is true."""
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.25)
+        return found
+
+    def stop(self) -> None:
+        """End the process and those that it started."""
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Finds a port that nobody listens on."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from accel_ci.build.wheel_checks import CHECK_NAMES
 from accel_ci.manifests import STAGES
 from accel_ci.model import Build
-from accel_ci_tests.end_to_end.conftest import Bench
+from accel_ci_tests.end_to_end.conftest import Bench, Server
 
 
 @pytest.fixture(scope="module")
-def graphql(bench: Bench, faulty_nightly: Build) -> Iterator[Any]:
+def graphql(bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]) -> Iterator[Callable[..., Any]]:
     """Asks a question of a webserver on the bench's data."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    home = bench.project.home
+    port = free_port()
     environment = bench.environment | {
-        "DAGSTER_HOME": str(home / "dagster"),
+        "DAGSTER_HOME": str(bench.project.home / "dagster"),
         "ACCEL_CI_CONFIG": str(bench.folder / "accel_ci.yaml"),
     }
     command = [sys.executable, "-m", "dagster_webserver", "-m", "accel_ci.definitions", "-h", "127.0.0.1", "-p", str(port)]
-    log = bench.folder / "webserver.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command, cwd=bench.folder, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        url = f"http://127.0.0.1:{port}/graphql"
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/server_info", timeout=5).raise_for_status()
-                break
-            except httpx.HTTPError:
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.2)
-
-        def ask(question: str, **variables: Any) -> Any:
-            answer = httpx.post(url, json={"query": question, "variables": variables}, timeout=60).json()
-            assert "errors" not in answer, answer["errors"]
-            return answer["data"]
-
-        yield ask
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+    server = Server(command, port, bench.folder, environment)
+    yield server.ask
+    server.stop()
 
 
-def test_lineage_groups_kinds_owners_and_descriptions(graphql: Any) -> None:
+def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any]) -> None:
     nodes = graphql(
         """{ assetNodes { assetKey { path } groupName kinds owners { ... on TeamAssetOwner { team } } description
              dependencyKeys { path } isPartitioned } }"""
@@ -93,7 +61,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Any) -> None:
     assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "hud"}
 
 
-def test_partitions_are_revision_by_variant(graphql: Any, faulty_nightly: Build) -> None:
+def test_partitions_are_revision_by_variant(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
     node = graphql(
         """{ assetNodeOrError(assetKey: {path: ["ledger"]}) { ... on AssetNode {
              partitionDefinition { dimensionTypes { name } } partitionKeysByDimension { name partitionKeys }
@@ -105,7 +73,7 @@ def test_partitions_are_revision_by_variant(graphql: Any, faulty_nightly: Build)
     assert node["assetPartitionStatuses"]["ranges"], "the nightly's partition is materialized"
 
 
-def test_metadata_is_worth_reading(graphql: Any, faulty_nightly: Build, bench: Bench) -> None:
+def test_metadata_is_worth_reading(graphql: Callable[..., Any], faulty_nightly: Build, bench: Bench) -> None:
     events = graphql(
         """{ assetOrError(assetKey: {path: ["ledger"]}) { ... on Asset { assetMaterializations { partition
              metadataEntries { label ... on IntMetadataEntry { intValue } ... on MarkdownMetadataEntry { mdStr } } } } } }"""
@@ -117,7 +85,7 @@ def test_metadata_is_worth_reading(graphql: Any, faulty_nightly: Build, bench: B
     assert "test_op\\[atan2]" in entries["not_passed"]["mdStr"]
 
 
-def test_checks_of_the_wheel_and_the_ledger(graphql: Any) -> None:
+def test_checks_of_the_wheel_and_the_ledger(graphql: Callable[..., Any]) -> None:
     nodes = graphql(
         """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name blocking
              executionForLatestMaterialization { status } } } } } }"""
@@ -135,7 +103,7 @@ def test_checks_of_the_wheel_and_the_ledger(graphql: Any) -> None:
     assert checks["wheel", "imports"]["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
 
 
-def test_jobs_schedules_and_sensors(graphql: Any) -> None:
+def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
     repository = {"repositoryName": "__repository__", "repositoryLocationName": "accel_ci.definitions"}
     found = graphql(
         """query ($at: RepositorySelector!) { repositoryOrError(repositorySelector: $at) { ... on Repository {
@@ -151,7 +119,7 @@ def test_jobs_schedules_and_sensors(graphql: Any) -> None:
     assert {sensor["name"] for sensor in found["sensors"]} == {"upstream_main_sensor", "stopped_build_sensor"}
 
 
-def test_the_run_shows_as_finished(graphql: Any, faulty_nightly: Build) -> None:
+def test_the_run_shows_as_finished(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
     runs = graphql(
         """{ runsOrError(filter: {pipelineName: "nightly"}) { ... on Runs { results { status tags { key value } } } } }"""
     )["runsOrError"]["results"]
