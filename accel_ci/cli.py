@@ -175,6 +175,8 @@ def status(project: Project, build: str | None, as_json: bool) -> None:
 @_with_project
 def dev(project: Project, port: int, host: str) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data."""
+    from importlib.resources import as_file, files
+
     from accel_ci.config import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
     from accel_ci.defs.instance import prepare_dagster_home
 
@@ -183,8 +185,9 @@ def dev(project: Project, port: int, host: str) -> None:
         CONFIG_ENVIRONMENT: str(project.config_path),
         HOME_ENVIRONMENT: str(project.home),
     }
-    command = [sys.executable, "-m", "dagster", "dev", "-m", "accel_ci.definitions", "-d", str(project.root)]
-    os.execve(sys.executable, [*command, "--host", host, "--port", str(port)], environment)  # noqa: S606
+    with as_file(files("accel_ci") / "workspace.yaml") as workspace:
+        command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "--host", host, "--port", str(port)]
+    os.execve(sys.executable, command, environment)  # noqa: S606
 
 
 @main.command()

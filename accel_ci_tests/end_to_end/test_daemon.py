@@ -30,7 +30,7 @@ def test_a_new_upstream_commit_is_tested_once(
     server = Server([*command, "--port", str(port)], port, bench.folder, bench.environment)
     sensor = {
         "repositoryName": "__repository__",
-        "repositoryLocationName": "accel_ci.definitions",
+        "repositoryLocationName": "accel_ci",
         "sensorName": "upstream_main_sensor",
     }
 

@@ -1,0 +1,25 @@
+"""Reads `accel-ci status --json` and stops unless the ledger's sums are exact; prints where the time went."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main(start: str) -> None:
+    """Check the build on standard input; `start` is a word for the message."""
+    status = json.load(sys.stdin)
+    verdicts = dict(status["verdicts"])
+    expected = verdicts.pop("expected")
+    if expected < 650 or expected != sum(verdicts.values()):
+        sys.exit(f"{start} nightly: {expected} tests expected, the verdicts are {verdicts}")
+    if verdicts["infra"] or verdicts["not_run"]:
+        sys.exit(f"{start} nightly: tests were lost: {verdicts}")
+    print(
+        f"{start} nightly: {expected} tests accounted for; wall {status['wall_s']:.1f} s, own overhead "
+        f"{status['overhead_s']:.1f} s, makespan {status['makespan_s']:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
