@@ -19,8 +19,8 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; try make PYTHON=python3.11 …"; exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the pinned environment into $(VENV) …"
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check -r requirements.lock
+	@$(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 nightly: setup

@@ -1,7 +1,7 @@
 """Takes the README's pictures of a finished nightly: the lineage in the Dagster UI, and the HUD.
 
-Run `make nightly`, then `make dev` in another terminal, then this: `.venv/bin/python docs/take_pictures.py`. It needs Chromium
-(`ACCEL_CI_CHROMIUM`, else on PATH).
+Run `make nightly`, then `make dev` in another terminal, then `.venv/bin/python docs/take_pictures.py`. It needs Chromium, at
+`ACCEL_CI_CHROMIUM` or on PATH.
 """
 
 from __future__ import annotations
