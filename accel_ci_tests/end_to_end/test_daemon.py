@@ -17,9 +17,7 @@ _SENSOR = """query ($sensor: SensorSelector!) { sensorOrError(sensorSelector: $s
 _RUNS = '{ runsOrError(filter: {pipelineName: "main"}) { ... on Runs { results { runId status } } } }'
 
 
-def test_a_new_upstream_commit_is_tested_once(
-    bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]
-) -> None:
+def test_a_new_upstream_commit_is_tested_once(bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]) -> None:
     bench.configure(
         jobs__main__minimum_interval_minutes=0,
         jobs__main__check_every_seconds=5,
