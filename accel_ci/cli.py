@@ -102,7 +102,7 @@ def validate(project: Project) -> None:
 @click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
-@click.option("--backend-ref", help="The backend's ref instead of the configured one, such as a branch (pr, manual).")
+@click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
 @_with_project
 def run(

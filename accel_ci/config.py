@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from cronsim import CronSim, CronSimError
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from accel_ci.errors import ConfigError
 from accel_ci.model import Trigger
@@ -72,6 +72,8 @@ RequirementText = Annotated[str, AfterValidator(_requirement)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 Owner = Annotated[str, AfterValidator(_owner)]
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Mistake = tuple[tuple[str | int, ...], str]
+"""The path to a place in the file, and what is wrong there."""
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -143,6 +145,7 @@ class Pool(_Section):
     card_environment: EnvironmentName
     health_probe: tuple[str, ...] = ()
     environment: dict[EnvironmentName, str] = {}
+    pass_environment: tuple[EnvironmentName, ...] = ()
     rounds: Annotated[int, Field(ge=1, le=10)] = 2
 
 
@@ -211,13 +214,6 @@ class Settings(_Section):
     jobs: Jobs
     quality: Quality = Quality()
 
-    @model_validator(mode="after")
-    def _references_exist(self) -> Settings:
-        mistakes = list(_dangling_references(self))
-        if mistakes:
-            raise _ReferenceMistakes(mistakes)
-        return self
-
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` naming the known ones."""
         for variant in self.variants:
@@ -251,25 +247,31 @@ class Project:
         return self.config_path.parent
 
 
-class _ReferenceMistakes(ValueError):
-    def __init__(self, mistakes: Sequence[tuple[tuple[str | int, ...], str]]) -> None:
-        super().__init__("; ".join(text for _, text in mistakes))
-        self.mistakes = mistakes
-
-
-def _dangling_references(settings: Settings) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    variants = [v.name for v in settings.variants]
+def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
+    variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
+    suites = _mapping(content.get("suites"))
+    known = {"suites": list(suites), "variants": variants}
     for index, name in enumerate(variants):
-        if name in variants[:index]:
+        if name is not None and name in variants[:index]:
             yield ("variants", index, "name"), f"{name!r} stands twice; variant names are unique"
-    for job_name in Jobs.model_fields:
-        job = getattr(settings.jobs, job_name)
-        for kind, known in (("suites", list(settings.suites)), ("variants", variants)):
-            for index, name in enumerate(getattr(job, kind)):
-                if name not in known:
-                    yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{_did_you_mean(name, known)}"
-        if not any(name in settings.suites and settings.suites[name].stage == "device" for name in job.suites):
+    for job_name, job in _mapping(content.get("jobs")).items():
+        for kind, names in known.items():
+            for index, name in enumerate(_sequence(_mapping(job).get(kind))):
+                if name not in names:
+                    advice = _did_you_mean(str(name), [str(other) for other in names])
+                    yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
+        chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
+        if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -314,7 +316,7 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
-    mistakes = list(_duplicate_keys(document, ()))
+    mistakes = [*_duplicate_keys(document, ()), *_dangling_references(content)]
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
@@ -326,12 +328,10 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
 
 
-def _explain(detail: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _explain(detail: Any) -> Iterator[Mistake]:
     where, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
     cause = context.get("error")
-    if isinstance(cause, _ReferenceMistakes):
-        yield from cause.mistakes
-    elif kind == "extra_forbidden":
+    if kind == "extra_forbidden":
         yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(where[:-1]))}"
     elif kind == "missing":
         yield where, "is missing"
@@ -379,7 +379,7 @@ def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
     return line
 
 
-def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[Mistake]:
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:

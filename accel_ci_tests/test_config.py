@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from accel_ci.config import Settings, find_config, load_project, parse_settings
@@ -92,6 +95,29 @@ def test_what_is_no_mapping_is_one_clear_line(text: str) -> None:
         parse_settings(text)
     assert str(caught.value).startswith("accel_ci.yaml:")
     assert "\n" not in str(caught.value)
+
+
+_NAMES = st.sampled_from(
+    ["backend", "variants", "suites", "jobs", "pool", "nightly", "name", "stage", "smoke", "unit", "py3", "paths"]
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | _NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES | st.integers(), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(document=_VALUES, section=st.sampled_from([*minimal_config()]))
+def test_any_document_is_valid_or_a_list_of_mistakes(document: object, section: str) -> None:
+    for content in (document, {**minimal_config(), section: document}):
+        with contextlib.suppress(ConfigError):
+            parse_settings(yaml.safe_dump(content))
+
+
+@given(text=st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_any_text_is_a_list_of_mistakes(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_settings(text)
 
 
 def test_files_that_come_with_the_project_are_valid() -> None:

@@ -63,7 +63,7 @@ def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch
     return Launch(
         image.python,
         str(sources),
-        clean_environment({"PYTHONPYCACHEPREFIX": str(byte_code), **pool.environment}),
+        clean_environment({"PYTHONPYCACHEPREFIX": str(byte_code), **pool.environment}, keep=pool.pass_environment),
         pool.card_environment,
         pool.health_probe,
         settings.backend.pytest_args,

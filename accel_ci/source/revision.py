@@ -15,7 +15,7 @@ from pathlib import Path
 from accel_ci.config import Project
 from accel_ci.errors import ConfigError, SourceError
 from accel_ci.model import Revision, Source, Trigger
-from accel_ci.source.git import checkout, resolve_source
+from accel_ci.source.git import checkout, local_path, resolve_source
 
 
 def revision_key(
@@ -54,6 +54,8 @@ def resolve_revision(
     """
     settings, limits = project.settings, project.settings.limits
     now = now or datetime.now(timezone.utc)
+    if trigger == "pr" and backend_ref is None and local_path(settings.backend.repository, project.root) is None:
+        backend_ref = f"refs/pull/{pull_request}/head"
     backend = resolve_source(
         settings.backend.repository,
         backend_ref or settings.backend.ref,

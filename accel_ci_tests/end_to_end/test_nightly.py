@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -106,3 +107,34 @@ def test_a_smoke_test_that_fails_takes_no_further_card(bench: Bench, faulty_nigh
     manifests = ManifestStore(bench.project.home)
     made = [stage for stage in STAGES if manifests.path(stage, build.revision, build.variant).exists()]
     assert made == ["wheel", "runtime_image", "smoke_results"]
+
+
+def test_a_wheel_that_does_not_import_stops_before_the_image(bench: Bench, faulty_nightly: Build) -> None:
+    module = bench.folder / "backend" / "src" / "torch_emu" / "__init__.py"
+    sound = module.read_text()
+    module.write_text(f"import no_such_module\n{sound}")
+    try:
+        output = bench.accel_ci("run", "manual", "--name", "no import", status=1)
+    finally:
+        module.write_text(sound)
+    assert "wheel: the check imports failed" in output
+    assert "No module named 'no_such_module'" in output
+    assert bench.status(Build("manual-no-import", faulty_nightly.variant))["state"] == "stopped at runtime_image"
+
+
+def test_a_pytorch_that_is_not_to_be_had_stops_and_says_so(bench: Bench, faulty_nightly: Build) -> None:
+    bench.configure(variants__0__torch="torch==2.13.999")
+    try:
+        output = bench.accel_ci("run", "manual", "--name", "no pytorch", status=1)
+    finally:
+        bench.configure()
+    assert "the check clean_install failed" in output
+    assert "torch==2.13.999" in output
+    assert "PIP_FIND_LINKS" in output
+
+
+def test_a_run_of_the_same_sources_reuses_what_was_built(bench: Bench, bad_card_run: Build) -> None:
+    manifests = ManifestStore(bench.project.home)
+    for stage in ("wheel", "runtime_image"):
+        manifest = json.loads(manifests.path(stage, bad_card_run.revision, bad_card_run.variant).read_text())
+        assert (manifest["reused"], manifest["work_s"]) == (True, 0)
