@@ -118,7 +118,7 @@ def run(
     """Run the whole story of TRIGGER here and now: build, install, test, judge, show.
 
     Exit status: 0 when the pipeline worked, whatever the tests said (see --strict); 1 when it stopped; 2 for mistakes in the
-    configuration or on the command line.
+    configuration or on the command line; 130 when it was interrupted, and then the same command goes on where it stopped.
     """
     asked_at = _process_started_at()
     if trigger == "pr" and number is None:
@@ -143,6 +143,8 @@ def run(
         finished = run_build(project, trigger, build, progress, asked_at)
         for problem in finished.problems:
             console.print(f"stopped: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
+        if finished.interrupted:
+            sys.exit(130)
         stopped = stopped or bool(finished.problems)
         status = _status(project, build)
         passed = passed and status.passed

@@ -19,11 +19,12 @@ from accel_ci.progress import Progress
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """How the run of a build ended; `problems` says why it stopped, one text for each cause."""
+    """How the run of a build ended; `problems` has a text for each cause that stopped it, an interruption included."""
 
     build: Build
     run_id: str
     problems: tuple[str, ...]
+    interrupted: bool
 
 
 def plan_builds(project: Project, trigger: Trigger, **how: Any) -> list[Build]:
@@ -46,10 +47,11 @@ def run_build(project: Project, trigger: Trigger, build: Build, progress: Progre
             raise_on_error=False,
         )
         problems = () if result.success else tuple(_problems(result))
+        interrupted = any(_was_interrupted(event) for event in result.get_step_failure_events())
     if not result.success:
         workspace = Workspace(project)
         refresh_hud(workspace, current_flakiness(workspace))
-    return FinishedRun(build, result.run_id, problems)
+    return FinishedRun(build, result.run_id, problems, interrupted)
 
 
 def wall_seconds(project: Project, build: Build) -> float | None:
@@ -69,6 +71,11 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def _was_interrupted(event: dg.DagsterEvent) -> bool:
+    error = event.step_failure_data.error
+    return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
+
+
 def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
     checks = [
         f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: {event.description}{_findings(event)}"
@@ -78,7 +85,9 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
     steps = []
     for event in result.get_step_failure_events():
         data = event.step_failure_data
-        if data.user_failure_data is not None:
+        if _was_interrupted(event):
+            steps.append(f"{event.step_key}: interrupted; the same command takes the run up where it stopped")
+        elif data.user_failure_data is not None:
             steps.append(f"{event.step_key}: {data.user_failure_data.description}")
         elif data.error is not None and not checks:
             cause = data.error.cause or data.error

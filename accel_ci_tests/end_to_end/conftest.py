@@ -50,7 +50,7 @@ class Bench:
         document["backend"]["repository"] = str(self.folder / "backend")
         document["backend"]["subdirectory"] = "."
         document["upstream"] = {"repository": str(self.folder / "upstream"), "ref": "refs/heads/main"}
-        document["limits"] = {"test_timeout_seconds": 8}
+        document["limits"] = {"test_timeout_seconds": 6}
         document["suites"]["pytorch"]["scope"]["include"] = [f"*::test_op[{op}]" for op in OPS]
         document["pool"]["environment"]["EMU_STATE_DIR"] = str(self.folder / "state")
         for path, value in changes.items():
@@ -75,6 +75,16 @@ class Bench:
         assert done.returncode == status, output
         assert "Traceback" not in output
         return output
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start the command line and go on; the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "accel_ci.cli", "--config", str(self.folder / "accel_ci.yaml"), *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     @property
     def environment(self) -> dict[str, str]:
