@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -55,6 +56,9 @@ class _MendableErrors(click.Group):
 @click.pass_context
 def main(context: click.Context, config: Path | None) -> None:
     """CI/CD for PyTorch's out-of-tree accelerator backends."""
+    # A shell starts its background jobs with SIGINT ignored, and Dagster has SIGTERM do what SIGINT does.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     context.obj = config
 
 

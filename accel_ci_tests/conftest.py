@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,10 @@ import pytest
 import yaml
 
 from accel_ci.config import Project, parse_settings
+
+# Started in the background of a shell, SIGINT is ignored here, and would be in every process that a test starts and ends.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 
