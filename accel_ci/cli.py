@@ -252,7 +252,8 @@ def _print_summary(console: Console, status: BuildStatus) -> None:
     def seconds(value: float | None) -> str:
         return "unknown" if value is None else f"{value:.1f} s"
 
-    table = Table(title=f"{status.build.name}: {status.state}", title_justify="left", show_header=False)
+    console.print(f"\n{status.build.name}: {status.state}", markup=False, highlight=False, soft_wrap=True)
+    table = Table(show_header=False)
     if status.expected is not None:
         table.add_row("tests expected", f"{status.expected:,}")
         for verdict, count in status.counts.items():

@@ -5,6 +5,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 
 from accel_ci.config import Project
 
@@ -29,5 +30,16 @@ def prepare_dagster_home(project: Project) -> Path:
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:
-    """The instance that the UI, the daemon and the command line share."""
-    return dg.DagsterInstance.from_config(str(prepare_dagster_home(project)))
+    """The instance that the UI and the daemon share with the command line, which keeps its own output.
+
+    Dagster would redirect the output of steps into files: no bars on the terminal, and two more processes a step.
+    """
+    own_output = {
+        "compute_logs": {
+            "module": "dagster._core.storage.noop_compute_log_manager",
+            "class": "NoOpComputeLogManager",
+            "config": {},
+        }
+    }
+    reference = InstanceRef.from_dir(str(prepare_dagster_home(project)), overrides=own_output)
+    return dg.DagsterInstance.from_ref(reference)
