@@ -1,106 +1,26 @@
-"""`accel-ci …`: thin; every command calls what an asset calls. Heavy imports wait until a command needs them."""
+"""Commands about builds: `run`, `status`, `dev`."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from accel_ci.errors import AccelCiError
+from accel_ci.cli.context import terminal, with_project
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from accel_ci.config import Project
     from accel_ci.model import Build
-    from accel_ci.progress import Progress
     from accel_ci.results.status import BuildStatus
 
 
-def _process_started_at() -> datetime:
-    """When this process began, so that its own start counts in the wall time; now where /proc is not there."""
-    try:
-        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        age = uptime - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        age = 0.0
-    return datetime.fromtimestamp(datetime.now().timestamp() - age, timezone.utc)
-
-
-class _MendableErrors(click.Group):
-    """Prints errors that the user can mend as their message alone and exits with 2."""
-
-    def invoke(self, context: click.Context) -> Any:
-        try:
-            return super().invoke(context)
-        except AccelCiError as error:
-            click.echo(f"accel-ci: {error}", err=True)
-            sys.exit(2)
-
-
-@click.group(cls=_MendableErrors, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration file [default: $ACCEL_CI_CONFIG, else accel_ci.yaml here or in a parent folder].",
-)
-@click.version_option(package_name="accel-ci")
-@click.pass_context
-def main(context: click.Context, config: Path | None) -> None:
-    """CI/CD for PyTorch's out-of-tree accelerator backends."""
-    # A shell starts its background jobs with SIGINT ignored, and Dagster has SIGTERM do what SIGINT does.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    context.obj = config
-
-
-def _with_project(command: Callable[..., Any]) -> Callable[..., Any]:
-    @click.pass_context
-    @wraps(command)
-    def wrapped(context: click.Context, /, *arguments: Any, **options: Any) -> Any:
-        from accel_ci.config import load_project
-
-        return command(load_project(context.obj), *arguments, **options)
-
-    return wrapped
-
-
-@main.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
-def init(folder: Path) -> None:
-    """Write a commented starter accel_ci.yaml into FOLDER."""
-    from importlib.resources import files
-
-    from accel_ci.config import CONFIG_NAME
-
-    target = folder / CONFIG_NAME
-    if target.exists():
-        raise AccelCiError(f"{target} is there already; move it away first")
-    folder.mkdir(parents=True, exist_ok=True)
-    target.write_bytes((files("accel_ci") / "starter.yaml").read_bytes())
-    click.echo(f"{target} is written. Fill it in, then: accel-ci validate && accel-ci run nightly")
-
-
-@main.command()
-@_with_project
-def validate(project: Project) -> None:
-    """Check the configuration: one line for each mistake."""
-    settings = project.settings
-    click.echo(
-        f"{project.config_path} is valid: backend {settings.backend.name}, {len(settings.variants)} variant(s), "
-        f"{len(settings.suites)} suite(s), {settings.pool.cards} card(s) in the {settings.pool.kind} pool"
-    )
-
-
-@main.command()
+@click.command()
 @click.argument("trigger", type=click.Choice(["nightly", "intraday", "main", "pr", "manual"]))
 @click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
@@ -108,7 +28,7 @@ def validate(project: Project) -> None:
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
-@_with_project
+@with_project
 def run(
     project: Project,
     trigger: Any,
@@ -132,7 +52,7 @@ def run(
     if dry_run:
         _say_what_would_run(project, trigger, variants)
         return
-    console, progress = _console()
+    console, progress = terminal()
     from accel_ci.defs.launch import plan_builds, run_build
 
     with progress.step("revision") as step:
@@ -159,10 +79,10 @@ def run(
     sys.exit(1 if stopped or (strict and not passed) else 0)
 
 
-@main.command()
+@click.command()
 @click.argument("build", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@_with_project
+@with_project
 def status(project: Project, build: str | None, as_json: bool) -> None:
     """How BUILD stands (<revision>~<variant>, or a revision with one variant) [default: the newest]."""
     from accel_ci.manifests import ManifestStore
@@ -172,13 +92,13 @@ def status(project: Project, build: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(found.as_json())
     else:
-        _print_summary(_console()[0], found)
+        _print_summary(terminal()[0], found)
 
 
-@main.command()
+@click.command()
 @click.option("--port", default=3000, show_default=True, help="The port of the UI.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address of the UI.")
-@_with_project
+@with_project
 def dev(project: Project, port: int, host: str) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data."""
     from importlib.resources import as_file, files
@@ -196,38 +116,15 @@ def dev(project: Project, port: int, host: str) -> None:
     os.execve(sys.executable, command, environment)  # noqa: S606
 
 
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
-@click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
-    """What is installed and reachable, what each missing piece would enable, and how to get it."""
-    import json
-    from dataclasses import asdict
-
-    from rich.table import Table
-
-    from accel_ci.doctor import examine
-
-    found = list(examine(context.obj))
-    if as_json:
-        click.echo(json.dumps([asdict(piece) for piece in found]))
-    else:
-        table = Table("piece", "state", "what it is for", "how to get it", box=None)
-        for piece in found:
-            table.add_row(
-                piece.name, f"{'✓' if piece.usable else '✗'} {piece.state}", piece.enables, "" if piece.usable else piece.how
-            )
-        _console()[0].print(table)
-    sys.exit(0 if all(piece.usable for piece in found if piece.needed) else 1)
-
-
-def _console() -> tuple[Console, Progress]:
-    from rich.console import Console
-
-    from accel_ci.progress import BarProgress, LineProgress
-
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    return console, BarProgress(console) if console.is_terminal else LineProgress(click.echo)
+def _process_started_at() -> datetime:
+    """When this process began, so that its own start counts in the wall time; now where /proc is not there."""
+    try:
+        ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        age = uptime - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        age = 0.0
+    return datetime.fromtimestamp(datetime.now().timestamp() - age, timezone.utc)
 
 
 def _status(project: Project, build: Build) -> BuildStatus:
@@ -273,7 +170,3 @@ def _ui_command(project: Project) -> str:
     if (project.root / "Makefile").is_file() and Path.cwd() == project.root:
         return "make dev   (then http://127.0.0.1:3000)"
     return f"accel-ci --config {project.config_path} dev   (then http://127.0.0.1:3000)"
-
-
-if __name__ == "__main__":
-    main()

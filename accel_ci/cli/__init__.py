@@ -1,0 +1,48 @@
+"""`accel-ci …`: thin; every command calls what an asset calls. Heavy imports wait until a command needs them.
+
+Here is the group of all commands; the commands themselves are in modules by what they are about.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from accel_ci.cli.builds import dev, run, status
+from accel_ci.cli.project import doctor, init, validate
+from accel_ci.errors import AccelCiError
+
+
+class _MendableErrors(click.Group):
+    """Prints errors that the user can mend as their message alone and exits with 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except AccelCiError as error:
+            click.echo(f"accel-ci: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_MendableErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The configuration file [default: $ACCEL_CI_CONFIG, else accel_ci.yaml here or in a parent folder].",
+)
+@click.version_option(package_name="accel-ci")
+@click.pass_context
+def main(context: click.Context, config: Path | None) -> None:
+    """CI/CD for PyTorch's out-of-tree accelerator backends."""
+    # A shell starts its background jobs with SIGINT ignored, and Dagster has SIGTERM do what SIGINT does.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    context.obj = config
+
+
+for command in (init, validate, run, status, dev, doctor):
+    main.add_command(command)

@@ -1,0 +1,67 @@
+"""Commands about the configuration and the machine: `init`, `validate`, `doctor`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from accel_ci.cli.context import terminal, with_project
+from accel_ci.errors import AccelCiError
+
+if TYPE_CHECKING:
+    from accel_ci.config import Project
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
+def init(folder: Path) -> None:
+    """Write a commented starter accel_ci.yaml into FOLDER."""
+    from importlib.resources import files
+
+    from accel_ci.config import CONFIG_NAME
+
+    target = folder / CONFIG_NAME
+    if target.exists():
+        raise AccelCiError(f"{target} is there already; move it away first")
+    folder.mkdir(parents=True, exist_ok=True)
+    target.write_bytes((files("accel_ci") / "starter.yaml").read_bytes())
+    click.echo(f"{target} is written. Fill it in, then: accel-ci validate && accel-ci run nightly")
+
+
+@click.command()
+@with_project
+def validate(project: Project) -> None:
+    """Check the configuration: one line for each mistake."""
+    settings = project.settings
+    click.echo(
+        f"{project.config_path} is valid: backend {settings.backend.name}, {len(settings.variants)} variant(s), "
+        f"{len(settings.suites)} suite(s), {settings.pool.cards} card(s) in the {settings.pool.kind} pool"
+    )
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """What is installed and reachable, what each missing piece would enable, and how to get it."""
+    import json
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from accel_ci.doctor import examine
+
+    found = list(examine(context.obj))
+    if as_json:
+        click.echo(json.dumps([asdict(piece) for piece in found]))
+    else:
+        table = Table("piece", "state", "what it is for", "how to get it", box=None)
+        for piece in found:
+            table.add_row(
+                piece.name, f"{'✓' if piece.usable else '✗'} {piece.state}", piece.enables, "" if piece.usable else piece.how
+            )
+        terminal()[0].print(table)
+    sys.exit(0 if all(piece.usable for piece in found if piece.needed) else 1)
