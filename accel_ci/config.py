@@ -200,6 +200,16 @@ class Quality(_Section):
     """How much history is looked at."""
 
     window_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    fewer_tests_reason: str | None = None
+
+
+class Results(_Section):
+    """Where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
+    prefix: str = "results"
+    endpoint: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    region: str | None = None
 
 
 class Settings(_Section):
@@ -213,6 +223,7 @@ class Settings(_Section):
     limits: Limits = Limits()
     jobs: Jobs
     quality: Quality = Quality()
+    results: Results = Results()
 
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` naming the known ones."""

@@ -63,6 +63,21 @@ class ManifestStore:
         path = self.path("revision", key)
         return self.read(path, Revision) if path.is_file() else None
 
+    def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:
+        """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none."""
+        revision = self.revision(build.revision)
+        for other in reversed(self.list_builds()):
+            before, path = self.revision(other.revision), self.path(stage, other.revision, other.variant)
+            if (
+                revision is not None
+                and before is not None
+                and (other.variant, before.trigger) == (build.variant, revision.trigger)
+                and before.created_at < revision.created_at
+                and path.is_file()
+            ):
+                return self.read(path, value_type)
+        return None
+
     def list_builds(self) -> list[Build]:
         """Every build that has a folder, oldest revision first."""
         revisions = [r for f in self.builds.glob("*/revision.json") if (r := self.revision(f.parent.name)) is not None]

@@ -14,6 +14,7 @@ import click
 
 from accel_ci.cli.builds import dev, run, status
 from accel_ci.cli.project import doctor, init, validate
+from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
 
 
@@ -44,5 +45,5 @@ def main(context: click.Context, config: Path | None) -> None:
     context.obj = config
 
 
-for command in (init, validate, run, status, dev, doctor):
+for command in (init, validate, run, status, dev, parse, ingest, results, export, doctor):
     main.add_command(command)

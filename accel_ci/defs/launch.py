@@ -9,6 +9,7 @@ import dagster as dg
 from accel_ci.config import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
+from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision
@@ -97,5 +98,4 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
 
 def _findings(evaluation: dg.AssetCheckEvaluation) -> str:
     findings = evaluation.metadata.get("findings")
-    text = str(findings.value) if findings is not None else "none"
-    return "" if text == "none" else "\n" + "\n".join(line.strip("| ") for line in text.splitlines()[2:])
+    return "".join(f"\n{row}" for row in plain_rows(findings)) if findings is not None else ""

@@ -7,10 +7,10 @@ from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import stage
 from accel_ci.defs.workspace import Workspace
-from accel_ci.model import VERDICTS, CheckResult, DeviceTestResults, Ledger, Revision
+from accel_ci.model import VERDICTS, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
 from accel_ci.progress import Progress
 from accel_ci.results.ledger import close_ledger, read_verdicts
-from accel_ci.results.verdicts import check_balance, shortcomings
+from accel_ci.results.verdicts import check_balance, collected_drop, shortcomings
 
 GROUP = "results"
 
@@ -31,6 +31,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
                 "balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."
             ),
             dg.AssetCheckSpec("not_empty", asset="ledger", blocking=True, description="A build without tests is no pass."),
+            dg.AssetCheckSpec("collected", asset="ledger", description="No test vanished since the build before."),
             dg.AssetCheckSpec("all_passed", asset="ledger", description="No test failed, none was lost."),
         ],
     )
@@ -38,6 +39,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext,
         revision: Revision,
         smoke_results: DeviceTestResults,
+        test_selection: TestSelection,
         device_test_results: DeviceTestResults,
         progress: dg.ResourceParam[Progress],
     ) -> dg.MaterializeResult:
@@ -57,7 +59,10 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             value=account,
             data_version=dg.DataVersion(account.verdicts.sha256),
-            check_results=[check_result(check, warn=check.name == "all_passed") for check in _checks(account)],
+            check_results=[
+                *(check_result(check, warn=check.name == "all_passed") for check in _checks(account)),
+                check_result(_collected_check(workspace, build_of(context), test_selection)),
+            ],
             metadata={
                 "expected": account.expected,
                 **{str(verdict): count for verdict, count in account.counts.items()},
@@ -80,6 +85,14 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         )
 
     return ledger
+
+
+def _collected_check(workspace: Workspace, build: Build, selection: TestSelection) -> CheckResult:
+    before = workspace.manifests.previous("test_selection", build, TestSelection)
+    reason = workspace.project.settings.quality.fewer_tests_reason
+    fault = collected_drop(selection.collected, before.collected if before else None, reason)
+    summary = f"{selection.collected} collected, {before.collected if before else 'none'} in the build before"
+    return CheckResult("collected", fault is None, fault or summary)
 
 
 def _checks(account: Ledger) -> list[CheckResult]:

@@ -1,5 +1,7 @@
 """Metadata worth reading in the Dagster UI: tables, sizes, digests."""
 
+import html
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +10,8 @@ import dagster as dg
 from accel_ci.model import CheckResult
 
 _ESCAPES = {
+    ord("&"): "&amp;",
+    ord("\\"): "\\\\",
     ord("|"): "\\|",
     ord("<"): "&lt;",
     ord(">"): "&gt;",
@@ -25,6 +29,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50
     lines += [" | ".join(str(cell)[:300].translate(_ESCAPES) for cell in row) for row in rows[:limit]]
     more = [f"\n… and {len(rows) - limit} more"] if len(rows) > limit else []
     return dg.MetadataValue.md("\n".join([*(f"| {line} |" for line in lines), *more]) if rows else "none")
+
+
+def plain_rows(value: dg.MetadataValue) -> list[str]:
+    """The rows of a table of one column as they were before they were escaped."""
+    text = str(value.value)
+    rows = [] if text == "none" else [line.removeprefix("| ").removesuffix(" |") for line in text.splitlines()[2:]]
+    return [re.sub(r"\\([|`\[\\])", r"\1", html.unescape(row)) for row in rows]
 
 
 def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResult:

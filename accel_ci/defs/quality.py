@@ -9,7 +9,7 @@ from accel_ci.defs.workspace import Workspace
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.progress import Progress
-from accel_ci.quality.flakiness import Flakiness, find_flaky
+from accel_ci.quality.flakiness import Flakiness, measure
 
 GROUP = "quality"
 
@@ -57,7 +57,7 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
     """Flakiness as of now."""
     window = workspace.project.settings.quality.window_days
     today = datetime.now(timezone.utc).date()
-    return find_flaky(workspace.results.histories(today, window), window)
+    return measure(workspace.results, today, window)
 
 
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:

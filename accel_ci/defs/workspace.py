@@ -10,6 +10,7 @@ from accel_ci.manifests import ManifestStore
 from accel_ci.model import Build
 from accel_ci.pool.package import build_runner
 from accel_ci.pool.stage import Bench
+from accel_ci.results.open import open_results
 from accel_ci.results.store import ResultsStore
 
 
@@ -32,7 +33,7 @@ class Workspace:
     @cached_property
     def results(self) -> ResultsStore:
         """Every attempt."""
-        return ResultsStore(self.project.home / "results")
+        return open_results(self.project)
 
     @property
     def wheel_cache(self) -> Path:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 
-from accel_ci.results.store import TestHistory
+from accel_ci.results.store import ResultsStore, TestHistory
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Flakiness:
     window_days: int
     tests: int
     flaky: tuple[FlakyTest, ...]
+
+
+def measure(store: ResultsStore, today: date, window_days: int) -> Flakiness:
+    """The flaky tests of a window; costs what is new in the store, not what the window holds."""
+    tests, histories = store.flaky(today, window_days)
+    return replace(find_flaky(histories, window_days), tests=tests)
 
 
 def find_flaky(histories: Iterable[TestHistory], window_days: int) -> Flakiness:

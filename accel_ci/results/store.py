@@ -1,47 +1,53 @@
-"""The results store: every attempt is a row of a Parquet dataset, and DuckDB answers the questions.
+"""The results store: every attempt is a row of a Parquet dataset, kept in a folder or a bucket.
 
-`results/day=YYYY-MM-DD/<revision>~<variant>~<suite>.parquet`, written whole or not at all; a build that is stored again
-replaces its rows. The day is that of the revision, so that a rerun after midnight replaces its rows as well.
+    day=YYYY-MM-DD/<revision>~<variant>~<suite>.parquet           the attempts
+    rollups/day=YYYY-MM-DD/<revision>~<variant>~<suite>.arrow     what each test did in that build
+    windows/<days>/<variant>~<suite>.arrow                        running sums over the last days
+
+Attempts are written whole or not at all, and a build that is stored again replaces its rows. The day is that of the
+revision, so that a rerun after midnight replaces its rows as well. Everything else is derived: a rollup that is missing or
+older than its attempts is made again when a question needs it. Here belong names, writing and what reads many files;
+questions for people are in `accel_ci.results.questions`.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import re
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
+from accel_ci.results.columns import conform, in_order, kernels, pairs
+from accel_ci.results.places import Entry, Folder, Place
+from accel_ci.results.rollups import Rollup, encode, judge_tests
+from accel_ci.results.rows import ATTEMPTS, from_attempts
+from accel_ci.results.windows import add_up, medians, names
 
-_TYPES: dict[str, pa.DataType] = {
-    "revision": pa.string(),
-    "variant": pa.string(),
-    "suite": pa.string(),
-    "test": pa.string(),
-    "round": pa.int32(),
-    "outcome": pa.string(),
-    "started_at": pa.timestamp("us", tz="UTC"),
-    "duration_s": pa.float64(),
-    "message": pa.string(),
-    "card": pa.string(),
-    "host": pa.string(),
-    "worker": pa.string(),
-    "infra": pa.string(),
-}
-_COLUMNS = pa.schema(_TYPES)
-_OF_ATTEMPT = [name for name in _COLUMNS.names if name not in ("revision", "variant")]
+ROW_GROUP_ROWS = 1 << 16
+_LONGEST_NAME = 240
+_TRIES = 8
+_ROLLUPS = "rollups"
+_COVERS = b"accel_ci.covers"
+_LAST = "day=9999-12-31"
 
 
 @dataclass(frozen=True)
 class TestHistory:
-    """What one test did in a variant over a window: in how many builds it ran, failed for good, or was flaky."""
+    """What one test did in a variant over a window: in how many builds it ran, failed for good, or was flaky.
+
+    `median_s` is None where it was not asked for (`ResultsStore.flaky`), or no attempt ended by itself.
+    """
 
     __test__ = False
 
@@ -55,70 +61,264 @@ class TestHistory:
     last_failure: str | None
 
 
-class ResultsStore:
-    """A folder of attempts."""
+@dataclass(frozen=True)
+class StoredSuite:
+    """The attempts of one suite of a build, as they are stored."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    day: date
+    build: Build
+    suite: str
+    entry: Entry
+
+    @property
+    def rollup_name(self) -> str:
+        """Where its rollup lies."""
+        return f"{_ROLLUPS}/{self.entry.name.removesuffix('.parquet')}.arrow"
+
+
+class ResultsStore:
+    """Attempts at a place, a local folder by default."""
+
+    def __init__(self, place: Path | Place) -> None:
+        self.place: Place = Folder(place) if isinstance(place, Path) else place
+
+    @property
+    def root(self) -> Path:
+        """The folder. Raises `AccelCiError` for a store that is no folder."""
+        if not isinstance(self.place, Folder):
+            raise AccelCiError("this results store is not a local folder")
+        return self.place.root
+
+    # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, build: Build, day: date, attempts: Iterable[Attempt]) -> int:
         """Store the attempts of a build, by suite; earlier rows of the same build and suite go. Returns their number."""
         by_suite: defaultdict[str, list[Attempt]] = defaultdict(list)
         for attempt in attempts:
             by_suite[attempt.suite].append(attempt)
-        folder = self.root / f"day={day.isoformat()}"
-        folder.mkdir(parents=True, exist_ok=True)
         for suite, rows in by_suite.items():
-            columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _OF_ATTEMPT}
-            columns |= {"revision": [build.revision] * len(rows), "variant": [build.variant] * len(rows)}
-            file = folder / f"{build.name}~{suite}.parquet"
-            scratch = file.with_name(f".{file.name}.{os.getpid()}")
-            pq.write_table(pa.Table.from_pydict(columns, schema=_COLUMNS), scratch, compression="zstd")
-            scratch.replace(file)
+            self.write_rows(build, day, suite, from_attempts(build, suite, rows))
         return sum(map(len, by_suite.values()))
 
-    def durations(self, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:
-        """The median seconds of each (suite, test) of a variant over its attempts that ended by themselves."""
-        rows = self._query(
-            """
-            SELECT suite, test, median(duration_s) FROM attempts
-            WHERE variant = ? AND day BETWEEN ? AND ? AND duration_s IS NOT NULL AND infra IS NULL
-              AND outcome NOT IN ('timeout', 'crashed', 'not_run')
-            GROUP BY ALL
-            """,
-            [variant, today - timedelta(days=window_days), today],
-        )
-        return {(suite, test): seconds for suite, test, seconds in rows}
+    def write_rows(self, build: Build, day: date, suite: str, rows: pa.Table) -> StoredSuite:
+        """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
 
-    def histories(self, today: date, window_days: int) -> list[TestHistory]:
-        """Every test that ran in the window, by variant. Failures put down to the infrastructure do not count."""
-        rows = self._query(
-            """
-            WITH builds AS (
-                SELECT variant, suite, test, revision, max(day) AS day,
-                       bool_or(outcome IN ('failed', 'error', 'crashed', 'timeout')) AS failed,
-                       bool_or(outcome IN ('passed', 'xpassed', 'xfailed', 'skipped')) AS passed,
-                       median(duration_s) AS seconds,
-                       arg_max(message, started_at) FILTER (
-                           outcome IN ('failed', 'error', 'crashed', 'timeout')) AS message
-                FROM attempts
-                WHERE day BETWEEN ? AND ? AND infra IS NULL AND outcome <> 'not_run'
-                GROUP BY ALL
-            )
-            SELECT variant, suite, test, count(*), count(*) FILTER (failed AND NOT passed),
-                   count(*) FILTER (failed AND passed), median(seconds), arg_max(message, day) FILTER (failed)
-            FROM builds GROUP BY ALL ORDER BY variant, suite, test
-            """,
-            [today - timedelta(days=window_days), today],
-        )
-        return [TestHistory(*row) for row in rows]
+        Rows that were stored for another day go: a build is in the store once.
+        """
+        name = f"{'~'.join(map(_encode, (build.revision, build.variant, suite)))}.parquet"
+        if len(name) > _LONGEST_NAME:
+            raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
+        sink = pa.BufferOutputStream()
+        pq.write_table(conform(rows, ATTEMPTS), sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+        entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
+        stored = StoredSuite(day, build, suite, entry)
+        self._roll_up(stored, rows)
+        for other in self.suites(build=build, suite=suite):
+            if other.day != day:
+                self.place.delete(other.entry.name)
+                self.place.delete(other.rollup_name)
+        return stored
 
-    def _query(self, question: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        """Rows of a question about the view `attempts`; none when nothing is stored yet."""
-        if not any(self.root.glob("day=*/*.parquet")):
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def suites(
+        self,
+        since: date | None = None,
+        until: date | None = None,
+        build: Build | None = None,
+        variant: str | None = None,
+        suite: str | None = None,
+    ) -> list[StoredSuite]:
+        """What is stored, from the first day to the last, in the order of days and names."""
+        first = f"day={since.isoformat()}" if since else "day="
+        last = f"day={until.isoformat()}" if until else _LAST
+        found = (_parse(entry) for entry in self.place.list("", first, last))
+        return [
+            stored
+            for stored in found
+            if stored is not None
+            and (build is None or stored.build == build)
+            and (variant is None or stored.build.variant == variant)
+            and (suite is None or stored.suite == suite)
+        ]
+
+    def read(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
+        """Attempts of a suite of a build. Raises `AccelCiError` when the file is gone or damaged."""
+        try:
+            with pq.ParquetFile(self.place.fetch(stored.entry), memory_map=True) as file:
+                table = file.read([name for name in columns if name in file.schema_arrow.names])
+        except (OSError, pa.ArrowException) as error:
+            raise AccelCiError(
+                f"{stored.entry.name} in the results store cannot be read: {error}; "
+                f"ask again, or ingest {stored.build.name} again"
+            ) from error
+        return conform(table, pa.schema([ATTEMPTS.field(name) for name in columns]))
+
+    def rollups(self, suites: Sequence[StoredSuite]) -> Iterator[Rollup]:
+        """The rollups of these, made anew where they are missing or older than their attempts."""
+        local = isinstance(self.place, Folder)
+        there: dict[str, Entry] = {}
+        if suites and not local:
+            days = [f"day={stored.day.isoformat()}" for stored in suites]
+            there = {entry.name: entry for entry in self.place.list(_ROLLUPS, min(days), max(days))}
+        for stored in suites:
+            yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
+
+    def query(
+        self,
+        question: str,
+        parameters: Sequence[Any] | dict[str, Any] = (),
+        suites: Sequence[StoredSuite] | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Rows of a DuckDB question about the view `attempts`, with the columns of `ATTEMPTS` and `day`."""
+        files = [_literal(self.place.fetch(stored.entry)) for stored in (self.suites() if suites is None else suites)]
+        if not files:
             return []
         with duckdb.connect() as connection:
-            files = str(self.root / "day=*" / "*.parquet")
             attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
             attempts.create_view("attempts")
             return connection.execute(question, parameters).fetchall()
+
+    _query = query
+
+    # --- windows of days --------------------------------------------------------------------------------------------
+
+    def durations(self, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:
+        """The median seconds of each (suite, test) of a variant over its builds of the window.
+
+        A build counts with the median of the attempts that ended by themselves and were not put down to the infrastructure.
+        """
+        found: dict[tuple[str, str], float] = {}
+        for (_, suite), suites in self._by_suite(today, window_days, variant).items():
+            rollups = list(self.rollups(suites))
+            table = medians(rollups)
+            table = table.filter(kernels.is_valid(table["median_s"]))
+            tests = dict(pairs(names(rollups[::-1], table["key"].combine_chunks()), "key", "test"))
+            found |= {(suite, tests[key]): seconds for key, seconds in pairs(table, "key", "median_s")}
+        return found
+
+    def histories(self, today: date, window_days: int) -> list[TestHistory]:
+        """Every test that ran in the window, by variant. Failures put down to the infrastructure do not count.
+
+        For a million tests this is a million objects; `flaky` is the question that stays small.
+        """
+        found: list[TestHistory] = []
+        for (variant, suite), suites in self._by_suite(today, window_days).items():
+            rollups = list(self.rollups(suites))
+            sums = add_up(None, rollups, ())
+            seconds = dict(pairs(medians(rollups), "key", "median_s"))
+            tests = dict(pairs(names(rollups[::-1], sums["key"].combine_chunks()), "key", "test"))
+            histories = (_history(variant, suite, tests[row["key"]], row, seconds[row["key"]]) for row in sums.to_pylist())
+            found += sorted(histories, key=lambda history: history.test)
+        return found
+
+    def flaky(self, today: date, window_days: int) -> tuple[int, list[TestHistory]]:
+        """How many tests ran in the window, and the histories of those that were flaky in at least one build.
+
+        Sums of earlier calls are kept and brought up to date, so that the cost is that of the builds which are new and of
+        those which left the window.
+        """
+        tests, found = 0, []
+        for (variant, suite), suites in self._by_suite(today, window_days).items():
+            sums = self._sums(variant, suite, suites, window_days)
+            tests += len(sums)
+            flaky = in_order(sums.filter(kernels.greater(sums["flaky"], 0)), "test").to_pylist()
+            found += [_history(variant, suite, row["test"], row, None) for row in flaky]
+        return tests, found
+
+    def _by_suite(
+        self, today: date, window_days: int, variant: str | None = None
+    ) -> dict[tuple[str, str], list[StoredSuite]]:
+        groups: defaultdict[tuple[str, str], list[StoredSuite]] = defaultdict(list)
+        for stored in self.suites(today - timedelta(days=window_days), today, variant=variant):
+            groups[stored.build.variant, stored.suite].append(stored)
+        return dict(sorted(groups.items()))
+
+    def _sums(self, variant: str, suite: str, suites: Sequence[StoredSuite], window_days: int) -> pa.Table:
+        """The window's sums: those that are kept, with what is new added and what has left taken away."""
+        name = f"windows/{window_days}/{_encode(variant)}~{_encode(suite)}.arrow"
+        covers = {stored.entry.name: stored.entry.version for stored in suites}
+        before = self._kept_sums(name)
+        kept: dict[str, str] = json.loads(before.schema.metadata[_COVERS]) if before is not None else {}
+        if before is not None and kept == covers:
+            return before
+        added = [stored for stored in suites if kept.get(stored.entry.name) != stored.entry.version]
+        expired = [self._unchanged(name, version) for name, version in kept.items() if covers.get(name) != version]
+        if before is None or None in expired or len(added) + len(expired) > len(suites):
+            before, added, expired = None, list(suites), []
+        gone = self.rollups([stored for stored in expired if stored is not None])
+        sums = add_up(before, list(self.rollups(added)), list(gone))
+        if max(covers) >= max(kept, default=""):
+            self._keep_sums(name, sums, covers)
+        return sums
+
+    def _kept_sums(self, name: str) -> pa.Table | None:
+        entry = self.place.find(name)
+        try:
+            return None if entry is None else pa.ipc.open_file(pa.memory_map(str(self.place.fetch(entry)))).read_all()
+        except (OSError, pa.ArrowException):
+            return None
+
+    def _keep_sums(self, name: str, sums: pa.Table, covers: dict[str, str]) -> None:
+        sums = sums.replace_schema_metadata({_COVERS: json.dumps(covers, sort_keys=True)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, sums.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(sums)
+        self.place.put(name, sink.getvalue())
+
+    def _unchanged(self, name: str, version: str) -> StoredSuite | None:
+        """The suite of that name, None when its content is another or it is gone."""
+        entry = self.place.find(name)
+        return _parse(entry) if entry is not None and entry.version == version else None
+
+    # --- rollups ----------------------------------------------------------------------------------------------------
+
+    def _rollup(self, stored: StoredSuite, entry: Entry | None) -> Rollup:
+        """The rollup of what is stored now, made anew unless it is at `entry`."""
+        for _ in range(_TRIES):
+            rollup = self._open(entry) if entry else None
+            if rollup is not None and rollup.source == stored.entry.version:
+                return rollup
+            rows = self.read(stored)
+            now = self.place.find(stored.entry.name)
+            if now is not None and now.version != stored.entry.version:  # written meanwhile: the rows may be either's
+                stored = replace(stored, entry=now)
+            else:
+                entry = self._roll_up(stored, rows)
+        raise AccelCiError(f"{stored.entry.name} in the results store changed whenever it was read; ask again later")
+
+    def _roll_up(self, stored: StoredSuite, rows: pa.Table) -> Entry:
+        build = stored.build
+        content = encode(
+            judge_tests(rows), stored.entry.version, stored.day.isoformat(), build.revision, build.variant, stored.suite
+        )
+        return self.place.put(stored.rollup_name, content)
+
+    def _open(self, entry: Entry) -> Rollup | None:
+        try:
+            return Rollup(self.place.fetch(entry))
+        except (OSError, pa.ArrowException):
+            return None
+
+
+def _encode(text: str) -> str:
+    """A part of a file name: what is not plain is percent-encoded, and so is the sign that joins the parts."""
+    return quote(text, safe="").replace("~", "%7E")
+
+
+def _parse(entry: Entry) -> StoredSuite | None:
+    """What a file is by its name; None for files that are not ours."""
+    match = re.fullmatch(r"day=(\d{4}-\d\d-\d\d)/([^~/]+)~([^~/]+)~([^~/]+)\.parquet", entry.name)
+    if match is None:
+        return None
+    day, revision, variant, suite = match[1], *map(unquote, match.groups()[1:])
+    return StoredSuite(date.fromisoformat(day), Build(revision, variant), suite, entry)
+
+
+def _literal(path: Path) -> str:
+    """A path in which DuckDB sees no pattern."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
+
+
+def _history(variant: str, suite: str, test: str, row: dict[str, Any], median_s: float | None) -> TestHistory:
+    return TestHistory(variant, suite, test, row["builds"], row["failed"], row["flaky"], median_s, row["message"])

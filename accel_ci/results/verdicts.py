@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from accel_ci.errors import LedgerError
 from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Attempt, Ledger, SelectedTest, TestVerdict, Verdict
 
+ALLOWED_DROP = 0.05
+"""The share of the collected tests that a build may lose without a reason."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -41,7 +44,10 @@ _AS_VERDICT: dict[str, Verdict] = {
 
 
 def make_account(expected: Iterable[SelectedTest], attempts: Iterable[Attempt]) -> Account:
-    """Give every expected test one verdict. Raises `LedgerError` when the sums differ or a test is expected twice."""
+    """Give every expected test one verdict. Raises `LedgerError` when the sums differ or a test is expected twice.
+
+    Attempts are judged by round, and within a round in the order in which they are given: that of the store's rows.
+    """
     by_test: defaultdict[tuple[str, str], list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_test[attempt.suite, attempt.test].append(attempt)
@@ -69,6 +75,22 @@ def check_balance(expected: int, counts: Mapping[Verdict, int]) -> None:
     if total != expected:
         parts = " + ".join(f"{count} {verdict}" for verdict, count in counts.items())
         raise LedgerError(f"the ledger does not balance: {expected} expected, but {parts} = {total} ({total - expected:+d})")
+
+
+def collected_drop(
+    collected: int, previous: int | None, reason: str | None = None, allowed: float = ALLOWED_DROP
+) -> str | None:
+    """What is wrong with the number of collected tests against the last build of the variant; None when nothing is.
+
+    A build may lose tests for a reason that somebody gave, or up to the share `allowed`. A variant's first build (`previous`
+    is None) has nothing to lose; a build that collects nothing is always wrong.
+    """
+    if collected <= 0:
+        return "no tests were collected"
+    if previous is None or reason or previous - collected <= previous * allowed:
+        return None
+    share = (previous - collected) / previous
+    return f"{collected} tests were collected, {share:.1%} fewer than the last build's {previous}; mend it, or give a reason"
 
 
 def shortcomings(ledger: Ledger) -> tuple[str, ...]:

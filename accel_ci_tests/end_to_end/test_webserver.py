@@ -43,7 +43,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "test_selection": {"revision", "runtime_image", "smoke_results"},
         "test_plan": {"revision", "test_selection"},
         "device_test_results": {"revision", "runtime_image", "test_selection", "test_plan"},
-        "ledger": {"revision", "smoke_results", "device_test_results"},
+        "ledger": {"revision", "smoke_results", "test_selection", "device_test_results"},
         "flakiness": {"ledger"},
         "hud": {"ledger", "flakiness"},
     }
@@ -100,7 +100,7 @@ def test_checks_of_the_wheel_and_the_ledger(graphql: Callable[..., Any]) -> None
         *(("wheel", name) for name in CHECK_NAMES), ("smoke_results", "smoke_passed"),
         ("ledger", "balanced"), ("ledger", "not_empty"),
     }  # fmt: skip
-    assert checks["wheel", "imports"]["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
+    assert checks["wheel", "twine"]["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
 
 
 def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from accel_ci.model import Attempt, Build
-from accel_ci.quality.flakiness import find_flaky
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Attempt, Build, Outcome
+from accel_ci.quality.flakiness import Flakiness, find_flaky, measure
 from accel_ci.results.store import ResultsStore
 
 TODAY = date(2026, 11, 27)
@@ -68,3 +72,111 @@ def test_hostile_names_are_stored_as_they_are(store: ResultsStore, attempt: Call
     names = ["'; DROP VIEW attempts; --", "<script>", "a\x00b", "naïve [ü]", "\u202egnp"]
     store.write(BUILD, TODAY, [attempt(name, "passed") for name in names])
     assert sorted(test for _, test in store.durations("py3", TODAY)) == sorted(names)
+
+
+def test_the_same_attempts_leave_the_files_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    rows = [attempt("a", "failed", message="no"), attempt("a", "passed", round=2)]
+    store.write(BUILD, TODAY, rows)
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in files(store)}
+    store.write(BUILD, TODAY, list(rows))
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in files(store)} == before
+    assert len(before) == 2
+    store.write(BUILD, TODAY, rows[:1])
+    assert all(path.read_bytes() != content for path, (_, content) in before.items())
+
+
+def test_a_build_that_is_stored_for_another_day_moves(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    store.write(BUILD, date(2026, 11, 26), [attempt("a", "failed")])
+    store.write(BUILD, TODAY, [attempt("a", "passed")])
+    assert [(h.builds, h.failed_builds) for h in store.histories(TODAY, 30)] == [(1, 0)]
+    assert {path.parent.name for path in files(store)} == {"day=2026-11-27"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "stale", "cut", "garbage"])
+def test_rollups_are_made_anew_from_the_attempts(
+    store: ResultsStore, attempt: Callable[..., Attempt], damage: str, tmp_path: Path
+) -> None:
+    store.write(BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed")])
+    expected = store.histories(TODAY, 30)
+    [rollup] = store.root.glob("rollups/*/*.arrow")
+    if damage == "missing":
+        rollup.unlink()
+    elif damage == "stale":  # as after a kill between the attempts and their rollup
+        kept = rollup.read_bytes()
+        other = ResultsStore(tmp_path / "other")
+        other.write(BUILD, TODAY, [attempt("a", "failed")])
+        rollup.write_bytes(next(other.root.glob("rollups/*/*.arrow")).read_bytes())
+        assert rollup.read_bytes() != kept
+    else:
+        rollup.write_bytes(rollup.read_bytes()[:100] if damage == "cut" else b"no rollup")
+    assert store.histories(TODAY, 30) == expected
+    [stored] = store.suites()
+    assert [r.source for r in store.rollups([stored])] == [stored.entry.version]
+
+
+def test_attempts_of_earlier_versions_are_read(store: ResultsStore) -> None:
+    folder = store.root / "day=2026-11-27"
+    folder.mkdir(parents=True)
+    old = {"revision": "r", "variant": "v", "suite": "s", "test": "t", "round": 1, "outcome": "passed", "duration_s": 2.0}
+    pq.write_table(pa.Table.from_pylist([old]), folder / "r~v~s.parquet")
+    assert store.durations("v", TODAY) == {("s", "t"): 2.0}
+    assert store.query("SELECT test, day FROM attempts WHERE outcome = ?", ["passed"]) == [("t", TODAY)]
+
+
+def test_a_damaged_file_of_attempts_is_named(store: ResultsStore) -> None:
+    folder = store.root / "day=2026-11-27"
+    folder.mkdir(parents=True)
+    (folder / "r~v~s.parquet").write_bytes(b"PAR1 but no more")
+    with pytest.raises(AccelCiError, match=r"day=2026-11-27/r~v~s\.parquet.*ingest r~v again"):
+        store.histories(TODAY, 30)
+
+
+def test_what_is_not_ours_is_left_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    folder = store.root / "day=2026-11-27"
+    folder.mkdir(parents=True)
+    for name in ("notes.txt", "a~b.parquet", ".r~v~s.parquet.17"):
+        (folder / name).write_text("?")
+    (store.root / "day=soon").mkdir()
+    store.write(BUILD, TODAY, [attempt("a", "passed")])
+    assert [stored.suite for stored in store.suites()] == ["unit"]
+    assert (folder / "notes.txt").exists()
+
+
+def test_names_that_are_too_long_for_a_file_are_an_error(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    with pytest.raises(AccelCiError, match="too long"):
+        store.write(Build("r" * 300, "v"), TODAY, [attempt("a", "passed")])
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AccelCiError, match=r"file/day=2026-11-27.* cannot be written"):
+        ResultsStore(tmp_path / "file").write(BUILD, TODAY, [attempt("a", "passed")])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt: Callable[..., Attempt], seed: int) -> None:
+    """Days go by, builds come late, are replaced and deleted: the kept sums always tell what the rollups do."""
+    rng = random.Random(seed)
+    for step in range(14):
+        today = TODAY + timedelta(days=step // 2)
+        day = today - timedelta(days=rng.choice([0, 0, 0, 1, 3]))
+        outcomes: tuple[Outcome, ...] = ("passed", "passed", "failed", "not_run")
+        rows = [
+            attempt(f"t{number}", rng.choice(outcomes), round=round, message=f"{step} {number}")
+            for number in rng.sample(range(12), 8)
+            for round in range(1, rng.randint(2, 4))
+        ]
+        store.write(Build(f"nightly-{rng.randint(0, 9)}", rng.choice(["py3", "py4"])), day, rows)
+        if rng.random() < 0.2:
+            store.place.delete(rng.choice(store.suites()).entry.name)
+        found = measure(store, today, 4)
+        # The last failure of a day with several builds is that which began last; here all began at the same minutes.
+        assert strip(found) == strip(find_flaky(store.histories(today, 4), 4))
+
+
+def strip(flakiness: Flakiness) -> tuple[int, list[tuple[str, str, int, int]]]:
+    return flakiness.tests, [(t.variant, t.test, t.builds, t.flaky_builds) for t in flakiness.flaky]
+
+
+def files(store: ResultsStore) -> list[Path]:
+    return [path for path in store.root.rglob("*") if path.is_file()]

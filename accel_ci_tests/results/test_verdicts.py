@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from accel_ci.errors import LedgerError
 from accel_ci.model import VERDICTS, Attempt, Outcome, SelectedTest, Verdict
-from accel_ci.results.verdicts import check_balance, judge, make_account
+from accel_ci.results.verdicts import check_balance, collected_drop, judge, make_account
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,26 @@ def test_an_imbalance_is_an_error_that_names_the_difference() -> None:
 def test_a_test_that_is_expected_twice_is_an_error() -> None:
     with pytest.raises(LedgerError, match="expected twice"):
         make_account([SelectedTest("unit", "t"), SelectedTest("unit", "t")], [])
+
+
+@pytest.mark.parametrize(
+    ("collected", "previous", "reason", "fault"),
+    [
+        (0, None, None, "no tests were collected"),
+        (0, 100, "moved away", "no tests were collected"),
+        (1, None, None, None),
+        (100, 100, None, None),
+        (120, 100, None, None),
+        (95, 100, None, None),
+        (94, 100, None, r"94 tests were collected, 6\.0% fewer than the last build's 100"),
+        (94, 100, "suite was split", None),
+        (94, 100, "", "fewer"),
+        (18, 19, None, "5.3%"),
+    ],
+)
+def test_fewer_tests_than_before_need_a_reason(
+    collected: int, previous: int | None, reason: str | None, fault: str | None
+) -> None:
+    found = collected_drop(collected, previous, reason)
+    assert (found is None) == (fault is None)
+    assert fault is None or re.search(fault, found or "")

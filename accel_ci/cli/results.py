@@ -1,0 +1,293 @@
+"""Commands about reports and results: `parse`, `ingest`, `results …`, `export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accel_ci.cli.context import terminal, with_project
+from accel_ci.errors import AccelCiError
+
+if TYPE_CHECKING:
+    from accel_ci.config import Project
+    from accel_ci.model import Build
+    from accel_ci.results.store import ResultsStore
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+_EXISTING = click.Path(path_type=Path, exists=True)
+_SHOWN_ROWS = 50
+
+
+@click.command()
+@click.argument("path", type=_EXISTING)
+@_AS_JSON
+def parse(path: Path, as_json: bool) -> None:
+    """Show what the report PATH holds; a folder is read as the reports of one test job.
+
+    Exit status: 0 when it is complete, 1 when it was salvaged, 2 when it was rejected or is empty.
+    """
+    from accel_ci.reports.parse import parse_path
+    from accel_ci.reports.report import GroupReport, to_json
+
+    report = parse_path(path)
+    if as_json:
+        click.echo(json.dumps(to_json(report)))
+    else:
+        warnings = ", ".join(sorted(report.warnings)) or "none"
+        click.echo(f"{path}: {report.status}, {len(report.rows)} rows, warnings: {warnings}")
+        if isinstance(report, GroupReport) and report.files:
+            files = [[name, file.status, ", ".join(sorted(file.warnings))] for name, file in report.files.items()]
+            _print_table(["file", "status", "warnings"], [file for file in files if file[1] != "complete" or file[2]])
+        rows = [[r.outcome, r.classname, r.name, r.attempt, r.duration_s, r.message or ""] for r in report.rows]
+        _print_table(["outcome", "class", "name", "attempt", "seconds", "message"], rows)
+    sys.exit({"complete": 0, "salvaged": 1}.get(report.status, 2))
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=_EXISTING)
+@click.option("--revision", required=True, help="The revision that was tested.")
+@click.option("--variant", required=True, help="The variant that was tested.")
+@click.option("--suite", required=True, help="The suite that the reports are of; its earlier rows are replaced.")
+@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The revision's day [default: today, UTC].")
+@_AS_JSON
+@with_project
+def ingest(
+    project: Project, paths: tuple[Path, ...], revision: str, variant: str, suite: str, day: datetime | None, as_json: bool
+) -> None:
+    """Store the report files PATHS, and all in folders among them, as the results of a suite of a build.
+
+    Any mixture of formats: JUnit XML, Bazel's event stream, pytest-reportlog, the runner's own lines; plain or gzip. Exit
+    status: 0 when all were complete, 1 when some were salvaged, 2 when some were rejected or had no rows.
+    """
+    from accel_ci.model import Build
+    from accel_ci.results.ingest import ingest as store_reports
+
+    progress = terminal()[1]
+    with progress.step("ingest") as step:
+        report = store_reports(
+            paths,
+            Build(revision, variant),
+            suite,
+            (day or datetime.now(timezone.utc)).date(),
+            _store(project),
+            step=None if as_json else step,
+        )
+        step.note(f"{report.rows:,} rows of {len(report.files):,} files")
+    troubled = [[file.path, file.status, file.rows, file.reason] for file in report.troubled]
+    if as_json:
+        click.echo(json.dumps({"rows": report.rows, "verdicts": report.counts, "troubled": troubled}, default=str))
+    else:
+        _print_table(["file", "status", "rows", "why"], troubled)
+        counts = [f"{count:,} {verdict}" for verdict, count in report.counts.items() if count]
+        click.echo(", ".join(counts) or "nothing is stored")
+    sys.exit(report.exit_code)
+
+
+@click.group()
+def results() -> None:
+    """Ask the results store."""
+
+
+_SUITE = click.option("--suite", help="Only this suite.")
+_VARIANT = click.option("--variant", help="Only this variant.")
+_LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+
+
+@results.command()
+@click.argument("test")
+@click.option("--days", default=90, show_default=True, type=click.IntRange(min=1))
+@_VARIANT
+@_SUITE
+@_AS_JSON
+@with_project
+def history(project: Project, test: str, days: int, variant: str | None, suite: str | None, as_json: bool) -> None:
+    """What TEST did in every build of the last days."""
+    from accel_ci.results.questions import history as ask
+
+    rows = ask(_store(project), test, _today(), days, variant, suite)
+    _answer(rows, as_json, ["day", "build", "suite", "verdict", "attempts", "failures", "duration_s", "message"])
+
+
+@results.command()
+@click.argument("build")
+@_SUITE
+@_AS_JSON
+@with_project
+def failures(project: Project, build: str, suite: str | None, as_json: bool) -> None:
+    """The failures of BUILD by their signature."""
+    from accel_ci.results.questions import failures as ask
+
+    found = ask(_store(project), _build(build), suite)
+    _answer(found, as_json, ["suite", "tests", "attempts", "infra", "cards", "signature", "some_tests"])
+
+
+@results.command()
+@click.argument("build")
+@_SUITE
+@_LIMIT
+@_AS_JSON
+@with_project
+def slowest(project: Project, build: str, suite: str | None, limit: int, as_json: bool) -> None:
+    """The tests of BUILD that took longest."""
+    from accel_ci.results.questions import slowest as ask
+
+    found = ask(_store(project), _build(build), suite, limit)
+    _answer(found, as_json, ["suite", "test", "total_s", "longest_s", "attempts"])
+
+
+@results.command()
+@_LIMIT
+@_AS_JSON
+@with_project
+def flaky(project: Project, limit: int, as_json: bool) -> None:
+    """The tests that both passed and failed in one build, the most flaky first."""
+    from accel_ci.quality.flakiness import measure
+
+    found = measure(_store(project), _today(), project.settings.quality.window_days).flaky[:limit]
+    _answer(found, as_json, ["variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high"])
+
+
+@results.command("newly-failing")
+@click.argument("before")
+@click.argument("after")
+@_AS_JSON
+@with_project
+def newly_failing(project: Project, before: str, after: str, as_json: bool) -> None:
+    """Tests that fail in the build AFTER and did not in BEFORE."""
+    from accel_ci.results.questions import newly_failing as ask
+
+    _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after", "message"])
+
+
+@results.command("newly-passing")
+@click.argument("before")
+@click.argument("after")
+@_AS_JSON
+@with_project
+def newly_passing(project: Project, before: str, after: str, as_json: bool) -> None:
+    """Tests that pass in the build AFTER and failed in BEFORE."""
+    from accel_ci.results.questions import newly_passing as ask
+
+    _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after"])
+
+
+@results.command("per-day")
+@click.option("--days", default=30, show_default=True, type=click.IntRange(min=1))
+@_VARIANT
+@_AS_JSON
+@with_project
+def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> None:
+    """How many tests had which verdict on each day."""
+    from accel_ci.results.questions import counts_per_day
+
+    found = counts_per_day(_store(project), _today(), days, variant)
+    _answer(found, as_json, ["day", "variant", "suite", "builds", "attempts", "counts"])
+
+
+@results.command("to-sql")
+@click.argument("build")
+@click.option("--url", envvar="ACCEL_CI_SQL_URL", required=True, help="An SQLAlchemy URL [$ACCEL_CI_SQL_URL].")
+@_SUITE
+@with_project
+def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
+    """Write the rows of BUILD to a SQL database, in place of what it has of them."""
+    from accel_ci.results.sql_sink import open_sink, sink
+
+    store = _store(project)
+    suites = store.suites(build=_build(build), suite=suite)
+    if not suites:
+        raise AccelCiError(f"nothing is stored of {build}; `accel-ci status` names the newest build")
+    engine = open_sink(url)
+    with terminal()[1].step("to-sql") as step:
+        step.total(len(suites))
+        for stored in suites:
+            step.advance(f"{stored.suite}: {sink(engine, store, stored):,} rows")
+
+
+@click.command()
+@click.argument("build")
+@click.option("--format", "form", type=click.Choice(["junit", "csv", "parquet"]), default="junit", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file [default: standard output].")
+@_SUITE
+@with_project
+def export(project: Project, build: str, form: Any, output: Path | None, suite: str | None) -> None:
+    """Write the attempts of BUILD as JUnit XML, CSV or Parquet."""
+    from accel_ci.results.export import export as write
+
+    store = _store(project)
+    if output is None:
+        write(store, _build(build), click.get_binary_stream("stdout"), form, suite)
+        return
+    scratch = output.with_name(f".{output.name}.part")
+    try:
+        with scratch.open("wb") as target:
+            rows = write(store, _build(build), target, form, suite)
+        scratch.replace(output)
+    finally:
+        scratch.unlink(missing_ok=True)
+    click.echo(f"{output}: {rows:,} attempts")
+
+
+def _store(project: Project) -> ResultsStore:
+    from accel_ci.results.open import open_results
+
+    return open_results(project)
+
+
+def _build(name: str) -> Build:
+    from accel_ci.model import Build
+
+    revision, separator, variant = name.partition("~")
+    if not (revision and separator and variant):
+        raise AccelCiError(f"{name!r} is no build; write <revision>~<variant>, such as nightly-20261127~py311")
+    return Build(revision, variant)
+
+
+def _today() -> date:
+    return datetime.now(timezone.utc).date()
+
+
+def _answer(found: Sequence[Any], as_json: bool, columns: Sequence[str]) -> None:
+    """Print dataclasses, as JSON with all their fields or as a table of some."""
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
+    else:
+        _print_table(columns, [[getattr(row, column) for column in columns] for row in found])
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not rows:
+        return
+    table = Table(*columns, box=None, header_style="bold")
+    for row in rows[:_SHOWN_ROWS]:
+        table.add_row(*(escape(_shown(value)) for value in row))
+    console = terminal()[0]
+    console.print(table)
+    if len(rows) > _SHOWN_ROWS:
+        console.print(f"… and {len(rows) - _SHOWN_ROWS:,} more; --json has all")
+
+
+def _shown(value: Any) -> str:
+    """A cell: control characters of hostile names are spelled out, and long texts are cut."""
+    from accel_ci.hud.text import one_line
+    from accel_ci.model import Build
+
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{count:,} {name}" for name, count in value.items() if count)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value[:3]))
+    return one_line(value.name if isinstance(value, Build) else str(value), 200)

@@ -1,0 +1,193 @@
+"""Bytes to characters: gzip, encodings, invalid bytes.
+
+Here belongs all that is true of a file before its format is known. Invalid bytes come out as `INVALID`, a lone surrogate
+that nothing else decodes to, so that whoever reads that far can warn of them and nobody warns of what was not read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from .report import Limits
+
+SPACE = " \t\r\n"
+INVALID = "\udfff"
+
+_CHUNK = 1 << 18
+_HEAD = 1024
+_CONTROLS = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_BARE = ((b"<\0?\0", "utf-16-le"), (b"\0<\0?", "utf-16-be"))
+_DECLARED = re.compile(rb"""<\?xml[ \t\r\n][^>]*?encoding[ \t\r\n]*=[ \t\r\n]*["']([^"'>]*)["']""")
+_ENCODINGS = {
+    "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "utf-8", "ascii": "utf-8", "iso-8859-1": "latin-1", "latin-1": "latin-1",
+    "latin1": "latin-1", "windows-1252": "cp1252", "cp1252": "cp1252",
+}  # fmt: skip
+
+codecs.register_error("accel_ci.mark", lambda error: (INVALID, error.end))  # type: ignore[attr-defined]
+
+
+class Characters:
+    """The characters of a report, in chunks, without a BOM and leading whitespace.
+
+    Attributes:
+        warnings: Codes of what was found so far.
+        special: Whether the last chunk may hold invalid bytes or characters that XML forbids.
+        had_special: Whether any chunk so far may.
+        leading_space: Whether whitespace was left out at the start.
+        gzip_cut: Whether a gzip stream ended early.
+        gzip_fault: Whether a gzip stream was faulty otherwise.
+    """
+
+    def __init__(self, source: Iterable[bytes], limits: Limits) -> None:
+        """Read from chunks of bytes, each as large as the source gives them."""
+        self.warnings: set[str] = set()
+        self.special = self.had_special = False
+        self.leading_space = False
+        self.gzip_cut = self.gzip_fault = False
+        self._limits = limits
+        self._first: str | None = None
+        self._chunks = self._decoded(_Source(self._plain(_Source(source))))
+
+    def __iter__(self) -> Iterator[str]:
+        first, self._first = self._first, None
+        if first:
+            yield first
+        yield from self._chunks
+
+    def first(self) -> str:
+        """The first character, which stays to be read; empty if there is none."""
+        if self._first is None:
+            self._first = next(self._chunks, "")
+        return self._first[:1]
+
+    def _plain(self, source: _Source) -> Iterator[bytes]:
+        if source.peek(lambda head: len(head) >= 2).startswith(b"\x1f\x8b"):
+            return self._gunzip(source)
+        return iter(source)
+
+    def _gunzip(self, source: _Source) -> Iterator[bytes]:
+        """All members of a gzip stream; what was decoded before a fault is kept."""
+        member = zlib.decompressobj(31)
+        read = expanded = 0
+        for chunk in source:
+            read += len(chunk)
+            while chunk:
+                if member.eof:
+                    chunk = chunk.lstrip(b"\0")  # padding, which gzip ignores as well
+                    if not chunk:
+                        break
+                    member = zlib.decompressobj(31)
+                before = member.copy()
+                try:
+                    plain = member.decompress(chunk, _CHUNK)
+                except zlib.error:
+                    self.gzip_fault = True
+                    yield from _until_fault(before, chunk)
+                    return
+                expanded += len(plain)
+                if expanded > self._limits.expanded and expanded > read * self._limits.expansion:
+                    self.warnings.add("x_expansion_limit")
+                    self.gzip_cut = True
+                    return
+                if plain:
+                    yield plain
+                chunk = member.unused_data if member.eof else member.unconsumed_tail
+        while not member.eof and (plain := member.decompress(b"", _CHUNK)):
+            yield plain
+        self.gzip_cut = not member.eof
+
+    def _decoded(self, source: _Source) -> Iterator[str]:
+        head = source.peek(lambda head: len(head) >= 4)
+        encoding = next((name for mark, name in _BARE if head.startswith(mark)), None)
+        for mark, name in _BOMS:
+            if head.startswith(mark):
+                encoding = name
+                source.skip(len(mark))
+                break
+        if encoding in (None, "utf-8"):
+            self.leading_space = source.skip_space()
+        if encoding is None:
+            encoding = self._declared(source.peek(lambda head: b">" in head or len(head) >= _HEAD))
+        decoder = codecs.getincrementaldecoder(encoding)("accel_ci.mark")
+        started = False
+        for data in source.with_end():
+            text = decoder.decode(data, not data)
+            if not started:
+                bare = text.lstrip(SPACE)
+                self.leading_space |= len(bare) < len(text)
+                text, started = bare, bool(bare)
+            if text:
+                self.special = (
+                    encoding.startswith("utf-16")
+                    or len(data.translate(None, _CONTROLS)) < len(data)
+                    or (not text.isascii() and any(mark in text for mark in (INVALID, "\ufffe", "\uffff")))
+                )
+                self.had_special |= self.special
+                yield text
+
+    def _declared(self, head: bytes) -> str:
+        match = _DECLARED.match(head)
+        if match is None:
+            return "utf-8"
+        name = match[1].decode("latin-1").lower()
+        if name in _ENCODINGS:
+            return _ENCODINGS[name]
+        self.warnings.add("encoding_mismatch" if name.startswith(("utf-16", "utf-32")) else "encoding_unknown")
+        return "utf-8"
+
+
+class _Source:
+    """Chunks of bytes of which one can look at the first without taking them."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._head = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        head, self._head = self._head, b""
+        if head:
+            yield head
+        yield from self._chunks
+
+    def with_end(self) -> Iterator[bytes]:
+        """The chunks that are not empty, and an empty one at the end."""
+        yield from filter(None, self)
+        yield b""
+
+    def peek(self, enough: Callable[[bytes], bool]) -> bytes:
+        """The start, as much of it as is enough or there is."""
+        while not enough(self._head) and (chunk := next(self._chunks, None)) is not None:
+            self._head += chunk
+        return self._head
+
+    def skip(self, count: int) -> None:
+        self._head = self._head[count:]
+
+    def skip_space(self) -> bool:
+        """Leave out whitespace; says whether there was any."""
+        skipped = False
+        while True:
+            bare = self._head.lstrip(b" \t\r\n")
+            skipped |= len(bare) < len(self._head)
+            self._head = bare
+            if bare or (chunk := next(self._chunks, None)) is None:
+                return skipped
+            self._head = chunk
+
+
+def _until_fault(member: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    """What a chunk with a fault in it decodes to before the fault."""
+    for place in range(len(chunk)):
+        piece = chunk[place : place + 1]
+        while piece:
+            try:
+                plain = member.decompress(piece, _CHUNK)
+            except zlib.error:
+                return
+            if plain:
+                yield plain
+            piece = member.unconsumed_tail

@@ -1,0 +1,547 @@
+"""XML 1.0 as a stream of tags, strict, from hostile characters, with bounded memory.
+
+Here belongs what is true of every XML file: well-formedness, references, forbidden characters, nesting, what is refused
+before the root. What elements mean is `junit.py`'s. It is not expat because that stops at forbidden characters, holds a tag
+or comment of any size whole, and knows entity declarations; tests compare the two.
+
+Start tags that differ in their values alone have one skeleton (`testcase name=`, ` time=`, ` /`). A skeleton is checked
+strictly once and then recognised, which is where the speed comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .characters import INVALID, SPACE, Characters
+from .report import Limits
+from .text import FORBIDDEN
+
+Values = list[str | None]
+
+_START = (
+    r":A-Z_a-z\xC0-\xD6\xD8-\xF6\xF8-\u02FF\u0370-\u037D\u037F-\u1FFF\u200C\u200D\u2070-\u218F\u2C00-\u2FEF\u3001-\uD7FF"
+    r"\uF900-\uFDCF\uFDF0-\uFFFD\U00010000-\U000EFFFF"
+)
+_NAME = re.compile(rf"[{_START}][{_START}\-.0-9\xB7\u0300-\u036F\u203F\u2040]*")
+_SPACES = re.compile(f"[{SPACE}]*")
+_DECLARATION = re.compile(
+    r"""[ \t\n]+version[ \t\n]*=[ \t\n]*(?:"([A-Za-z0-9_.:-]+)"|'([A-Za-z0-9_.:-]+)')"""
+    r"""(?:[ \t\n]+encoding[ \t\n]*=[ \t\n]*(?:"[A-Za-z][\w.-]*"|'[A-Za-z][\w.-]*'))?"""
+    r"""(?:[ \t\n]+standalone[ \t\n]*=[ \t\n]*(?:"(?:yes|no)"|'(?:yes|no)'))?[ \t\n]*""",
+    re.ASCII,
+)
+_DOCTYPE = re.compile(r"<!doctype[ \t\n]*([^ \t\n>\[]*)", re.IGNORECASE)
+_HTML = re.compile(r"<(?:[^ \t\n<>/:]+:)?html(?=[ \t\n/>]|$)", re.IGNORECASE)
+_IN_DOCTYPE = re.compile(r"[\"'\[\]>]|<!--|<\?")
+_REFERENCE = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#([0-9]+)|#x([0-9a-fA-F]+));|&")
+_NOT_SIMPLE = re.compile(r"&(?!(?:lt|gt|amp|quot|apos);)")
+
+_OPEN_REFERENCE = re.compile(r"&(?:#x?[0-9a-fA-F]{0,300}|[A-Za-z_:][\w:.-]{0,300})?\Z")
+_SIMPLE = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_RUN = 1 << 15
+_AT_MOST_NAME = 1 << 16
+_AT_MOST_ATTRIBUTES = 10_000
+_AT_MOST_SKELETONS = 4096
+_AT_MOST_SKELETON = 1024
+
+
+class Damage(Exception):
+    """The input ends or is not well-formed here; the code says which."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Rejection(Damage):
+    """The input is not what is wanted, whatever follows."""
+
+
+class Tag:
+    """A start tag without its values: what all with the same skeleton share.
+
+    `places` has the index into a `Values` for each wanted attribute; that of an absent one is the last, which is None.
+    """
+
+    __slots__ = ("attributes", "closed", "index", "name", "places", "qualified")
+
+    def __init__(self, qualified: str, attributes: list[str], closed: bool, wanted: tuple[str, ...]) -> None:
+        self.qualified, self.attributes, self.closed = qualified, tuple(attributes), closed
+        self.name = qualified.rpartition(":")[2]
+        self.index: dict[str, int] = {}
+        for place, attribute in enumerate(attributes):
+            prefix, _, local = attribute.rpartition(":")
+            if not prefix:
+                self.index[local] = 2 * place + 1
+            elif prefix != "xmlns" and local not in attributes:
+                self.index.setdefault(local, 2 * place + 1)
+        self.places = tuple(self.index.get(name, -1) for name in wanted)
+
+
+class Markup:
+    """Reads a document: `root()` first, then `tags()`.
+
+    Damage raises `Damage`; what was given out before lies wholly before it. Warnings go to the `Characters`' own.
+    """
+
+    def __init__(self, characters: Characters, limits: Limits, wanted: tuple[str, ...] = ()) -> None:
+        self.warnings = characters.warnings
+        self._characters, self._limits, self._wanted = characters, limits, wanted
+        self._chunks = iter(characters)
+        self._buffer = ""
+        self._at = 0
+        self._special = False  # whether the buffer may hold invalid bytes or forbidden characters
+        self._after_return = False
+        self._skeletons: dict[tuple[str, ...], Tag] = {}
+        self._size: int | None = None  # of the text that is open
+        self._kept: list[str] | None = None
+
+    # --- what a reader asks for -----------------------------------------------------------------------------------
+
+    def root(self) -> tuple[Tag, Values]:
+        """The start tag of the root; raises `Rejection`."""
+        doctype = False
+        try:
+            self._fill(6)
+            if self._buffer.startswith(("<?xml ", "<?xml\t", "<?xml\n")):
+                self._declaration()
+            while True:
+                self._spaces()
+                if self._char() != "<":
+                    raise Damage("malformed")
+                self._fill(_AT_MOST_NAME)
+                if self._buffer.startswith("<?", self._at):
+                    self._instruction()
+                elif self._buffer.startswith("<!--", self._at):
+                    self._comment()
+                elif match := _DOCTYPE.match(self._buffer, self._at):
+                    if match[1].lower() == "html":
+                        raise Rejection("html_document")
+                    if doctype or not self._buffer.startswith("<!DOCTYPE", self._at):
+                        raise Damage("malformed")
+                    doctype = True
+                    self._doctype()
+                elif _HTML.match(self._buffer, self._at):
+                    raise Rejection("html_document")
+                elif doctype:
+                    raise Rejection("dtd_forbidden")
+                else:
+                    self._at += 1
+                    tag, values = self._start_tag()
+                    break
+        except Rejection:
+            raise
+        except Damage:
+            raise Rejection("dtd_forbidden" if doctype else "unparseable") from None
+        self._open = [] if tag.closed else [tag.qualified]
+        return tag, values
+
+    def tags(self) -> Iterator[tuple[Tag, Values] | None]:
+        """Start tags with their values below the root, and None for each end tag; a closed tag has no end tag."""
+        opened, skeletons, depth, text = self._open, self._skeletons, self._limits.depth, self._limits.text
+        while opened:
+            buffer, at = self._buffer, self._at
+            tag_at = buffer.find("<", at)
+            if tag_at != at:
+                if tag_at < 0:
+                    self._text_without_end()
+                    continue
+                piece = buffer[at:tag_at]
+                if "&" in piece or self._size is not None or self._special or "]]>" in piece:
+                    self._text(piece)
+                self._at = tag_at
+            end = buffer.find(">", tag_at)
+            kind = buffer[tag_at + 1 : tag_at + 2]
+            if kind == "/":
+                if buffer[tag_at + 2 : end] == opened[-1] and end >= 0:
+                    self._at = end + 1
+                else:
+                    self._at = tag_at + 2
+                    self._end_tag(opened[-1])
+                opened.pop()
+                yield None
+            elif kind == "!":
+                self._comment_or_cdata()
+            elif kind == "?":
+                self._instruction()
+            elif end < 0:
+                if not kind:
+                    self._more_or_cut()
+                    continue
+                self._at = tag_at + 1
+                tag, values = self._start_tag()
+                if len(opened) >= depth:
+                    raise Damage("nesting_too_deep")
+                if not tag.closed:
+                    opened.append(tag.qualified)
+                yield tag, values
+            else:
+                raw = buffer[tag_at + 1 : end]
+                parts: Values = raw.split('"')  # type: ignore[assignment]
+                found = skeletons.get(tuple(parts[::2]))  # type: ignore[arg-type]
+                if found is None or len(parts) % 2 == 0 or "<" in raw:
+                    self._at = tag_at + 1
+                    tag, values = self._start_tag()
+                    self._learn(raw, tag)
+                else:
+                    tag, values = found, parts
+                    values[-1] = None
+                    self._at = end + 1
+                    if "&" in raw or not raw.isprintable() or len(raw) > text:
+                        for place in range(1, len(values), 2):
+                            values[place] = self.value(values[place] or "")
+                if len(opened) >= depth:
+                    raise Damage("nesting_too_deep")
+                if not tag.closed:
+                    opened.append(tag.qualified)
+                yield tag, values
+        self._epilogue()
+
+    def run(self, pattern: re.Pattern[str], room: int) -> list[tuple[str, ...]]:
+        """What a pattern matches again and again from here on; `take` says how much of it was used.
+
+        Between two elements only. The pattern's last group takes all that nothing else does. Nothing is matched where
+        invalid bytes or forbidden characters may be, or `room` more elements cannot be open.
+        """
+        if self._special or len(self._open) + room > self._limits.depth:
+            return []
+        found = pattern.findall(self._buffer, self._at, self._at + _RUN)
+        if found and found[-1][-1]:
+            found.pop()
+        return found
+
+    def take(self, count: int) -> None:
+        """Go on behind so many characters."""
+        self._at += count
+
+    def ordinary_tag(self, raw: str) -> tuple[Tag, Values] | None:
+        """A start tag from what lies between its brackets, if its skeleton is known; raises `Damage`."""
+        parts: Values = raw.split('"')  # type: ignore[assignment]
+        tag = self._skeletons.get(tuple(parts[::2]))  # type: ignore[arg-type]
+        if tag is None or len(parts) % 2 == 0 or "<" in raw:
+            return None
+        parts[-1] = None
+        for place in range(1, len(parts), 2):
+            parts[place] = self.value(parts[place] or "")
+        return tag, parts
+
+    def value(self, raw: str) -> str:
+        """An attribute's value from what lies between its quotes; raises `Damage`."""
+        return self._cut(self._expanded(self._note(raw.replace("\n", " ").replace("\t", " "))))
+
+    def unescaped(self, text: str) -> str:
+        """The text of an element without children from between its tags; raises `Damage`."""
+        if "]]>" in text:
+            raise Damage("malformed")
+        return self._expanded(text)
+
+    def open_text(self, keep: bool) -> None:
+        """From here on, until `close_text`, count text and keep it if so asked."""
+        self._size, self._kept = 0, [] if keep else None
+
+    def close_text(self) -> str:
+        """The text since `open_text`, cut at the limit."""
+        kept, self._kept, self._size = self._kept or [], None, None
+        return "".join(kept)
+
+    # --- the buffer -----------------------------------------------------------------------------------------------
+
+    def _more(self) -> bool:
+        """Have more characters; False at the end of the input."""
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            return False
+        if self._after_return and chunk.startswith("\n"):
+            chunk = chunk[1:]
+            self._after_return = False
+        if "\r" in chunk:
+            self._after_return = chunk.endswith("\r")
+            chunk = chunk.replace("\r\n", "\n").replace("\r", "\n")
+        elif chunk:
+            self._after_return = False
+        rest = self._buffer[self._at :]
+        self._special = self._characters.special or (self._special and bool(rest))
+        self._buffer, self._at = rest + chunk, 0
+        return True
+
+    def _more_or_cut(self) -> None:
+        if not self._more():
+            raise Damage("truncated")
+
+    def _fill(self, count: int) -> None:
+        """Have so many characters, or all that there are."""
+        while len(self._buffer) - self._at < count and self._more():
+            pass
+
+    def _char(self) -> str:
+        while self._at >= len(self._buffer):
+            self._more_or_cut()
+        return self._buffer[self._at]
+
+    def _spaces(self) -> bool:
+        """Skip whitespace; says whether there was any."""
+        skipped = False
+        while match := _SPACES.match(self._buffer, self._at):
+            skipped |= match.end() > self._at
+            self._at = match.end()
+            if self._at < len(self._buffer) or not self._more():
+                break
+        return skipped
+
+    def _name(self) -> str:
+        while True:
+            match = _NAME.match(self._buffer, self._at)
+            end = match.end() if match else self._at
+            if end - self._at > _AT_MOST_NAME:
+                raise Damage("malformed")
+            if end < len(self._buffer):
+                break
+            self._more_or_cut()
+        if match is None:
+            raise Damage("malformed")
+        self._at = end
+        return match[0]
+
+    def _until(self, end: str) -> Iterator[str]:
+        """The characters before `end`, in pieces, and pass it."""
+        while (found := self._buffer.find(end, self._at)) < 0:
+            safe = len(self._buffer) - len(end) + 1
+            if safe > self._at:
+                piece = self._buffer[self._at : safe]
+                self._at = safe
+                yield piece
+            self._more_or_cut()
+        piece = self._buffer[self._at : found]
+        self._at = found + len(end)
+        yield piece
+
+    def _expect(self, expected: str) -> None:
+        self._fill(len(expected))
+        there = self._buffer[self._at : self._at + len(expected)]
+        if there != expected:
+            raise Damage("truncated" if expected.startswith(there) else "malformed")
+        self._at += len(expected)
+
+    # --- outside of elements --------------------------------------------------------------------------------------
+
+    def _declaration(self) -> None:
+        self._at += len("<?xml")
+        text = ""
+        for piece in self._until("?>"):
+            text += piece
+            if len(text) > _AT_MOST_SKELETON:
+                raise Damage("malformed")
+        match = _DECLARATION.fullmatch(text)
+        if match is None:
+            raise Damage("malformed")
+        if (match[1] or match[2]) == "1.1":
+            self.warnings.add("xml_1_1")
+        if self._characters.leading_space:
+            self.warnings.add("leading_whitespace")
+
+    def _doctype(self) -> None:
+        """Pass a document type declaration without minding what it says."""
+        self._at += len("<!DOCTYPE")
+        depth = 0
+        while True:
+            match = _IN_DOCTYPE.search(self._buffer, self._at)
+            if match is None or match.end() + 3 > len(self._buffer):
+                self._at = match.start() if match else max(self._at, len(self._buffer) - 3)
+                if self._more():
+                    continue
+                if match is None:
+                    raise Damage("truncated")
+            self._at = match.end()
+            mark = match[0]
+            if mark == ">" and depth <= 0:
+                return
+            depth += (mark == "[") - (mark == "]")
+            until = {"<!--": "-->", "<?": "?>", '"': '"', "'": "'"}.get(mark)
+            if until:
+                for _ in self._until(until):
+                    pass
+
+    def _epilogue(self) -> None:
+        try:
+            while True:
+                self._spaces()
+                self._fill(4)
+                if self._at == len(self._buffer):
+                    return
+                if self._buffer.startswith("<!--", self._at):
+                    self._comment()
+                else:
+                    self._instruction()
+        except Damage:
+            raise Damage("trailing_content") from None
+
+    def _instruction(self) -> None:
+        self._expect("<?")
+        if self._name().lower() == "xml":
+            raise Damage("malformed")
+        if not self._spaces():
+            self._expect("?>")
+            return
+        for piece in self._until("?>"):
+            self._note(piece)
+
+    def _comment(self) -> None:
+        self._expect("<!--")
+        for piece in self._until("--"):
+            self._note(piece)
+        self._expect(">")
+
+    def _comment_or_cdata(self) -> None:
+        self._fill(9)
+        if self._buffer.startswith("<![", self._at):
+            self._expect("<![CDATA[")
+            for piece in self._until("]]>"):
+                self._keep(self._note(piece))
+        elif self._buffer[self._at :] == "<!":
+            raise Damage("truncated")
+        else:
+            self._comment()
+
+    # --- tags -----------------------------------------------------------------------------------------------------
+
+    def _start_tag(self) -> tuple[Tag, Values]:
+        """A start tag, strictly, from behind its `<`."""
+        qualified = self._name()
+        attributes: dict[str, None] = {}
+        values: Values = [None]
+        closed = False
+        while True:
+            spaced = self._spaces()
+            char = self._char()
+            if char == "/":
+                self._expect("/>")
+                closed = True
+                break
+            if char == ">":
+                self._at += 1
+                break
+            if not spaced:
+                raise Damage("malformed")
+            name = self._name()
+            if name in attributes:
+                raise Damage("malformed")
+            attributes[name] = None
+            if len(attributes) > _AT_MOST_ATTRIBUTES:
+                raise Damage("x_too_many_attributes")
+            self._spaces()
+            self._expect("=")
+            self._spaces()
+            values += (self._quoted(), None)
+        return Tag(qualified, list(attributes), closed, self._wanted), values
+
+    def _learn(self, raw: str, tag: Tag) -> None:
+        """Remember the skeleton of a tag that was read strictly, if double quotes alone separate its values."""
+        skeleton = tuple(raw.split('"')[::2])
+        if (
+            len(self._skeletons) < _AT_MOST_SKELETONS
+            and raw.count('"') % 2 == 0
+            and sum(map(len, skeleton)) < _AT_MOST_SKELETON
+            and not any("'" in part for part in skeleton)
+        ):
+            self._skeletons[skeleton] = tag
+
+    def _end_tag(self, opened: str) -> None:
+        if self._name() != opened:
+            raise Damage("malformed")
+        self._spaces()
+        self._expect(">")
+
+    def _quoted(self) -> str:
+        quote = self._char()
+        if quote not in "\"'":
+            raise Damage("malformed")
+        self._at += 1
+        kept: list[str] = []
+        room = self._limits.text + 1
+        rest = ""
+        for piece in self._until(quote):
+            if "<" in piece:
+                raise Damage("malformed")
+            piece = rest + piece
+            cut = _reference_at_end(piece)
+            rest = piece[cut:]
+            value = self._expanded(self._note(piece[:cut].replace("\n", " ").replace("\t", " ")))
+            kept.append(value[:room])
+            room -= len(kept[-1])
+        if rest:
+            raise Damage("malformed")
+        return self._cut("".join(kept))
+
+    def _cut(self, value: str) -> str:
+        if len(value) > self._limits.text:
+            self.warnings.add("output_truncated")
+            return value[: self._limits.text]
+        return value
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    def _text_without_end(self) -> None:
+        """Take the text up to the end of the buffer but for what may go on, and have more."""
+        piece = self._buffer[self._at :]
+        cut = _reference_at_end(piece)
+        if cut == len(piece):
+            cut -= piece.endswith("]") + piece.endswith("]]")
+        if cut:
+            self._text(piece[:cut])
+            self._at += cut
+        self._more_or_cut()
+
+    def _text(self, piece: str) -> None:
+        if "]]>" in piece:
+            raise Damage("malformed")
+        piece = self._note(piece)
+        if self._kept is not None or _NOT_SIMPLE.search(piece):
+            piece = self._expanded(piece)
+        self._keep(piece)
+
+    def _keep(self, piece: str) -> None:
+        if self._size is None:
+            return
+        if self._kept is not None and self._size < self._limits.text:
+            self._kept.append(piece[: self._limits.text - self._size])
+        self._size += len(piece)
+        if self._size > self._limits.text:
+            self.warnings.add("output_truncated")
+
+    def _expanded(self, text: str) -> str:
+        """A text with its references replaced."""
+        if "&" not in text:
+            return text
+        return _REFERENCE.sub(self._character, text)
+
+    def _character(self, reference: re.Match[str]) -> str:
+        name, decimal, hexadecimal = reference.groups()
+        if name:
+            return _SIMPLE[name]
+        if decimal is None and hexadecimal is None:
+            raise Damage("malformed")
+        digits = (decimal or hexadecimal).lstrip("0") or "0"
+        number = int(digits, 10 if decimal else 16) if len(digits) < 8 else 0x110000
+        if number > 0x10FFFF:
+            self.warnings.add("invalid_char")
+            return "\ufffd"
+        if FORBIDDEN.match(chr(number)):
+            self.warnings.add("invalid_char")
+        return chr(number)
+
+    def _note(self, piece: str) -> str:
+        """A piece with U+FFFD for invalid bytes; warns of these and of forbidden characters, which stay."""
+        if self._special:
+            if INVALID in piece:
+                self.warnings.add("invalid_encoding")
+                piece = piece.replace(INVALID, "\ufffd")
+            if FORBIDDEN.search(piece):
+                self.warnings.add("invalid_char")
+        return piece
+
+
+def _reference_at_end(piece: str) -> int:
+    """Where a reference begins that the end of the piece cuts, else the piece's length."""
+    match = _OPEN_REFERENCE.search(piece, max(0, len(piece) - 310))
+    return match.start() if match else len(piece)

@@ -1,0 +1,32 @@
+"""What a message says of an outcome: signatures of crashed processes and of the test runner's time limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from accel_ci.model import Outcome
+
+from .report import SEVERITY
+
+_CRASHED = re.compile(
+    r"worker '[^']*' crashed while running|The forked VM terminated without"
+    r"|^exited with error code (132|133|134|135|136|139)$"
+)
+_TIMEOUT = re.compile(r"Timeout \(?>[0-9.]+s")
+
+
+def refined(outcome: Outcome, message: str | None, kind: str | None = None) -> Outcome:
+    """A failure's outcome in the light of its message and its `type` attribute."""
+    if message is not None and _CRASHED.search(message):
+        return "crashed"
+    if kind is not None and (kind.endswith("TestTimedOutException") or kind == "java.util.concurrent.TimeoutException"):
+        return "timeout"
+    if message is not None and _TIMEOUT.search(message):
+        return "timeout"
+    return outcome
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The worst of some outcomes."""
+    return min(outcomes, key=SEVERITY.__getitem__)

@@ -1,0 +1,168 @@
+"""What a report amounts to: rows, status, warnings; and the limits of reading.
+
+Here belong the shapes that all formats share and their JSON form. How a format is read is in a module of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from accel_ci.model import Outcome
+
+Status = Literal["complete", "salvaged", "rejected", "empty"]
+Properties = tuple[tuple[str, str], ...]
+ReportProperties = list[tuple[str | None, str, str]]
+
+SEVERITY: dict[Outcome, int] = {
+    "crashed": 0, "timeout": 1, "error": 2, "failed": 3, "not_run": 4, "xpassed": 5, "skipped": 6, "xfailed": 7, "passed": 8,
+}  # fmt: skip
+"""Outcomes by how bad they are, the worst first."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a report may cost; past a limit a warning tells, and the status where rows may be missing.
+
+    Attributes:
+        depth: Elements open at once; one more is damage (`nesting_too_deep`).
+        text: Characters of a text or attribute that are read; more is cut (`output_truncated`, names also `x_name_cut`).
+        rows: Rows of a report; one more is damage (`x_too_many_rows`).
+        line: Characters of a JSON line with its long texts cut; a longer one is skipped (`x_line_too_long`).
+        expanded: Bytes out of gzip that are always allowed.
+        expansion: Times its own size that gzip may expand beyond `expanded`; more is a cut (`x_expansion_limit`).
+    """
+
+    depth: int = 100
+    text: int = 1 << 18
+    rows: int = 10_000_000
+    line: int = 1 << 24
+    expanded: int = 1 << 26
+    expansion: int = 400
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One attempt of one test, as a report has it. `attempt` counts from 0; `target` is a Bazel label."""
+
+    classname: str
+    name: str
+    file: str | None
+    outcome: Outcome
+    duration_s: float | None
+    message: str | None
+    attempt: int
+    properties: Properties = ()
+    cached: bool = False
+    target: str | None = None
+
+
+@dataclass
+class Columns:
+    """Rows as a list per field of `Row`, all of one length."""
+
+    classname: list[str] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    file: list[str | None] = field(default_factory=list)
+    outcome: list[Outcome] = field(default_factory=list)
+    duration_s: list[float | None] = field(default_factory=list)
+    message: list[str | None] = field(default_factory=list)
+    attempt: list[int] = field(default_factory=list)
+    properties: list[Properties] = field(default_factory=list)
+    cached: list[bool] = field(default_factory=list)
+    target: list[str | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def append(self, row: Row) -> None:
+        """Add a row."""
+        for name, column in vars(self).items():
+            column.append(getattr(row, name))
+
+    def extend(self, other: Columns) -> None:
+        """Add all rows of another."""
+        for name, column in vars(self).items():
+            column.extend(getattr(other, name))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows one by one."""
+        return map(Row, *vars(self).values())
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that was read. `properties` are of its containers: (container name, name, value)."""
+
+    status: Status
+    warnings: frozenset[str]
+    properties: tuple[tuple[str | None, str, str], ...] = ()
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """How the reading of one file of a group went."""
+
+    status: Status
+    warnings: frozenset[str]
+
+
+@dataclass(frozen=True)
+class GroupReport(Report):
+    """The reports of one test job as one; `files` by relative path, none for a Bazel group."""
+
+    files: Mapping[str, FileStatus] = field(default_factory=dict)
+
+
+@dataclass
+class ColumnReport:
+    """A report as columns: what the parsers make, and what the store takes.
+
+    `timestamp_ns` is the first timestamp of a container, in nanoseconds since 1970, which orders the files of a group.
+    """
+
+    status: Status = "complete"
+    warnings: set[str] = field(default_factory=set)
+    properties: ReportProperties = field(default_factory=list)
+    columns: Columns = field(default_factory=Columns)
+    timestamp_ns: int | None = None
+    files: dict[str, FileStatus] | None = None
+
+    def finish(self) -> ColumnReport:
+        """Note a report without rows that is none of the kinds that have none."""
+        if not len(self.columns) and self.status in ("complete", "salvaged"):
+            self.warnings.add("no_test_cases")
+        return self
+
+    def report(self) -> Report:
+        """The same as a dataclass per row."""
+        rows = tuple(self.columns.rows())
+        common = (self.status, frozenset(self.warnings), tuple(self.properties), rows)
+        return Report(*common) if self.files is None else GroupReport(*common, self.files)
+
+
+def rejected(code: str, warnings: set[str]) -> ColumnReport:
+    """The report of input that is no test report; of its warnings only those of its characters stay."""
+    kept = {"invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace"}
+    return ColumnReport("rejected", {code} | (warnings & kept))
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """A report in the form that `accel-ci parse --json` prints."""
+    head = _status_json(report.status, report.warnings)
+    document: dict[str, Any] = {
+        "report": {**head, "properties": [list(entry) for entry in report.properties]},
+        "rows": [{**vars(row), "properties": [list(entry) for entry in row.properties]} for row in report.rows],
+    }
+    if isinstance(report, GroupReport) and report.files:
+        document["files"] = {path: _status_json(file.status, file.warnings) for path, file in report.files.items()}
+    return document
+
+
+def _status_json(status: Status, warnings: frozenset[str]) -> dict[str, Any]:
+    return {"status": status, "warnings": sorted(warnings)}

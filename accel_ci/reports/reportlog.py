@@ -1,0 +1,209 @@
+"""pytest-reportlog to rows: the phases of an execution joined, executions of one test told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from accel_ci.model import Outcome
+
+from .durations import duration_of
+from .identities import Identities
+from .json_lines import DAMAGE, Object
+from .outcomes import refined, worst
+from .report import ColumnReport, Limits, Properties, Row
+from .text import escaped, first_line, is_blank, plain
+
+_Key = tuple[str, str | None]
+_Identity = tuple[str, str, str | None]
+
+
+@dataclass
+class _Execution:
+    """One execution of a test: what its records say. `rerun`: one of them says that another execution follows."""
+
+    identity: _Identity
+    attempt: int = 0
+    records: list[tuple[Outcome, str | None]] = field(default_factory=list)
+    duration_s: float | None = None
+    properties: Properties = ()
+    rerun: bool = False
+    needs_duration: bool = True
+    ended: bool = False
+
+
+class _Reader:
+    def __init__(self, warnings: set[str]) -> None:
+        self._warnings = warnings
+        self._identities = Identities()
+        self._executions: list[_Execution] = []
+        self._open: dict[_Key, _Execution] = {}
+        self._rerun: dict[_Key, _Execution] = {}  # the last execution of the key, if it held a rerun
+        self._finished = False
+
+    def read(self, records: Iterable[Object], limits: Limits) -> None:
+        for record in records:
+            kind = record.get("$report_type")
+            if kind == "TestReport":
+                self._take(record)
+            elif kind == "CollectReport" and record.get("outcome") == "failed":
+                message = _message(record, "failed")
+                self._executions.append(
+                    _Execution(
+                        self._identity(_text(record.get("nodeid"))),
+                        records=[("error", message)],
+                        needs_duration=False,
+                        ended=True,
+                    )
+                )
+            elif kind == "SessionFinish":
+                self._finished = True
+            if len(self._executions) >= limits.rows:
+                self._warnings.add("x_too_many_rows")
+                break
+
+    def _take(self, record: Object) -> None:
+        node, when = _text(record.get("nodeid")), record.get("when")
+        worker = record.get("worker_id")
+        key = (node, worker if isinstance(worker, str) else None)
+        if when == "???":
+            key = next((open_key for open_key in reversed(self._open) if open_key[0] == node), key)
+        execution = self._open.get(key)
+        if execution is not None and when == "setup" and execution.rerun:
+            self._close(key)
+            execution = None
+        if execution is None:
+            execution = self._open[key] = self._begin(key)
+            self._executions.append(execution)
+        said = record.get("outcome")
+        outcome = _outcome(record)
+        message = _message(record, outcome)
+        if said in ("failed", "rerun"):
+            outcome = refined(outcome, message)
+        execution.records.append((outcome, message))
+        execution.rerun |= said == "rerun"
+        seconds, warning = duration_of(record.get("duration"))
+        if warning is not None:
+            self._warnings.add(warning)
+        if seconds is not None:
+            execution.duration_s = (execution.duration_s or 0.0) + seconds
+        execution.properties = _properties(record.get("user_properties")) or execution.properties
+        if when in ("teardown", "???"):
+            self._close(key)
+
+    def _begin(self, key: _Key) -> _Execution:
+        earlier = self._rerun.pop(key, None)
+        if earlier is not None:
+            return _Execution(earlier.identity, earlier.attempt + 1)
+        return _Execution(self._identity(key[0]))
+
+    def _close(self, key: _Key) -> None:
+        execution = self._open.pop(key)
+        execution.ended = True
+        if execution.rerun:
+            self._rerun[key] = execution
+
+    def _identity(self, node: str) -> _Identity:
+        """Class name, name and file of a node id, as pytest's JUnit writer has them, with an ordinal where needed."""
+        classname, name, file = split_node_id(node)
+        if is_blank(name):
+            name = "(unnamed)"
+            self._warnings.add("missing_name")
+        if is_blank(classname):
+            classname = "pytest"
+            self._warnings.add("missing_classname")
+        shown = escaped(classname), escaped(name), None if is_blank(file) else escaped(file)
+        if shown[:2] != (classname, name) or (shown[2] or file) != file:
+            self._warnings.add("name_escaped")
+        numbered = self._identities.give(shown, 0)
+        if numbered != shown[1]:
+            self._warnings.add("duplicate_identity")
+        return shown[0], numbered, shown[2]
+
+    def report(self) -> ColumnReport:
+        report = ColumnReport(warnings=self._warnings)
+        for execution in self._executions:
+            report.columns.append(self._row(execution))
+        if not self._finished:
+            self._warnings.add("reportlog_incomplete")
+        if self._warnings & (DAMAGE | {"reportlog_incomplete", "x_too_many_rows"}):
+            report.status = "salvaged"
+        return report
+
+    def _row(self, execution: _Execution) -> Row:
+        if execution.duration_s is None and execution.needs_duration:
+            self._warnings.add("duration_missing")
+        if execution.ended or self._finished:
+            outcome = worst(outcome for outcome, _ in execution.records)
+            message = next(message for one, message in execution.records if one == outcome)
+        else:
+            outcome, message = "crashed", "no teardown record"
+        classname, name, file = execution.identity
+        return Row(
+            classname, name, file, outcome, execution.duration_s, None if outcome == "passed" else message,
+            execution.attempt, execution.properties,
+        )  # fmt: skip
+
+
+def read_reportlog(records: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
+    """Read a pytest-reportlog from its objects; never raises."""
+    reader = _Reader(warnings)
+    reader.read(records, limits)
+    return reader.report()
+
+
+def split_node_id(node: str) -> tuple[str, str, str]:
+    """A pytest node id as class name, name and file: `a/b.py::T::t[x]` is `a.b.T`, `t[x]`, `a/b.py`."""
+    front, bracket, parameters = node.partition("[")
+    file, *middle = front.split("::")
+    dotted = file.replace("/", ".").removesuffix(".py")
+    *classes, name = [dotted, *middle]
+    return ".".join(classes), name + bracket + parameters, file
+
+
+def _outcome(record: Object) -> Outcome:
+    """What one record says, without its message."""
+    said, call = record.get("outcome"), record.get("when") == "call"
+    expected = record.get("wasxfail") is not None
+    if said == "passed":
+        return "xpassed" if expected and call else "passed"
+    if said == "skipped":
+        return "xfailed" if expected else "skipped"
+    return "failed" if call else "error"
+
+
+def _message(record: Object, outcome: str) -> str | None:
+    if outcome == "passed":
+        return None
+    if record.get("wasxfail") is not None:
+        message = _text(record["wasxfail"]).removeprefix("reason: ")
+    else:
+        message = _text_of_representation(record.get("longrepr"))
+    message = plain(message)
+    return None if is_blank(message) else message
+
+
+def _text_of_representation(representation: object) -> str:
+    if isinstance(representation, dict):
+        crash = representation.get("reprcrash")
+        return _text(crash.get("message")) if isinstance(crash, dict) else ""
+    if isinstance(representation, list):
+        return _text(representation[-1]).removeprefix("Skipped: ") if representation else ""
+    return first_line(_text(representation)) or ""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _properties(value: object) -> Properties:
+    """User properties as pairs of texts; what is no pair is kept as one without a name."""
+    if not isinstance(value, list):
+        return ()
+    pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in value]
+    return tuple((plain(_shown(name)), plain(_shown(entry))) for name, entry in pairs)
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value) if isinstance(value, (list, dict)) else str(value)

@@ -1,0 +1,59 @@
+"""The event lines of the project's own runner to rows: one for each `attempt` line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from accel_ci.model import OUTCOMES
+
+from .durations import duration_of
+from .json_lines import DAMAGE, Object
+from .report import ColumnReport, Limits, Row
+from .reportlog import split_node_id
+from .text import escaped, is_blank, plain
+
+_PROPERTIES = ("suite", "round", "started_at", "card", "host", "worker")
+
+
+def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
+    """Read the events of a worker; never raises. Attempts of a test are counted in the order of their lines."""
+    report = ColumnReport(warnings=warnings)
+    attempts: dict[tuple[str, str, str | None], int] = {}
+    finished = False
+    for event in events:
+        finished |= event.get("event") == "worker_finished"
+        if event.get("event") != "attempt":
+            continue
+        if len(report.columns) >= limits.rows:
+            warnings.add("x_too_many_rows")
+            break
+        row = _row(event, warnings)
+        identity = (row.classname, row.name, row.file)
+        attempts[identity] = attempts.get(identity, -1) + 1
+        report.columns.append(Row(**{**vars(row), "attempt": attempts[identity]}))
+    if not finished:
+        warnings.add("x_worker_unfinished")
+    if warnings & (DAMAGE | {"x_too_many_rows"}):
+        report.status = "salvaged"
+    return report
+
+
+def _row(event: Object, warnings: set[str]) -> Row:
+    test, outcome, message, duration = (event.get(name) for name in ("test", "outcome", "message", "duration_s"))
+    identity = split_node_id(test if isinstance(test, str) else "")
+    classname, name, file = shown = tuple(map(escaped, identity))
+    if shown != identity:
+        warnings.add("name_escaped")
+    if is_blank(name):
+        name = "(unnamed)"
+        warnings.add("missing_name")
+    if outcome not in OUTCOMES:
+        warnings.add("x_unknown_outcome")
+    seconds, warning = duration_of(duration)
+    if warning:
+        warnings.add(warning)
+    return Row(
+        classname, name, None if is_blank(file) else file, outcome if outcome in OUTCOMES else "error", seconds,
+        plain(message) if isinstance(message, str) and not is_blank(message) else None, 0,
+        tuple((key, plain(str(event[key]))) for key in _PROPERTIES if event.get(key) is not None),
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""A build's rows for other programs: JUnit XML, CSV or Parquet.
+
+Here belongs writing alone. The JUnit form is what `accel_ci.reports` reads back to the same outcomes: earlier attempts of a
+test are `rerun…` or `flaky…` elements of its test case, the last attempt is the case's own result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, BinaryIO, Literal
+from xml.sax.saxutils import quoteattr
+
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import FAILING_OUTCOMES, Build
+from accel_ci.results.rows import ATTEMPTS
+from accel_ci.results.store import ResultsStore, StoredSuite
+
+Format = Literal["junit", "csv", "parquet"]
+
+_BATCH_ROWS = 1 << 14
+_WORKER = "accel-ci"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def export(store: ResultsStore, build: Build, target: BinaryIO, form: Format, suite: str | None = None) -> int:
+    """Write the attempts of a build, or of one of its suites, to a binary file; returns the number of rows.
+
+    Raises `AccelCiError` when nothing is stored of it.
+    """
+    suites = store.suites(build=build, suite=suite)
+    if not suites:
+        what = f"{build.name}, suite {suite}" if suite else build.name
+        raise AccelCiError(f"nothing is stored of {what}; run it, or ingest its reports")
+    return _WRITERS[form](store, suites, target)
+
+
+def _write_csv(store: ResultsStore, suites: Sequence[StoredSuite], target: BinaryIO) -> int:
+    rows = 0
+    with pacsv.CSVWriter(target, ATTEMPTS) as writer:
+        for stored in suites:
+            table = store.read(stored)
+            writer.write_table(table)
+            rows += len(table)
+    return rows
+
+
+def _write_parquet(store: ResultsStore, suites: Sequence[StoredSuite], target: BinaryIO) -> int:
+    rows = 0
+    with pq.ParquetWriter(target, ATTEMPTS, compression="zstd") as writer:
+        for stored in suites:
+            table = store.read(stored)
+            writer.write_table(table)
+            rows += len(table)
+    return rows
+
+
+def _write_junit(store: ResultsStore, suites: Sequence[StoredSuite], target: BinaryIO) -> int:
+    rows = 0
+    target.write(b'<?xml version="1.0" encoding="utf-8"?>\n<testsuites>\n')
+    for stored in suites:
+        table = store.read(stored)
+        rows += len(table)
+        tests = len(table["test"].unique())
+        target.write(f'<testsuite name={_quoted(stored.suite)} tests="{tests}">\n'.encode())
+        every = (row for batch in table.to_batches(max_chunksize=_BATCH_ROWS) for row in batch.to_pylist())
+        for _, attempts in groupby(every, key=lambda row: row["test"]):
+            target.write(_case(list(attempts)).encode())
+        target.write(b"</testsuite>\n")
+    target.write(b"</testsuites>\n")
+    return rows
+
+
+_WRITERS = {"csv": _write_csv, "junit": _write_junit, "parquet": _write_parquet}
+
+
+def _case(attempts: Sequence[dict[str, Any]]) -> str:
+    *earlier, last = attempts
+    classname, name, file = _identity(last)
+    head = f"<testcase classname={_quoted(classname)} name={_quoted(name)}"
+    if file is not None:
+        head += f" file={_quoted(file)}"
+    if last["duration_s"] is not None:
+        head += f' time="{last["duration_s"]:.6f}"'
+    if last["outcome"] == "not_run":
+        head += ' status="notrun"'
+    kind = "rerun" if last["outcome"] in FAILING_OUTCOMES else "flaky"
+    body = [_element(f"{kind}{_element_of(row)[1]}", row) for row in earlier if row["outcome"] in FAILING_OUTCOMES]
+    body += _result(last)
+    said = [(key, last[key]) for key in ("card", "host", "worker", "infra") if last[key] is not None]
+    if said:
+        properties = "".join(f'<property name="{key}" value={_quoted(value)}/>' for key, value in said)
+        body.insert(0, f"<properties>{properties}</properties>")
+    return f"{head}>{''.join(body)}</testcase>\n" if body else f"{head}/>\n"
+
+
+def _result(row: dict[str, Any]) -> list[str]:
+    outcome = row["outcome"]
+    if outcome in FAILING_OUTCOMES:
+        return [_element(_element_of(row)[0], row)]
+    if outcome == "xpassed":
+        return ['<skipped message="xfail-marked test passes unexpectedly"/>']
+    if outcome in ("skipped", "xfailed"):
+        kind = "pytest.xfail" if outcome == "xfailed" else "pytest.skip"
+        return [f'<skipped type="{kind}" message={_quoted(row["message"] or "")}/>']
+    return []
+
+
+def _element_of(row: dict[str, Any]) -> tuple[str, str]:
+    """The element of a failure, and how it ends the name of an earlier attempt's."""
+    return ("failure", "Failure") if row["outcome"] == "failed" else ("error", "Error")
+
+
+def _element(name: str, row: dict[str, Any]) -> str:
+    """A failure. JUnit has no word for a crash or a timeout: readers know them by a message and by a type."""
+    kind, message = row["outcome"], row["message"] or ""
+    if kind == "crashed":
+        message = f"{message} (worker {_WORKER!r} crashed while running)".strip()
+    elif kind == "timeout":
+        kind = "accel_ci.TestTimedOutException"
+    return f'<{name} type="{kind}" message={_quoted(message)}/>'
+
+
+def _identity(row: dict[str, Any]) -> tuple[str, str, str | None]:
+    """The report's own words for a test, else what pytest's JUnit writer makes of its node id."""
+    if row["name"] is not None:
+        return row["classname"] or "", row["name"], row["file"]
+    front, bracket, rest = str(row["test"]).partition("[")
+    file, *middle = front.split("::")
+    if not middle:
+        return "", row["test"], None
+    dotted = file.removesuffix(".py").replace("/", ".")
+    return ".".join([dotted, *middle[:-1]]), middle[-1] + bracket + rest, file
+
+
+def _quoted(text: str) -> str:
+    r"""An attribute's value with its quotes; characters that XML cannot hold become `\u{H}`."""
+    shown = _NOT_XML.sub(lambda found: f"\\u{{{ord(found[0]):X}}}", text)
+    return quoteattr(shown, {"\n": "&#10;", "\t": "&#9;", "\r": "&#13;"})

@@ -1,0 +1,279 @@
+"""Reports of any kind into the store: read in parallel, put together as one test job, written at once.
+
+Here belongs the way from paths to stored rows. What a report says is `accel_ci.reports`' part, what a row is
+`accel_ci.results.rows`'. Nothing is written before every file was read, so a process that is killed leaves what was stored
+before. Memory grows with the rows of the job, some 500 bytes each, not with the size of the files.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Build, Verdict
+from accel_ci.progress import Step
+from accel_ci.reports.attempt_tables import SCHEMA, attempt_tables, status_of
+from accel_ci.reports.parse import BEP_FILE, read_file
+from accel_ci.reports.report import ColumnReport, Status
+from accel_ci.results.columns import conform, constant, kernels
+from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
+from accel_ci.results.store import ResultsStore, StoredSuite
+
+_ALONE_BYTES = 4 << 20
+"""Below this a second process costs more than it brings."""
+
+_TASK_FILES = 64
+_TASK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """How the reading of one file went; `warnings` are the codes of `accel_ci.reports`."""
+
+    path: Path
+    status: Status
+    rows: int
+    warnings: tuple[str, ...]
+
+    @property
+    def reason(self) -> str | None:
+        """Why the file is not whole or has no rows; None for one that is complete."""
+        return None if self.status == "complete" and self.rows else ", ".join(self.warnings) or self.status
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What came of an ingest. `stored` is None when there was no row, and then nothing was written."""
+
+    build: Build
+    suite: str
+    files: tuple[FileOutcome, ...]
+    rows: int
+    counts: dict[Verdict, int]
+    stored: StoredSuite | None
+
+    @property
+    def troubled(self) -> tuple[FileOutcome, ...]:
+        """The files that were not complete or had no rows."""
+        return tuple(file for file in self.files if file.reason is not None)
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every file was complete, 1 when some were salvaged, 2 when some were rejected or had no rows."""
+        if not self.rows or any(file.status in ("rejected", "empty") or not file.rows for file in self._decisive()):
+            return 2
+        return int(any(file.status == "salvaged" for file in self.files))
+
+    def _decisive(self) -> tuple[FileOutcome, ...]:
+        """The files that say how it went: a failsafe summary beside reports is only a duplicate of them."""
+        return tuple(file for file in self.files if "failsafe_summary" not in file.warnings)
+
+
+def ingest(
+    paths: Iterable[Path],
+    build: Build,
+    suite: str,
+    day: date,
+    store: ResultsStore,
+    *,
+    started_at: datetime | None = None,
+    step: Step | None = None,
+    processes: int | None = None,
+) -> IngestReport:
+    """Read report files, and folders of them, as the reports of one test job, and store their rows as the suite of a build.
+
+    `day` is the revision's; `started_at` stands for reports without a timestamp. `step` hears of every file. `processes` is
+    how many read at the same time, by default one per core. Raises `AccelCiError` for a path that does not exist.
+    """
+    files = find_reports(paths)
+    if step is not None:
+        step.total(len(files))
+    outcomes: list[FileOutcome] = []
+    parts: list[pa.Table] = []
+    for table, read in _read_all(files, processes or os.cpu_count() or 1):
+        parts.append(table)
+        outcomes += read
+        if step is not None:
+            for file in read:
+                step.advance(f"{file.path.name}: {file.status}" if file.reason else "")
+    outcomes.sort(key=lambda file: file.path)
+    report = _in_order(parts)
+    if not len(report):
+        return IngestReport(build, suite, tuple(outcomes), 0, {}, None)
+    del parts
+    stored = store.write_rows(build, day, suite, from_report(build, suite, report, started_at))
+    [rollup] = store.rollups([stored])
+    return IngestReport(build, suite, tuple(outcomes), len(report), rollup.origin.counts, stored)
+
+
+def find_reports(paths: Iterable[Path]) -> list[Path]:
+    """The files to read: those named, and all files of the folders named that are not hidden; each once, by path.
+
+    Of a folder with `bep.ndjson` that file alone is named: it refers to what lies below `testlogs/` beside it.
+    """
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise AccelCiError(f"{path} does not exist; name a report or a folder of reports")
+        found |= set(_files_below(path)) if path.is_dir() else {path}
+    return sorted(found)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    if (folder / BEP_FILE).is_file():
+        yield folder / BEP_FILE
+        return
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files_below(path)
+        else:
+            yield path
+
+
+_Read = tuple[pa.Table, list[FileOutcome]]
+
+
+def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
+    sizes = [_size(file) for file in files]
+    tasks = list(_tasks(files, sizes))
+    if processes < 2 or len(tasks) < 2 or sum(sizes) < _ALONE_BYTES:
+        yield from (_read(task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=_end_with_parent) as pool:
+        try:
+            for future in as_completed([pool.submit(_read, task) for task in tasks]):
+                yield future.result()
+        except BrokenProcessPool:
+            raise AccelCiError("a process that read reports was killed; give it memory, or use fewer processes") from None
+
+
+def _tasks(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[list[Path]]:
+    task: list[Path] = []
+    weight = 0
+    for file, size in zip(files, sizes, strict=True):
+        if task and (len(task) >= _TASK_FILES or weight + size > _TASK_BYTES):
+            yield task
+            task, weight = [], 0
+        task.append(file)
+        weight += size
+    if task:
+        yield task
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent does: a pool's workers wait for ever for work from one that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        sentinel = parent.sentinel
+        threading.Thread(target=lambda: (wait([sentinel]), os._exit(1)), daemon=True).start()
+
+
+def _read(task: Sequence[Path]) -> _Read:
+    tables, outcomes = [_SCHEMA.empty_table()], []
+    for path in task:
+        try:
+            table, status, warnings = _read_runner(path) if _is_runners(path) else _read_report(path)
+        except OSError as error:
+            table, status, warnings = _SCHEMA.empty_table(), "rejected", {f"x_unreadable ({error.strerror})"}
+        outcomes.append(FileOutcome(path, status, len(table), tuple(sorted(warnings))))
+        tables.append(table)
+    return pa.concat_tables(tables).combine_chunks(), outcomes
+
+
+_SCHEMA = REPORT.append(pa.field("path", pa.string())).append(pa.field("timestamp_ns", pa.int64()))
+
+
+def _is_runners(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_RUNNERS)) == _RUNNERS
+
+
+_RUNNERS = b'{"event":'
+
+
+def _read_runner(path: Path) -> tuple[pa.Table, Status, set[str]]:
+    """A worker's event lines, in columns from the start: they are the most, and say the test's id themselves."""
+    warnings: set[str] = set()
+    lines = pa.concat_tables([SCHEMA.empty_table(), *attempt_tables(path, warnings)])
+    if not len(lines):
+        warnings.add("no_test_cases")
+    with duckdb.connect() as connection:
+        connection.register("lines", lines.select([name for name in SCHEMA.names if name != "output_tail"]))
+        table = connection.sql(
+            "SELECT * REPLACE (try_cast(started_at AS TIMESTAMPTZ) AS started_at) FROM lines"
+        ).to_arrow_table()
+    table = table.append_column("path", constant(str(path), len(table), pa.string()))
+    return conform(table, _SCHEMA), status_of(warnings), warnings
+
+
+def _read_report(path: Path) -> tuple[pa.Table, Status, set[str]]:
+    report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
+    return _table(path, report), report.status, report.warnings
+
+
+_OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message")
+
+
+def _table(path: Path, report: ColumnReport) -> pa.Table:
+    """The rows of a file, with its name and timestamp. A row that does not say when it began began with its file."""
+    rows = len(report.columns)
+    columns: dict[str, Any] = {name: getattr(report.columns, name) for name in _OF_ROW}
+    if any(report.columns.properties):  # the runner's lines have them
+        said = [dict(properties) for properties in report.columns.properties]
+        columns |= {name: [row.get(name) for row in said] for name in ("card", "host", "worker")}
+        columns["round"] = [_round(row.get("round")) for row in said]
+        if any(columns["round"]):
+            columns["attempt"] = [0] * rows  # those of the report count through all rounds
+        columns["started_at"] = [_moment(row.get("started_at")) for row in said]
+    columns["path"] = constant(str(path), rows, pa.string())
+    columns["timestamp_ns"] = constant(report.timestamp_ns, rows, pa.int64())
+    arrays = {name: pa.array(values, _SCHEMA.field(name).type) for name, values in columns.items()}
+    table = conform(pa.table(arrays), _SCHEMA)
+    if report.timestamp_ns is None:
+        return table
+    place = _SCHEMA.get_field_index("started_at")
+    began = pa.scalar(report.timestamp_ns // 1000, pa.int64()).cast(_SCHEMA.field(place).type)
+    return table.set_column(place, _SCHEMA.field(place), kernels.fill_null(table["started_at"], began))
+
+
+def _round(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _in_order(parts: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path."""
+    report = pa.concat_tables([_SCHEMA.empty_table(), *parts])
+    keys = report.select(["path", "timestamp_ns"]).group_by(["path", "timestamp_ns"]).aggregate([]).to_pylist()
+    keys.sort(key=lambda row: (row["timestamp_ns"] is None, row["timestamp_ns"] or 0, os.fsencode(row["path"])))
+    places = {row["path"]: place for place, row in enumerate(keys)}
+    encoded = report["path"].combine_chunks().dictionary_encode()
+    order = pa.array([places[path] for path in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
+    return report.drop_columns(["path", "timestamp_ns"]).append_column(REPORT_ORDER, order)

@@ -1,0 +1,27 @@
+"""The results store of a project: in its data folder, or in the bucket that the configuration names."""
+
+from __future__ import annotations
+
+import os
+
+from accel_ci.config import Project
+from accel_ci.results.bucket import open_bucket
+from accel_ci.results.store import ResultsStore
+
+
+def open_results(project: Project) -> ResultsStore:
+    """The store; credentials of a bucket come from `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else from boto3's chain."""
+    settings = project.settings.results
+    if settings.bucket is None:
+        return ResultsStore(project.home / "results")
+    return ResultsStore(
+        open_bucket(
+            settings.bucket,
+            settings.prefix,
+            project.home / "cache" / "results",
+            settings.endpoint,
+            os.environ.get("ACCEL_CI_S3_ACCESS_KEY"),
+            os.environ.get("ACCEL_CI_S3_SECRET_KEY"),
+            settings.region,
+        )
+    )

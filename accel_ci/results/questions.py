@@ -1,0 +1,210 @@
+"""Questions about what is stored, each a function with typed answers.
+
+Questions of many builds are answered from rollups, those of one build from its attempts. Values are always bound, never part
+of a statement. Flakiness is `accel_ci.quality.flakiness`'.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Verdict
+from accel_ci.results.columns import kernels, pairs
+from accel_ci.results.rollups import test_key
+from accel_ci.results.store import ResultsStore, StoredSuite
+from accel_ci.results.windows import names
+
+FAILURE_TESTS = 20
+"""How many tests of a cluster of failures are named."""
+
+
+@dataclass(frozen=True)
+class TestInBuild:
+    """What a test did in one build. `failures` of its `attempts` failed by themselves; the message is the last failure's."""
+
+    __test__ = False
+
+    day: date
+    build: Build
+    suite: str
+    verdict: Verdict
+    attempts: int
+    failures: int
+    duration_s: float | None
+    started_at: datetime | None
+    message: str | None
+    signature: str | None
+
+
+@dataclass(frozen=True)
+class FailureCluster:
+    """Failed attempts of a build with one signature.
+
+    `infra` counts those of the attempts that were put down to the infrastructure; `some_tests` are the first by name.
+    """
+
+    suite: str
+    signature: str
+    tests: int
+    attempts: int
+    infra: int
+    cards: tuple[str, ...]
+    hosts: tuple[str, ...]
+    message: str | None
+    some_tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SlowTest:
+    """A test's seconds in a build: all its attempts, and the longest."""
+
+    suite: str
+    test: str
+    total_s: float
+    longest_s: float
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A test whose verdict differs between two builds; None for the build in which it did not run."""
+
+    suite: str
+    test: str
+    before: Verdict | None
+    after: Verdict | None
+    message: str | None
+
+
+@dataclass(frozen=True)
+class DayCounts:
+    """The verdicts of all tests of a day's builds of a variant, by suite."""
+
+    day: date
+    variant: str
+    suite: str
+    builds: int
+    attempts: int
+    counts: dict[Verdict, int]
+
+
+def history(
+    store: ResultsStore,
+    test: str,
+    today: date,
+    days: int = 90,
+    variant: str | None = None,
+    suite: str | None = None,
+) -> list[TestInBuild]:
+    """What a test (its canonical id) did in every build of the last days, the newest last."""
+    suites = store.suites(today - timedelta(days=days), today, variant=variant, suite=suite)
+    key = test_key(test)
+    found = []
+    for stored, rollup in zip(suites, store.rollups(suites), strict=True):
+        row = rollup.find(key)
+        if row is not None:
+            said = row | {"verdict": VERDICTS[row["verdict"]]}
+            found.append(TestInBuild(stored.day, stored.build, stored.suite, **said))
+    return found
+
+
+def failures(store: ResultsStore, build: Build, suite: str | None = None) -> list[FailureCluster]:
+    """The failed attempts of a build by signature, those of most tests first."""
+    rows = store.query(
+        """
+        SELECT suite, coalesce(signature, '') AS signature, count(DISTINCT test) AS tests, count(*), count(infra),
+               list_sort(list(DISTINCT card) FILTER (card IS NOT NULL)),
+               list_sort(list(DISTINCT host) FILTER (host IS NOT NULL)),
+               arg_min(message, test), list_sort(list(DISTINCT test))[1:$some]
+        FROM attempts WHERE outcome IN (SELECT unnest($failing)) OR infra IS NOT NULL
+        GROUP BY suite, coalesce(signature, '') ORDER BY tests DESC, suite, signature
+        """,
+        {"failing": sorted(FAILING_OUTCOMES), "some": FAILURE_TESTS},
+        _suites(store, build, suite),
+    )
+    return [
+        FailureCluster(where, what, tests, attempts, infra, tuple(cards or ()), tuple(hosts or ()), message, tuple(some))
+        for where, what, tests, attempts, infra, cards, hosts, message, some in rows
+    ]
+
+
+def slowest(store: ResultsStore, build: Build, suite: str | None = None, limit: int = 20) -> list[SlowTest]:
+    """The tests of a build that took longest over all their attempts."""
+    rows = store.query(
+        """
+        SELECT suite, test, sum(duration_s) AS total, max(duration_s), count(*) FROM attempts WHERE duration_s IS NOT NULL
+        GROUP BY suite, test ORDER BY total DESC, suite, test LIMIT $limit
+        """,
+        {"limit": limit},
+        _suites(store, build, suite),
+    )
+    return [SlowTest(*row) for row in rows]
+
+
+def newly_failing(store: ResultsStore, before: Build, after: Build) -> list[Change]:
+    """Tests that failed for good in `after` and not in `before`, new tests included, by suite and name."""
+    return [change for change in _changes(store, before, after, after) if change.before != "failed"]
+
+
+def newly_passing(store: ResultsStore, before: Build, after: Build) -> list[Change]:
+    """Tests that failed for good in `before` and passed in `after`, by suite and name."""
+    return [change for change in _changes(store, before, after, before) if change.after == "passed"]
+
+
+def counts_per_day(store: ResultsStore, today: date, days: int = 30, variant: str | None = None) -> list[DayCounts]:
+    """How many tests had which verdict on each of the last days, from what the rollups say of themselves."""
+    suites = store.suites(today - timedelta(days=days), today, variant=variant)
+    groups: defaultdict[tuple[date, str, str], list[tuple[int, dict[Verdict, int]]]] = defaultdict(list)
+    for stored, rollup in zip(suites, store.rollups(suites), strict=True):
+        groups[stored.day, stored.build.variant, stored.suite].append((rollup.origin.attempts, rollup.origin.counts))
+    return [
+        DayCounts(
+            *group,
+            len(builds),
+            sum(attempts for attempts, _ in builds),
+            {verdict: sum(counts[verdict] for _, counts in builds) for verdict in VERDICTS},
+        )
+        for group, builds in sorted(groups.items())
+    ]
+
+
+def _changes(store: ResultsStore, before: Build, after: Build, failed_in: Build) -> list[Change]:
+    """The tests that failed for good in one of two builds, with their verdicts in both."""
+    found: list[Change] = []
+    sides = {build: {stored.suite: stored for stored in _suites(store, build)} for build in (before, after)}
+    for suite, stored in sides[failed_in].items():
+        [rollup] = store.rollups([stored])
+        table = rollup.table(["key", "verdict", "message"])
+        failed = table.filter(kernels.equal(table["verdict"], VERDICTS.index("failed")))
+        keys = failed["key"].combine_chunks()
+        other = sides[before if failed_in is after else after].get(suite)
+        verdicts = _verdicts(store, other, keys) if other else {}
+        tests = dict(pairs(names([rollup], keys), "key", "test"))
+        for row in failed.to_pylist():
+            there: Verdict | None = verdicts.get(row["key"])
+            pair: tuple[Verdict | None, Verdict | None] = (there, "failed") if failed_in is after else ("failed", there)
+            found.append(Change(suite, tests[row["key"]], *pair, row["message"]))
+    return sorted(found, key=lambda change: (change.suite, change.test))
+
+
+def _verdicts(store: ResultsStore, stored: StoredSuite, keys: pa.Array[Any]) -> dict[int, Verdict]:
+    [rollup] = store.rollups([stored])
+    table = rollup.table(["key", "verdict"])
+    table = table.filter(kernels.is_in(table["key"], keys))
+    return {key: VERDICTS[code] for key, code in pairs(table, "key", "verdict")}
+
+
+def _suites(store: ResultsStore, build: Build, suite: str | None = None) -> Sequence[StoredSuite]:
+    """What is stored of a build. Raises `AccelCiError` when that is nothing."""
+    found = store.suites(build=build, suite=suite)
+    if not found:
+        what = build.name if suite is None else f"{build.name}, suite {suite}"
+        raise AccelCiError(f"nothing is stored of {what}; run it, or ingest its reports")
+    return found

@@ -1,0 +1,158 @@
+"""The rows of the attempts dataset: their schema, and how attempts and report rows become them, a column at a time.
+
+Here belong shapes and conversions. Where rows are kept is `accel_ci.results.store`'s part, what a test's rows amount to
+`accel_ci.results.rollups`'.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
+from accel_ci.results.columns import Column, conform, constant, in_order, kernels, repeats, schema_of
+from accel_ci.results.signature import signatures
+
+ATTEMPTS = schema_of(
+    revision=pa.string(),
+    variant=pa.string(),
+    suite=pa.string(),
+    test=pa.string(),
+    classname=pa.string(),
+    name=pa.string(),
+    file=pa.string(),
+    target=pa.string(),
+    round=pa.int32(),
+    attempt=pa.int32(),
+    outcome=pa.string(),
+    started_at=pa.timestamp("us", tz="UTC"),
+    duration_s=pa.float64(),
+    message=pa.string(),
+    signature=pa.string(),
+    card=pa.string(),
+    host=pa.string(),
+    worker=pa.string(),
+    infra=pa.string(),
+)
+"""A row is one attempt. `test` is its canonical id; `classname`, `name`, `file` and `target` are a report's own words, null
+for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
+`signature` is there for failures that have a message."""
+
+_OF_ATTEMPT = ("test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra")
+_NOT_OF_REPORT = ("revision", "variant", "suite", "signature", "infra")
+
+REPORT = pa.schema([field for field in ATTEMPTS if field.name not in _NOT_OF_REPORT])
+"""What a report says of an attempt; columns that it does not have are null. `test` is there where it says the canonical id
+itself, as the runner does."""
+
+REPORT_ORDER = "report"
+"""A further column of a report table: the place of its file among the files of one test job, which orders attempts."""
+
+_CANONICAL = r"""
+SELECT coalesce(test, coalesce(target || '::', '') || CASE
+    WHEN file IS NULL THEN CASE WHEN classname = '' THEN name ELSE classname || '::' || name END
+    WHEN classname = module OR classname = '' THEN file || '::' || name
+    WHEN starts_with(classname, module || '.')
+        THEN file || '::' || replace(substr(classname, length(module) + 2), '.', '::') || '::' || name
+    ELSE file || '::' || classname || '::' || name END) AS test
+FROM (SELECT test, coalesce(classname, '') AS classname, name, file, target,
+             replace(replace(regexp_replace(file, '\.py$', ''), '\', '/'), '/', '.') AS module FROM report)
+"""
+
+
+def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.Table:
+    """The rows of the runner's attempts of one suite; attempts of a test within a round count in the order given."""
+    columns: dict[str, Any] = {name: [getattr(row, name) for row in attempts] for name in _OF_ATTEMPT}
+    for name in ("test", "message"):
+        columns[name] = [_text(value) for value in columns[name]]
+    columns["attempt"] = _numbers(columns["test"], columns["round"])
+    schema = pa.schema([ATTEMPTS.field(name) for name in columns])
+    rows = in_order(pa.Table.from_pydict(columns, schema=schema), "test", "round", "attempt")
+    return _finish(build, suite, rows)
+
+
+def from_report(build: Build, suite: str, report: pa.Table, started_at: datetime | None = None) -> pa.Table:
+    """The rows of a report: columns of `REPORT`, and `REPORT_ORDER` when it was read from several files.
+
+    `test` is the canonical id, so that one test has one id whoever reports it:
+
+    * with a file whose dotted path begins the classname, pytest's node id: `tests/test_a.py::TestB::test_c[0]`;
+    * with any other file, `<file>::<classname>::<name>`; without one, `<classname>::<name>`; no `::` for an empty classname;
+    * with a Bazel target, `<target>::` before all that.
+
+    Where attempts of a test and round have no numbers of their own, or several files number them, they are counted in the
+    order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
+    """
+    length = len(report)
+    order: Column = report[REPORT_ORDER] if REPORT_ORDER in report.column_names else constant(0, length, pa.int32())
+    report = conform(report, REPORT)
+    with duckdb.connect() as connection:
+        connection.register("report", report)
+        tests = connection.sql(_CANONICAL).to_arrow_table()["test"]
+    columns: dict[str, Any] = dict(zip(report.column_names, report.columns, strict=True))
+    columns |= {"test": tests, REPORT_ORDER: order}
+    columns["round"] = kernels.fill_null(columns["round"], 1)
+    columns["attempt"] = kernels.fill_null(columns["attempt"], 0)
+    if started_at is not None:
+        default = pa.scalar(started_at, REPORT.field("started_at").type)
+        columns["started_at"] = kernels.fill_null(columns["started_at"], default)
+    rows = in_order(pa.table(columns), "test", "round", REPORT_ORDER, "attempt")
+    place = rows.schema.get_field_index("attempt")
+    return _finish(build, suite, rows.set_column(place, "attempt", _numbered_on(rows)))
+
+
+def to_attempts(rows: pa.Table) -> list[Attempt]:
+    """The rows as attempts, in their order, for `accel_ci.results.verdicts.make_account`."""
+    known = {field.name for field in fields(Attempt)}
+    records = ({name: value for name, value in row.items() if name in known} for row in rows.to_pylist())
+    return [Attempt(**record, output_tail=None) for record in records]
+
+
+def failing(rows: pa.Table) -> Column:
+    """Which rows failed, whoever is to blame."""
+    found: Column = kernels.is_in(rows["outcome"], pa.array(sorted(FAILING_OUTCOMES)))
+    return found
+
+
+def _finish(build: Build, suite: str, rows: pa.Table) -> pa.Table:
+    """Add the signatures and what is the same for all rows."""
+    columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
+    for name, value in {"revision": build.revision, "variant": build.variant, "suite": suite}.items():
+        columns[name] = constant(value, len(rows), pa.string())
+    messages = kernels.if_else(failing(rows), rows["message"], pa.scalar(None, pa.string()))
+    columns["signature"] = signatures(messages)
+    return conform(pa.table(columns), ATTEMPTS)
+
+
+def _numbered_on(rows: pa.Table) -> Column:
+    """The attempts of sorted rows; those of a test and round in which they do not rise are counted anew."""
+    tests, rounds, attempts = (rows[name].combine_chunks() for name in ("test", "round", "attempt"))
+    same = kernels.and_(repeats(tests), repeats(rounds))
+    again = kernels.and_(same, kernels.less_equal(attempts[1:], attempts[:-1]))
+    if not kernels.any(again).as_py():
+        return rows["attempt"]
+    several = kernels.is_in(tests, kernels.unique(tests[1:].filter(again)))
+    numbers = _numbers(*(column.filter(several).to_pylist() for column in (tests, rounds)))
+    found: Column = kernels.replace_with_mask(attempts, several, pa.array(numbers, pa.int32()))
+    return found
+
+
+def _numbers(tests: Sequence[Any], rounds: Sequence[Any]) -> list[int]:
+    """The place of each attempt among those of its test and round."""
+    earlier: Counter[tuple[str, int]] = Counter()
+    numbers = []
+    for identity in zip(tests, rounds, strict=True):
+        numbers.append(earlier[identity])
+        earlier[identity] += 1
+    return numbers
+
+
+def _text(value: str | None) -> str | None:
+    r"""A text that UTF-8 can hold: half surrogates become `\ud800`."""
+    return None if value is None else value.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,171 @@
+"""The same rows in a SQL database, for trend queries by others; any database that SQLAlchemy knows.
+
+Here belongs writing rows to a database alone: the store stays the truth, and what is here can be written anew from it. A
+suite of a build is written in one transaction and replaces itself; of two writers of one suite the second waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Date,
+    DateTime,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    insert,
+    make_url,
+    select,
+)
+from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+
+from accel_ci.errors import AccelCiError
+from accel_ci.results.rollups import test_key
+from accel_ci.results.store import ResultsStore, StoredSuite
+
+BATCH_ROWS = 5000
+TRIES = 5
+CONNECT_S = 10
+_WITH_TIMEOUT = ("postgresql", "mysql", "mariadb")
+
+# MySQL's utf8mb4 allows 3,072 bytes in a key: three columns of 255 characters fit.
+_NAME = String(255)
+_LONG = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+_MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+_SERIAL = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+
+METADATA = MetaData()
+
+SUITES = Table(
+    "accel_ci_suites",
+    METADATA,
+    Column("revision", _NAME, primary_key=True),
+    Column("variant", _NAME, primary_key=True),
+    Column("suite", _NAME, primary_key=True),
+    Column("day", Date, nullable=False),
+    Column("attempts", Integer, nullable=False),
+)
+"""What was written. Its row is also what makes a second writer of the same suite wait."""
+
+ATTEMPTS_TABLE = Table(
+    "accel_ci_attempts",
+    METADATA,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("day", Date, nullable=False),
+    Column("revision", _NAME, nullable=False),
+    Column("variant", _NAME, nullable=False),
+    Column("suite", _NAME, nullable=False),
+    Column("test_key", BigInteger, nullable=False),
+    Column("test", _LONG, nullable=False),
+    Column("classname", _LONG),
+    Column("name", _LONG),
+    Column("file", _LONG),
+    Column("target", _LONG),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    Column("started_at", _MOMENT),
+    Column("duration_s", Double),
+    Column("message", _LONG),
+    Column("signature", _LONG),
+    Column("card", _LONG),
+    Column("host", _LONG),
+    Column("worker", _LONG),
+    Column("infra", _LONG),
+    Index("accel_ci_attempts_by_build", "revision", "variant", "suite"),
+    Index("accel_ci_attempts_by_test", "test_key", "day"),
+)
+"""The rows of the store. `test_key` is `test_key(test)` as a signed number: an index that any length of name fits in."""
+
+
+def open_sink(url: str) -> Engine:
+    """Connect, and make the tables where they are missing.
+
+    Raises `AccelCiError` when that fails; the URL, which may hold a password, is not repeated.
+    """
+    try:
+        address = make_url(url)
+        if address.drivername == "postgresql":  # the driver that we install, whichever SQLAlchemy prefers
+            address = address.set(drivername="postgresql+psycopg2")
+        timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
+        engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)
+        METADATA.create_all(engine)
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        kind = type(error).__name__
+        raise AccelCiError(f"the database's URL cannot be used ({kind}); it has the form dialect+driver://…") from None
+    except SQLAlchemyError as error:
+        raise AccelCiError(f"the database cannot be used ({_brief(error)}); look at its address, user and rights") from None
+    return engine
+
+
+def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None = None) -> int:
+    """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch.
+
+    All or nothing: raises `AccelCiError` when the database refuses, and then holds what it held. Returns the number of rows.
+    """
+    rows = store.read(stored)
+    for _ in range(TRIES):
+        try:
+            return _write(engine, stored, rows, written)
+        except IntegrityError:
+            continue  # another writer of the same suite was first: its rows are replaced
+        except SQLAlchemyError as error:
+            raise AccelCiError(f"the database refused {stored.build.name}, suite {stored.suite}: {_brief(error)}") from None
+    raise AccelCiError(f"others keep writing {stored.build.name}, suite {stored.suite}; let one process write it")
+
+
+def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callable[[int], None] | None) -> int:
+    names = _names(stored)
+    with engine.begin() as connection:
+        for table in (SUITES, ATTEMPTS_TABLE):
+            connection.execute(delete(table).where(*(table.c[column] == value for column, value in names.items())))
+        connection.execute(insert(SUITES), [{**names, "day": stored.day, "attempts": len(rows)}])
+        for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
+            records = [
+                {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
+                | {"day": stored.day, "test_key": _signed(test_key(row["test"]))}
+                for row in batch.to_pylist()
+            ]
+            connection.execute(insert(ATTEMPTS_TABLE), records)
+            if written is not None:
+                written(len(records))
+    return len(rows)
+
+
+def count_rows(engine: Engine, stored: StoredSuite) -> int | None:
+    """How many attempts the database has of a suite of a build; None when it was never written."""
+    with engine.connect() as connection:
+        wanted = (SUITES.c[column] == value for column, value in _names(stored).items())
+        return connection.execute(select(SUITES.c.attempts).where(*wanted)).scalar_one_or_none()
+
+
+def _names(stored: StoredSuite) -> dict[str, str]:
+    words = {"revision": stored.build.revision, "variant": stored.build.variant, "suite": stored.suite}
+    return {name: _clean(word) for name, word in words.items()}
+
+
+def _clean(text: str) -> str:
+    """PostgreSQL's texts hold no NUL."""
+    return text.replace("\x00", "\\u{0}")
+
+
+def _signed(key: int) -> int:
+    return key - (1 << 64) if key >> 63 else key
+
+
+def _brief(error: SQLAlchemyError) -> str:
+    """The database's own words, without the statement and the address."""
+    cause = getattr(error, "orig", None) or error
+    return str(cause).strip().splitlines()[0][:200]

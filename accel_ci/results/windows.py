@@ -1,0 +1,124 @@
+"""What tests did over a window of days: sums over rollups, and a running sum that costs what is new.
+
+Here belong the sums alone: which rollups are in a window is `accel_ci.results.store`'s part, what a rate means
+`accel_ci.quality.flakiness`'. All rollups of one call are of one variant and suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+
+from accel_ci.model import VERDICTS
+from accel_ci.results.columns import in_order, kernels, schema_of
+from accel_ci.results.rollups import ROLLUP, Rollup
+
+SUMS = schema_of(
+    key=pa.uint64(),
+    builds=pa.int32(),
+    failed=pa.int32(),
+    flaky=pa.int32(),
+    last_at=pa.timestamp("us", tz="UTC"),
+    message=pa.string(),
+    test=pa.string(),
+)
+"""A row per test that ran: its builds, those that it failed for good, those in which it was flaky, and of those two kinds
+the last one's start and message. `test` is there for tests that failed or were flaky."""
+
+_RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
+_FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
+_STREAM = pa.schema([SUMS.field(name) for name in ("key", "builds", "failed", "flaky")])
+_FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_at", "message")])
+
+
+def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[Rollup]) -> pa.Table:
+    """The sums (columns of `SUMS`, by key) of `before`, with some rollups added and others, which it holds, taken away."""
+    failures: list[pa.Table] = []
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        if before is not None:
+            yield from before.select(_STREAM.names).to_batches()
+            failures.append(before.filter(kernels.is_valid(before["last_at"])).select(_FAILURES.names).cast(_FAILURES))
+        for rollups, sign in ((added, 1), (expired, -1)):
+            for rollup in rollups:
+                rows = rollup.table(["key", "verdict", "started_at", "message"])
+                yield from _signed(rows, sign).to_batches(max_chunksize=1 << 17)
+                if sign > 0:
+                    bad = rows.filter(kernels.is_in(rows["verdict"], pa.array([_FAILED, _FLAKY], pa.int8())))
+                    began = kernels.fill_null(
+                        bad["started_at"], pa.scalar(_midnight(rollup), _FAILURES.field("last_at").type)
+                    )
+                    failures.append(pa.Table.from_arrays([bad["key"], began, bad["message"]], schema=_FAILURES))
+
+    with duckdb.connect() as connection:
+        connection.register("stream", pa.RecordBatchReader.from_batches(_STREAM, stream()))
+        sums = connection.sql(
+            "SELECT key, sum(builds)::INT AS builds, sum(failed)::INT AS failed, sum(flaky)::INT AS flaky "
+            "FROM stream GROUP BY key HAVING sum(builds) > 0"
+        ).to_arrow_table()
+        connection.unregister("stream")
+        bad = sums.filter(kernels.greater(kernels.add(sums["failed"], sums["flaky"]), 0))["key"]
+        connection.register("sums", sums)
+        connection.register("failures", pa.concat_tables(failures) if failures else _FAILURES.empty_table())
+        connection.register("names", _known_names(before, added, bad.combine_chunks()))
+        table = connection.sql(
+            """
+            WITH last AS (SELECT key, max(last_at) AS last_at,
+                                 arg_max(message, last_at) FILTER (message IS NOT NULL) AS message
+                          FROM failures GROUP BY key)
+            SELECT key, builds, failed, flaky, last_at, message, test
+            FROM sums LEFT JOIN (names LEFT JOIN last USING (key)) USING (key)
+            """
+        ).to_arrow_table()
+    return in_order(table.cast(SUMS), "key")
+
+
+def medians(rollups: Sequence[Rollup]) -> pa.Table:
+    """For each key, the median over the builds of the seconds that the test took (null when it never ended by itself)."""
+    schema = pa.schema([ROLLUP.field(name) for name in ("key", "duration_s")])
+    batches = (batch for rollup in rollups for batch in _slim(rollup, schema).to_batches(max_chunksize=1 << 17))
+    with duckdb.connect() as connection:
+        connection.register("stream", pa.RecordBatchReader.from_batches(schema, batches))
+        question = "SELECT key, median(duration_s) AS median_s FROM stream GROUP BY key"
+        return cast(pa.Table, connection.sql(question).to_arrow_table())
+
+
+def names(rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
+    """The tests of some keys (columns `key` and `test`), looked up in the first of `rollups` that has them."""
+    found = [pa.schema([SUMS.field(name) for name in ("key", "test")]).empty_table()]
+    for rollup in rollups:
+        if not len(keys):
+            break
+        here = kernels.is_in(rollup.table(["key"])["key"], keys)
+        if kernels.any(here).as_py():
+            found.append(rollup.table(["key", "test"]).filter(here).replace_schema_metadata())
+            keys = keys.filter(kernels.invert(kernels.is_in(keys, found[-1]["key"].combine_chunks())))
+    return pa.concat_tables(found)
+
+
+def _known_names(before: pa.Table | None, rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
+    known = SUMS.empty_table() if before is None else before.filter(kernels.is_in(before["key"], keys))
+    known = known.filter(kernels.is_valid(known["test"])).select(["key", "test"]).replace_schema_metadata()
+    missing = keys.filter(kernels.invert(kernels.is_in(keys, known["key"].combine_chunks())))
+    newest = sorted(rollups, key=_midnight, reverse=True)
+    return pa.concat_tables([known, names(newest, missing)])
+
+
+def _signed(rows: pa.Table, sign: int) -> pa.Table:
+    verdicts, weight = rows["verdict"], pa.scalar(sign, pa.int32())
+    ran = kernels.is_in(verdicts, pa.array(_RAN, pa.int8()))
+    masks = (ran, kernels.equal(verdicts, _FAILED), kernels.equal(verdicts, _FLAKY))
+    columns = [kernels.multiply(mask.cast(pa.int32()), weight) for mask in masks]
+    return pa.Table.from_arrays([rows["key"], *columns], schema=_STREAM)
+
+
+def _slim(rollup: Rollup, schema: pa.Schema) -> pa.Table:
+    return rollup.table(schema.names).replace_schema_metadata()
+
+
+def _midnight(rollup: Rollup) -> datetime:
+    return datetime.fromisoformat(rollup.origin.day).replace(tzinfo=timezone.utc)

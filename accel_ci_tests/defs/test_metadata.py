@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from accel_ci.defs.metadata import plain_rows, table
+
+HOSTILE = ["a|b", "<script>alert(1)</script>", "`code` [link](javascript:x)", "back\\slash \\| &amp; &lt;", "plain"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_escaped_and_can_be_had_back(text: str) -> None:
+    value = table(["finding"], [[text], ["other"]])
+    assert plain_rows(value) == [text, "other"]
+    assert "<" not in str(value.value)
+    assert "[link]" not in str(value.value).replace("\\[link]", "")
+
+
+def test_lines_are_one_row_and_rows_over_the_limit_are_counted() -> None:
+    value = table(["a", "b"], [["two\nlines", 1]] * 3, limit=2)
+    assert str(value.value).splitlines()[2:] == ["| two lines | 1 |", "| two lines | 1 |", "", "… and 1 more"]
+
+
+def test_an_empty_table_says_so() -> None:
+    assert (table(["a"], []).value, plain_rows(table(["a"], []))) == ("none", [])

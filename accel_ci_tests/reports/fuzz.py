@@ -1,0 +1,22 @@
+"""The fuzzing target: `python -m accel_ci_tests.reports.fuzz [-runs=N] [corpus folder]`, needs atheris."""
+
+from __future__ import annotations
+
+import sys
+
+import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+with atheris.instrument_imports(include=["accel_ci.reports"]):
+    from accel_ci.reports.parse import parse_bytes, read_chunks
+
+
+def one_input(data: bytes) -> None:
+    """Any bytes give a report, and the same in chunks."""
+    whole = parse_bytes(data)
+    assert whole.status in ("complete", "salvaged", "rejected", "empty")
+    assert read_chunks(data[start : start + 7] for start in range(0, len(data), 7)).report() == whole
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()

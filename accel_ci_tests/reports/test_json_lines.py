@@ -1,0 +1,320 @@
+"""Line formats: pytest-reportlog, Bazel's events, the runner's own lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accel_ci.model import OUTCOMES
+from accel_ci.reports.attempt_tables import attempt_tables, status_of
+from accel_ci.reports.parse import parse_bytes, parse_group
+from accel_ci.reports.report import Report
+from accel_ci.reports.reportlog import split_node_id
+from accel_ci.runner.events import EventLog
+
+from .comparison import end
+
+
+def lines(*objects: dict[str, Any]) -> bytes:
+    """Objects as a file."""
+    return b"".join(json.dumps(value).encode() + b"\n" for value in objects)
+
+
+# --- pytest-reportlog ---------------------------------------------------------------------------------------------
+
+
+def record(when: str, outcome: str = "passed", node: str = "t/a.py::test", **fields: Any) -> dict[str, Any]:
+    return {"$report_type": "TestReport", "nodeid": node, "when": when, "outcome": outcome, "duration": 0.5, **fields}
+
+
+def log(*records: dict[str, Any], finished: bool = True) -> Report:
+    return parse_bytes(lines(*records, *([{"$report_type": "SessionFinish"}] if finished else [])))
+
+
+def shown(report: Report) -> list[tuple[Any, ...]]:
+    return [(row.name, row.attempt, row.outcome, row.message, row.duration_s) for row in report.rows]
+
+
+@pytest.mark.parametrize(
+    ("node", "parts"),
+    [
+        ("a/b.py::T::t[x::y[z]]", ("a.b.T", "t[x::y[z]]", "a/b.py")),
+        ("b.py::t", ("b", "t", "b.py")),
+        ("a/b.py", ("", "a.b", "a/b.py")),
+        ("", ("", "", "")),
+    ],
+)
+def test_node_ids(node: str, parts: tuple[str, str, str]) -> None:
+    assert split_node_id(node) == parts
+
+
+def test_interleaved_workers_and_ordinals() -> None:
+    a, b = {"worker_id": "gw0"}, {"worker_id": "gw1"}
+    report = log(
+        record("setup", **a),
+        record("setup", **b),
+        record("teardown", "failed", longrepr="\n E \n", **b),
+        record("teardown", **a),
+    )
+    assert shown(report) == [("test", 0, "passed", None, 1.0), ("test#2", 0, "error", "E", 1.0)]
+    assert report.warnings == {"duplicate_identity"}
+
+
+def test_a_crashed_worker() -> None:
+    said = "worker 'gw0' crashed while running 't/a.py::test'"
+    report = log(record("setup", worker_id="gw0"), record("???", "failed", longrepr=said), record("setup", worker_id="gw0"))
+    assert shown(report) == [("test", 0, "crashed", said, 1.0), ("test#2", 0, "passed", None, 0.5)]
+    alone = log(record("???", "failed", longrepr=said, duration="x"))
+    assert shown(alone) == [("test", 0, "crashed", said, None)]
+    assert alone.warnings == {"duration_missing"}
+
+
+def test_reruns_of_a_key_are_attempts_and_others_are_not() -> None:
+    report = log(
+        record("call", "rerun", longrepr={"reprcrash": {"message": "m\n2"}}), record("setup"),
+        record("teardown", "rerun", longrepr="t"),
+        record("setup"), record("teardown"), record("setup"), record("teardown"),
+    )  # fmt: skip
+    assert shown(report) == [
+        ("test", 0, "failed", "m\n2", 0.5), ("test", 1, "error", "t", 1.0), ("test", 2, "passed", None, 1.0),
+        ("test#2", 0, "passed", None, 1.0),
+    ]  # fmt: skip
+
+
+def test_messages_and_properties() -> None:
+    report = log(
+        record("call", "skipped", "a::1", longrepr=["f", 3, "Skipped: why\x1b"]),
+        record("call", "skipped", "a::2", wasxfail="reason: r"),
+        record("call", "passed", "a::3", wasxfail=""), record("setup", "passed", "a::4", wasxfail="x"),
+        record("call", "failed", "a::5\n", longrepr={"reprcrash": None}, user_properties=[["k", 1], ["l", [1]], "odd"]),
+        record("call", "failed", "a::6", longrepr="Timeout (>1.0s) from pytest-timeout", user_properties=[["k", "\x01"]]),
+        record("teardown", "passed", "a::6", user_properties=[]),
+    )  # fmt: skip
+    assert [(row.name, row.outcome, row.message) for row in report.rows] == [
+        ("1", "skipped", "why\ufffd"), ("2", "xfailed", "r"), ("3", "xpassed", None), ("4", "passed", None),
+        ("5\\u{A}", "failed", None),
+        ("6", "timeout", "Timeout (>1.0s) from pytest-timeout"),
+    ]  # fmt: skip
+    assert report.rows[4].properties == (("k", "1"), ("l", "[1]"), ("", "odd"))
+    assert report.rows[5].properties == (("k", "\ufffd"),)
+    assert report.warnings == {"invalid_char", "name_escaped"}
+
+
+def test_bad_and_torn_lines() -> None:
+    data = (
+        lines({"$report_type": "SessionStart"})
+        + b"garbage\n\n  \n"
+        + lines(record("teardown"), {"$report_type": "SessionFinish"})
+    )
+    assert parse_bytes(data).warnings == {"bad_json_line"}
+    assert parse_bytes(data.replace(b"garbage\n", b"") + b'{"$rep').warnings == {"truncated"}
+    assert parse_bytes(data.replace(b"garbage\n", b"") + b"[3]\n").warnings == {"bad_json_line"}
+    assert parse_bytes(data.replace(b"garbage", b'{"a":"\xff"}')).warnings == {"invalid_encoding"}
+    cut = log(record("setup"), record("teardown"), record("setup", node="a::b"), finished=False)
+    assert shown(cut) == [("test", 0, "passed", None, 1.0), ("b", 0, "crashed", "no teardown record", 0.5)]
+    assert end(cut) == ("salvaged", {"reportlog_incomplete"})
+
+
+def test_failed_collection() -> None:
+    failed = {"$report_type": "CollectReport", "nodeid": "t/a.py", "outcome": "failed", "longrepr": ""}
+    report = log(failed, {**failed, "outcome": "passed"}, failed)
+    assert shown(report) == [("t.a", 0, "error", None, None), ("t.a#2", 0, "error", None, None)]
+    assert report.warnings == {"missing_classname", "duplicate_identity"}
+
+
+# --- Bazel's events -----------------------------------------------------------------------------------------------
+
+LAST = {"id": {"progress": {}}, "lastMessage": True}
+XML = '<testsuite name="s">{}</testsuite>'
+
+
+def result(
+    status: str | None = None, label: str = "//a/b:c", uri: str | None = "bytestream://x", **fields: Any
+) -> dict[str, Any]:
+    numbers = {name: fields.pop(name) for name in ("run", "shard", "attempt") if name in fields}
+    payload = {"testActionOutput": [{"name": "test.xml", "uri": uri}] if uri else [], "testAttemptDuration": "1s", **fields}
+    return {
+        "id": {"testResult": {"label": label, **numbers}},
+        "testResult": {**payload, **({"status": status} if status else {})},
+    }
+
+
+def summary(status: str, label: str = "//a/b:c", **fields: Any) -> dict[str, Any]:
+    return {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status, **fields}}
+
+
+def bazel(folder: Path, *events: dict[str, Any], **files: str) -> Report:
+    """A group with files below `testlogs/a/b/c`, named with `__` for `/`."""
+    (folder / "bep.ndjson").write_bytes(lines(*events, LAST))
+    for name, text in files.items():
+        path = folder / "testlogs" / "a" / "b" / "c" / (name.replace("__", "/") + ".xml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return parse_group(folder)
+
+
+def of(report: Report) -> list[tuple[Any, ...]]:
+    return [(row.name, row.attempt, row.outcome, row.message) for row in report.rows]
+
+
+PASSED = XML.format('<testcase name="x" time="1"/>')
+
+
+def test_bazel_overrides_and_disagrees(tmp_path: Path) -> None:
+    report = bazel(tmp_path, result("TIMEOUT"), test=PASSED)
+    assert of(report) == [("x", 0, "passed", None), ("a/b/c", 0, "timeout", "TIMEOUT")]
+    assert {row.classname for row in report.rows} == {row.target for row in report.rows} == {"//a/b:c"}
+    assert report.warnings == {"bep_overrides_xml"}
+    own = XML.format('<testcase classname="//a/b:c" name="a/b/c" time="1"/>')
+    assert of(bazel(tmp_path, result("FAILED"), test=own)) == [("a/b/c", 0, "failed", None)]
+    report = bazel(tmp_path, result("PASSED"), test=PASSED.replace("/>", "><failure/></testcase>", 1))
+    assert (of(report), set(report.warnings)) == ([("x", 0, "failed", None)], {"bep_xml_disagree"})
+
+
+def test_bazel_runs_shards_and_attempts(tmp_path: Path) -> None:
+    report = bazel(
+        tmp_path, result("PASSED", run=2, shard=1), result("FAILED", run=2, shard=2),
+        result("FLAKY", run=2, shard=2, attempt="2"),
+        result("PASSED", run=1, shard=1, cachedLocally=True), result("PASSED", run=1, shard=2, uri=None),
+        summary("FLAKY", runCount=2),
+        shard_1_of_2_run_1_of_2__test=PASSED, shard_1_of_2_run_2_of_2__test=PASSED, shard_2_of_2_run_2_of_2__test=PASSED,
+        shard_2_of_2_run_2_of_2__test_attempts__attempt_1="<testsuite>",
+    )  # fmt: skip
+    assert of(report) == [
+        ("a/b/c_shard_2/2 [run 2]", 0, "failed", "FAILED"), ("x [run 1]", 0, "passed", None),
+        ("a/b/c_shard_2/2 [run 1]", 0, "passed", None),
+        ("x [run 2]", 0, "passed", None), ("x [run 2]", 1, "passed", None),
+    ]  # fmt: skip
+    assert [row.cached for row in report.rows] == [False, True, False, False, False]
+    assert end(report) == ("salvaged", {"test_xml_missing", "truncated", "no_test_cases"})
+
+
+def test_bazel_equal_cases_of_two_shards(tmp_path: Path) -> None:
+    report = bazel(
+        tmp_path, result("PASSED", shard=1), result("PASSED", shard=2), shard_1_of_2__test=PASSED, shard_2_of_2__test=PASSED
+    )
+    assert of(report) == [("x", 0, "passed", None), ("x#2", 0, "passed", None)]
+
+
+def test_bazel_summary_worse_than_all(tmp_path: Path) -> None:
+    report = bazel(tmp_path, result("PASSED", shard=1), result("PASSED", shard=2), summary("INCOMPLETE", shardCount="3"))
+    assert of(report)[-1] == ("a/b/c", 0, "error", "INCOMPLETE")
+    assert report.warnings == {"test_xml_missing", "bep_overrides_xml"}
+    assert of(bazel(tmp_path, summary("WEIRD"))) == [("a/b/c", 0, "not_run", "WEIRD")]
+    assert of(bazel(tmp_path, result("FAILED"), result("PASSED"))) == [("a/b/c", 0, "passed", None)]
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("file:///home/x/bazel-testlogs/a/b/c/te%73t.xml", True),
+        ("file:///home/testlogs/old/testlogs/a/b/c/test.xml", True),
+        ("file:///home/x/a/b/c/test.xml", False),
+        ("file:///x/testlogs/../../secret.xml", False),
+        ("file:///x/testlogs/%00", False),
+        ("file:///x/testlogs//etc/passwd", False),
+        ("file:///x/testlogs/a", False),
+    ],
+)
+def test_bazel_files_stay_below_testlogs(tmp_path: Path, uri: str, found: bool) -> None:
+    (tmp_path / "secret.xml").write_text(PASSED.replace('"x"', '"secret"'))
+    folder = tmp_path / "group"
+    folder.mkdir()
+    report = bazel(folder, result("PASSED", uri=uri), test=PASSED)
+    assert [row.name for row in report.rows] == ["x" if found else "a/b/c"]
+    link = folder / "testlogs" / "a" / "b" / "c" / "test.xml"
+    link.unlink()
+    link.symlink_to(tmp_path / "secret.xml")
+    assert [row.name for row in parse_group(folder).rows] == ["a/b/c"]
+
+
+def test_bazel_targets_without_results(tmp_path: Path) -> None:
+    def completed(label: str, **payload: Any) -> dict[str, Any]:
+        return {"id": {"targetCompleted": {"label": label}}, **payload}
+
+    configured = [
+        {"id": {"targetConfigured": {"label": f"//:t{number}"}}, "configured": {"targetKind": "cc_test rule"}}
+        for number in range(5)
+    ]
+    report = bazel(
+        tmp_path, *configured, completed("//:t0", completed={}),
+        completed("//:t1", completed={"failureDetail": {"message": "no\x1b"}}),
+        completed("//:t2", completed={}), completed("//:t2", completed={"success": True}), completed("//:t3", aborted={}),
+        {"id": {"targetConfigured": {"label": "//:lib"}}, "configured": {"targetKind": "cc_library rule"}},
+    )  # fmt: skip
+    assert of(report) == [
+        ("t0", 0, "error", "FAILED_TO_BUILD"), ("t1", 0, "error", "no\ufffd"), ("t2", 0, "not_run", None),
+        ("t3", 0, "not_run", "aborted"),
+        ("t4", 0, "not_run", None),
+    ]  # fmt: skip
+    assert report.warnings == {"target_failed_to_build", "target_missing_result", "target_aborted", "invalid_char"}
+
+
+# --- the runner's own lines ---------------------------------------------------------------------------------------
+
+
+def test_what_the_runner_writes(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    events = EventLog(path)
+    events.write("worker_started", worker="w", card="0", host="h", pid=1)
+    common = {"suite": "unit", "round": 1, "started_at": None, "output_tail": None, "card": "0", "host": "h", "worker": "w"}
+    for outcome, message in (("failed", "E\x1b"), ("passed", None)):
+        events.write("attempt", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, message=message, **common)
+    events.write("worker_finished", reason="done")
+    report = parse_bytes(path.read_bytes())
+    assert [(row.classname, row.name, row.file, row.attempt, row.outcome, row.message) for row in report.rows] == [
+        ("t.a.T", "t[1]", "t/a.py", 0, "failed", "E\ufffd"), ("t.a.T", "t[1]", "t/a.py", 1, "passed", None),
+    ]  # fmt: skip
+    assert report.rows[0].properties == (("suite", "unit"), ("round", "1"), ("card", "0"), ("host", "h"), ("worker", "w"))
+    assert end(report) == ("complete", {"invalid_char"})
+    torn = parse_bytes(path.read_bytes()[:-70])
+    assert (torn.status, len(torn.rows)) == ("salvaged", 2)
+    assert "truncated" in torn.warnings
+    warnings: set[str] = set()
+    (table,) = attempt_tables(path, warnings)
+    assert table["test"].to_pylist() == ["t/a.py::T::t[1]"] * 2
+    assert table["message"].to_pylist() == ["E\x1b", None]
+    assert (status_of(warnings), warnings) == ("complete", set())
+
+
+_value = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just("attempt"), st.just([1])
+)
+_event = st.fixed_dictionaries(
+    {"event": st.sampled_from(["attempt", "attempt", "attempt", "started"]), "at": st.just("2031-01-01T00:00:00+00:00")},
+    optional={
+        "suite": st.sampled_from(["a", "b"]), "test": st.text(max_size=5), "round": st.integers(1, 3),
+        "outcome": st.sampled_from(OUTCOMES),
+        "duration_s": st.one_of(st.none(), st.floats(0, 10)), "message": st.one_of(st.none(), st.text(max_size=5)),
+        "extra": _value,
+    },
+)  # fmt: skip
+_odd_event = st.dictionaries(
+    st.sampled_from(["event", "suite", "test", "round", "outcome", "duration_s", "message", "x"]), _value
+)
+_line = st.one_of(
+    _event.map(json.dumps),
+    _event.map(json.dumps),
+    _odd_event.map(json.dumps),
+    st.sampled_from(["", " ", "{", "{}{}", "[]", "\\"]),
+)
+
+
+@given(st.lists(_line, max_size=6), st.sampled_from(["\n", "", '\n{"event":"att']))
+def test_tables_hold_what_rows_hold(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str) -> None:
+    """Arrow's reader gives what reading line by line gives."""
+    path = tmp_path_factory.mktemp("lines") / "events.jsonl"
+    first = json.dumps({"event": "worker_started", "at": "x"})
+    path.write_text("\n".join([first, *texts]) + end)
+    rows = [row for table in attempt_tables(path, set()) for row in table.to_pylist()]
+    report = parse_bytes(path.read_bytes())
+    assert [row["outcome"] for row in rows] == [row.outcome for row in report.rows]
+    assert [row["duration_s"] for row in rows] == [row.duration_s for row in report.rows]
+    warnings: set[str] = set()
+    list(attempt_tables(path, warnings))
+    assert status_of(warnings) == report.status

@@ -1,0 +1,33 @@
+"""Every case of the shared corpus, where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.reports.parse import parse_path
+from accel_ci.reports.report import to_json
+
+from .comparison import differences
+
+CORPUS = Path(os.environ.get("ACCEL_CI_REPORT_CASES", "/work/shared/cases/reports"))
+EXPECTED = sorted([*CORPUS.glob("*.expected.json"), *CORPUS.glob("*/expected.json")])
+
+
+def source(expected: Path) -> Path:
+    """The input that an expectation is for."""
+    if expected.name == "expected.json":
+        return expected.parent
+    name = expected.name.removesuffix(".expected.json")
+    return next(path for path in CORPUS.glob(f"{name}.*") if not path.name.endswith(".expected.json"))
+
+
+@pytest.mark.skipif(not EXPECTED, reason=f"the corpus is not at {CORPUS}")
+@pytest.mark.parametrize("expected", EXPECTED, ids=lambda path: source(path).name)
+def test_case(expected: Path) -> None:
+    document: dict[str, Any] = json.loads(json.dumps(to_json(parse_path(source(expected)))))
+    assert differences(json.loads(expected.read_text("utf-8")), document) == []

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build
+from accel_ci.results.rollups import MESSAGE_CHARS, ROLLUP, Rollup, encode, judge_tests, test_key
+from accel_ci.results.rows import ATTEMPTS, from_attempts
+from accel_ci.results.verdicts import judge
+
+BUILD = Build("r", "v")
+
+
+def stored(path: Path, attempts: list[Attempt]) -> Rollup:
+    table = judge_tests(from_attempts(BUILD, "s", attempts))
+    path.write_bytes(encode(table, "v1", "2026-11-27", "r", "v", "s"))
+    return Rollup(path)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_verdicts_are_those_of_judge(seed: int, attempt: Callable[..., Attempt]) -> None:
+    rng = random.Random(seed)
+    by_test = {
+        f"t{number}": [
+            attempt(f"t{number}", rng.choice(OUTCOMES), round=round, infra=rng.choice([None, None, "bad card"]))
+            for round in range(1, rng.randint(2, 5))
+            for _ in range(rng.randint(1, 2))
+        ]
+        for number in range(300)
+    }
+    every = [one for attempts in by_test.values() for one in attempts]
+    rng.shuffle(every)
+    every.sort(key=lambda one: one.round)  # within a round the order given counts
+    ordered = {test: [one for one in every if one.test == test] for test in by_test}
+    found = {row["test"]: VERDICTS[row["verdict"]] for row in judge_tests(from_attempts(BUILD, "s", every)).to_pylist()}
+    assert found == {test: judge(attempts) for test, attempts in ordered.items()}
+
+
+def test_durations_and_messages_of_several_attempts(attempt: Callable[..., Attempt]) -> None:
+    attempts = [
+        attempt("t", "failed", seconds=1.0, message="first at 1"),
+        attempt("t", "timeout", round=2, seconds=60.0, message="second at 2"),
+        attempt("t", "failed", round=3, seconds=9.0, message="of the card", infra="bad card"),
+        attempt("t", "passed", round=4, seconds=2.0, message="a warning"),
+        attempt("u", "failed", message="x" * 5000),
+    ]
+    rows = {row["test"]: row for row in judge_tests(from_attempts(BUILD, "s", attempts)).to_pylist()}
+    assert (rows["t"]["attempts"], rows["t"]["failures"], rows["t"]["duration_s"]) == (4, 2, 1.5)
+    assert (rows["t"]["message"], rows["t"]["signature"]) == ("second at 2", "second at <n>")
+    assert len(rows["u"]["message"]) == MESSAGE_CHARS
+
+
+def test_every_test_is_found_in_its_bucket(tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
+    names = [f"tests/test_{number % 7}.py::test[{number}]" for number in range(5000)]
+    rollup = stored(tmp_path / "a.arrow", [attempt(name, "passed", seconds=float(n)) for n, name in enumerate(names)])
+    for number in (0, 1, 17, 2500, 4999):
+        row = rollup.find(test_key(names[number]))
+        assert row is not None
+        assert row["duration_s"] == number
+    assert rollup.find(test_key("never seen")) is None
+    table = rollup.table(["key", "test"])
+    assert {test_key(test): test for test in names} == dict(zip(*table.to_pydict().values(), strict=True))
+    assert (rollup.origin.attempts, rollup.origin.counts["passed"], rollup.source) == (5000, 5000, "v1")
+
+
+def test_hostile_names_have_the_same_key_in_python_and_in_duckdb(attempt: Callable[..., Attempt]) -> None:
+    names = ["", "'; DROP TABLE x; --", "a\x00b", "a\x00c", "naïve [ü]", "\u202egnp", "\n", "x" * 10_000, "\U0001f4a9"]
+    table = judge_tests(from_attempts(BUILD, "s", [attempt(name, "passed") for name in names]))
+    assert {row["test"]: row["key"] for row in table.to_pylist()} == {name: test_key(name) for name in names}
+
+
+def test_a_rollup_of_nothing_finds_nothing(tmp_path: Path) -> None:
+    table = judge_tests(ATTEMPTS.empty_table())
+    assert table.schema == ROLLUP
+    (tmp_path / "a.arrow").write_bytes(encode(table, "v1", "2026-11-27", "r", "v", "s"))
+    rollup = Rollup(tmp_path / "a.arrow")
+    assert rollup.find(1) is None
+    assert not any(Counter(rollup.origin.counts).values())

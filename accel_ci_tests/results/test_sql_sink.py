@@ -1,0 +1,167 @@
+"""The sink, on SQLite always and on the real PostgreSQL of `ACCEL_CI_POSTGRES_URL`."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DataError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Attempt, Build
+from accel_ci.results.rollups import test_key
+from accel_ci.results.sql_sink import ATTEMPTS_TABLE, BATCH_ROWS, METADATA, SUITES, count_rows, open_sink, sink
+from accel_ci.results.store import ResultsStore
+
+POSTGRES = os.environ.get("ACCEL_CI_POSTGRES_URL")
+real_postgres = pytest.mark.skipif(POSTGRES is None, reason="no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
+BUILD, DAY = Build("r'; --", "v"), date(2026, 11, 27)
+
+
+def empty_postgres() -> Iterator[str]:
+    """A schema of its own in the real database."""
+    assert POSTGRES is not None
+    schema = f"test_{uuid.uuid4().hex}"
+    admin = create_engine(POSTGRES.replace("postgresql://", "postgresql+psycopg2://", 1))
+    with admin.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+    yield f"{POSTGRES}?options=-csearch_path%3D{schema}"
+    with admin.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+    admin.dispose()
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    yield from empty_postgres()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=real_postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database with nothing in it."""
+    if request.param == "postgres":
+        yield from empty_postgres()
+    else:
+        yield f"sqlite:///{tmp_path}/a.db"
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = open_sink(url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ResultsStore:
+    return ResultsStore(tmp_path / "results")
+
+
+def written(engine: Engine) -> list[tuple[str, int, int, str, str | None]]:
+    columns = (ATTEMPTS_TABLE.c[name] for name in ("test", "round", "attempt", "outcome", "message"))
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(select(*columns).order_by("test", "round", "attempt"))]
+
+
+def test_a_suite_is_there_once_however_often_it_is_written(
+    engine: Engine, url: str, store: ResultsStore, attempt: Callable[..., Attempt]
+) -> None:
+    store.write(
+        BUILD,
+        DAY,
+        [attempt("a", "failed", message="off"), attempt("a", "passed", round=2), attempt("o", "passed", suite="o")],
+    )
+    unit, other = (store.suites(suite=suite)[0] for suite in ("unit", "o"))
+    assert count_rows(engine, unit) is None
+    for _ in range(2):
+        assert [sink(engine, store, stored) for stored in (unit, other)] == [2, 1]
+    rows = [("a", 1, 0, "failed", "off"), ("a", 2, 0, "passed", None)]
+    assert written(engine) == [*rows, ("o", 1, 0, "passed", None)]
+    store.write(BUILD, DAY, [attempt("b", "passed")])
+    sink(engine, store, store.suites(suite="unit")[0])
+    assert [row[0] for row in written(engine)] == ["b", "o"]
+    assert count_rows(open_sink(url), unit) == 1
+    with engine.connect() as connection:
+        row = connection.execute(select(ATTEMPTS_TABLE).where(ATTEMPTS_TABLE.c.test == "b")).one()
+    assert (row.day, row.revision, row.card, row.duration_s) == (DAY, "r'; --", "0", 1.0)
+    assert row.test_key % (1 << 64) == test_key("b")
+    assert row.started_at.replace(tzinfo=None).isoformat() == "2026-11-27T00:01:00"
+
+
+def test_rows_are_written_in_batches(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+    heard: list[int] = []
+    assert sink(engine, store, store.suites()[0], heard.append) == BATCH_ROWS + 3
+    assert heard == [BATCH_ROWS, 3]
+
+
+def test_hostile_texts_are_kept_as_the_database_can(
+    engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]
+) -> None:
+    names = ["'; DROP TABLE accel_ci_attempts; --", "%s %(a)s :b", "a\nb", "\U0001f4a9", "x" * 10_000]
+    store.write(BUILD, DAY, [attempt(name, "failed", message=name, infra=name) for name in [*names, "a\x00b"]])
+    sink(engine, store, store.suites()[0])
+    assert {row[0] for row in written(engine)} == {*names, r"a\u{0}b"}
+
+
+def test_a_failure_leaves_what_was_there(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    store.write(BUILD, DAY, [attempt("a", "passed")])
+    sink(engine, store, store.suites()[0])
+    before = written(engine)
+    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+
+    def refuse(_: int) -> None:
+        raise DataError("INSERT", {}, Exception("disk full"))
+
+    with pytest.raises(AccelCiError, match="the database refused r'; --~v, suite unit: disk full"):
+        sink(engine, store, store.suites()[0], refuse)
+    assert written(engine) == before
+
+
+@real_postgres
+def test_writers_at_the_same_time_leave_the_rows_of_one(
+    postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
+) -> None:
+    stores = [ResultsStore(tmp_path / str(number)) for number in range(4)]
+    for number, store in enumerate(stores):
+        store.write(BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(200)])
+    engine = open_sink(postgres)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda store: sink(engine, store, store.suites()[0]), stores)) == [200] * 4
+    rows = written(engine)
+    engine.dispose()
+    assert len(rows) == 200
+    assert len({test.partition("-")[0] for test, *_ in rows}) == 1
+
+
+def test_the_tables_are_ones_that_mysql_can_hold() -> None:
+    dialect = mysql.dialect()  # type: ignore[no-untyped-call]
+    made = [str(CreateTable(table).compile(dialect=dialect)) for table in METADATA.sorted_tables]
+    made += [str(CreateIndex(index).compile(dialect=dialect)) for index in ATTEMPTS_TABLE.indexes]
+    assert any("started_at DATETIME(6)" in statement and "test MEDIUMTEXT NOT NULL" in statement for statement in made)
+    assert any("id BIGINT NOT NULL AUTO_INCREMENT" in statement for statement in made)
+    keys = [SUITES.primary_key.columns, *(index.columns for index in ATTEMPTS_TABLE.indexes)]
+    assert all(sum(4 * (getattr(column.type, "length", None) or 2) for column in key) <= 3072 for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("no url", "URL cannot be used"),
+        ("nodialect://u:hunter2@h/d", "URL cannot be used"),
+        ("postgresql://u:hunter2@127.0.0.1:9/d", "database cannot be used"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_told_without_its_password(url: str, says: str) -> None:
+    with pytest.raises(AccelCiError, match=says) as raised:
+        open_sink(url)
+    assert "hunter2" not in str(raised.value)
