@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""Runs the command line with the given arguments."""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -82,3 +87,18 @@ def make_project(tmp_path: Path) -> Callable[..., Project]:
         return Project(parse_settings(text), path, tmp_path / ".accel_ci")
 
     return make
+
+
+@pytest.fixture
+def accel_ci(tmp_path: Path) -> Run:
+    """Runs the command line in `tmp_path`."""
+    own = ("ACCEL_CI_CONFIG", "ACCEL_CI_HOME", "DAGSTER_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "accel_ci.cli", *arguments],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    return run

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from accel_ci.config import Project
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def accel_ci(tmp_path: Path) -> Run:
-    """Runs the command line in `tmp_path`."""
-    own = ("ACCEL_CI_CONFIG", "ACCEL_CI_HOME", "DAGSTER_HOME")
-    environment = {name: value for name, value in os.environ.items() if name not in own}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "accel_ci.cli", *arguments],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-
-    return run
+from accel_ci_tests.conftest import Run
 
 
 def test_a_starter_is_written_and_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """How fast the results store is: `python -m benchmarks.results [--json] [--scale small|full]`.
 
-Two questions: how long 2,000 shard reports of 500 cases take from files to stored rows and a balanced ledger; and what one more
-night of a million rows costs after 1, 10 and 100 nights, with what a look-up of one test's 90 days costs then. Each measurement
-is a process of its own, so that its peak memory is its own.
+Three questions: how long 2,000 shard reports of 500 cases, and as many lines of the runner's own, take from files to stored
+rows and a balanced ledger; what one more night of a million rows costs after 1, 10 and 100 nights; and what a look-up of one
+test's 90 days costs then. Each measurement is a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -30,6 +30,8 @@ from rich.table import Table
 
 from accel_ci.model import Build
 from accel_ci.quality.flakiness import measure
+from accel_ci.results.account import account_of
+from accel_ci.results.ingest import ingest
 from accel_ci.results.questions import history
 from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
@@ -38,20 +40,25 @@ FIRST_DAY = date(2026, 8, 1)
 SUITE, VARIANT = "pytorch", "py3.11"
 LOOK_UPS = 20
 SCALES = {"small": (100_000, (1, 10)), "full": (1_000_000, (1, 10, 100))}
-GOALS = {"night_s": 15.0, "night_rss_gb": 2.0, "history_ms": 60.0, "shards_s": 15.0}
+CASES = 500
+WORKERS = 24
+GOALS = {"night_s": 15.0, "night_rss_gb": 2.0, "history_ms": 60.0, "ingest_s": 15.0}
 
 _TESTS = """
-SELECT i, 'test/test_' || (i % 400) || '.py' AS file, 'test_out_warning_op_' || (i // 400) || '_privateuse1_float' || (i % 4) AS name,
-       'test.test_' || (i % 400) || '.TestCommon' || (i % 37) || 'PRIVATEUSE1' AS classname, hash(i) % 100 AS kind
+SELECT i, 'test/test_' || (i % 400) || '.py' AS file, hash(i) % 100 AS kind,
+       'test_out_warning_op_' || (i // 400) || '_privateuse1_float' || (i % 4) AS name,
+       'test.test_' || (i % 400) || '.TestCommon' || (i % 37) || 'PRIVATEUSE1' AS classname
 FROM range($tests) r(i)
 """
 # Of the tests 4 % are shaky: 40 % of their runs fail, and then every third second attempt passes. 26 % are always skipped.
 _NIGHT = """
 SELECT file, classname, name, again AS attempt, to_microseconds(i * 40000 + again) + $began::TIMESTAMPTZ AS started_at,
-       (hash(i, $night) % 2000) / 1000.0 AS duration_s, (i % 24)::VARCHAR AS card, 'host-' || (i % 6) AS host, 'w' || (i % 24) AS worker,
-       CASE WHEN bad AND (again = 0 OR hash(i, $night, 2) % 3 > 0) THEN 'failed' WHEN kind > 73 THEN 'skipped' ELSE 'passed' END AS outcome,
-       CASE WHEN outcome = 'failed' THEN 'AssertionError: max abs diff 0.' || (hash(i, $night, 3) % 1000) || ' > 0.01 in op ' || (i % 97)
-       END AS message
+       (hash(i, $night) % 2000) / 1000.0 AS duration_s,
+       (i % 24)::VARCHAR AS card, 'host-' || (i % 6) AS host, 'w' || (i % 24) AS worker,
+       CASE WHEN bad AND (again = 0 OR hash(i, $night, 2) % 3 > 0) THEN 'failed'
+            WHEN kind > 73 THEN 'skipped' ELSE 'passed' END AS outcome,
+       CASE WHEN outcome = 'failed'
+            THEN 'AssertionError: max abs diff 0.' || (hash(i, $night, 3) % 1000) || ' in op ' || (i % 97) END AS message
 FROM (SELECT *, kind < 4 AND hash(i, $night, 1) % 100 < 40 AS bad FROM tests), range(2) again(again)
 WHERE again = 0 OR bad ORDER BY i, again
 """
@@ -64,24 +71,89 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--scale", choices=tuple(SCALES), default="small", help="full: 100 nights of a million rows, some 4 GB and 10 min"
     )
-    parser.add_argument(
-        "--folder", type=Path, default=Path(os.environ.get("TMPDIR", "/var/tmp")), help="where the history is made"
-    )
+    parser.add_argument("--folder", type=Path, default=Path.cwd() / "build", help="where the history is made and deleted")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.part:
         Console().print_json(json.dumps(_PARTS[options.part[0]](*options.part[1:])))
         return 0
+    options.folder.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="accel-ci-benchmark-", dir=options.folder))
     try:
-        measured = {"machine": _machine(), "scale": options.scale, "nights": _nights(scratch, *SCALES[options.scale])}
+        rows, nights = SCALES[options.scale]
+        measured: dict[str, Any] = {"machine": _machine(), "scale": options.scale}
+        measured["ingests"] = [_ingest(scratch, name, write, rows) for name, write in _WRITERS.items()]
+        measured["nights"] = _nights(scratch, rows, nights)
     finally:
         shutil.rmtree(scratch)
     if options.json:
         Console().print_json(json.dumps(measured))
     else:
         _print(measured)
-    return int(options.scale == "full" and not all(_met(row) for row in measured["nights"]))
+    return int(options.scale == "full" and not all(map(_met, measured["ingests"] + measured["nights"])))
+
+
+def _ingest(scratch: Path, name: str, write: Callable[[Path, int], None], rows: int) -> dict[str, Any]:
+    folder = scratch / name
+    folder.mkdir()
+    write(folder, rows)
+    row = _child("ingest", str(scratch / f"{name}-store"), str(folder))
+    shutil.rmtree(folder)
+    return {"input": name, **row}
+
+
+def _write_shards(folder: Path, rows: int) -> None:
+    """JUnit files of 500 cases: 2 % failed, 28 % skipped."""
+    for shard in range(rows // CASES):
+        lines = ["<testsuites><testsuite name='pytest' timestamp='2026-08-01T00:00:00'>"]
+        for case in range(CASES):
+            draw = (shard * 7919 + case * 104729) % 100
+            bad = f'<failure message="assert {case} == {shard}"/>' if draw < 2 else ""
+            body = bad or ('<skipped type="pytest.skip" message="slow"/>' if draw < 30 else "")
+            head = f'<testcase classname="shard.s{shard:04}.T{case // 50:02}" name="test_{case:03}" time="{draw / 50:.3f}"'
+            lines.append(f"{head}>{body}</testcase>" if body else f"{head}/>")
+        (folder / f"shard-{shard:04}.xml").write_text("\n".join([*lines, "</testsuite></testsuites>"]))
+
+
+def _write_lines(folder: Path, rows: int) -> None:
+    """The event lines of 24 workers: 2 % failed, 28 % skipped."""
+    for worker in range(WORKERS):
+        with (folder / f"w{worker:02}.jsonl").open("w") as file:
+            for row in range(worker, rows, WORKERS):
+                draw = row * 7919 % 100
+                outcome = "failed" if draw < 2 else "skipped" if draw < 30 else "passed"
+                message = f'"assert {row} == 0"' if draw < 2 else "null"
+                file.write(
+                    f'{{"event":"attempt","at":"2026-08-01T00:00:00.5+00:00","suite":"pytorch",'
+                    f'"test":"test/test_{row % 400}.py::TestCommon::test_op_{row}","round":1,"outcome":"{outcome}",'
+                    f'"started_at":"2026-08-01T00:00:00.25+00:00","duration_s":{draw / 50},"message":{message},'
+                    f'"output_tail":null,"card":"{worker}","host":"h","worker":"w{worker}"}}\n'
+                )
+
+
+_WRITERS = {"shard reports": _write_shards, "runner's lines": _write_lines}
+
+
+def _measure_ingest(root: str, folder: str) -> dict[str, Any]:
+    """From files to stored rows, and then the account of all tests."""
+    store, began = ResultsStore(Path(root)), time.perf_counter()
+    report = ingest([Path(folder)], Build("nightly-20260801", VARIANT), SUITE, FIRST_DAY, store)
+    stored = time.perf_counter()
+    assert report.stored is not None  # noqa: S101
+    [rollup] = store.rollups([report.stored])
+    table = rollup.table(["test", "verdict", "duration_s", "message"])
+    account = account_of(table["test"].combine_chunks(), table)
+    ended = time.perf_counter()
+    return {
+        "files": len(report.files),
+        "rows": report.rows,
+        "tests": sum(account.counts.values()),
+        "store_s": round(stored - began, 2),
+        "ledger_s": round(ended - stored, 2),
+        "ingest_s": round(ended - began, 2),
+        "rows_per_s": round(report.rows / (ended - began)),
+        "rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+    }
 
 
 def _nights(scratch: Path, rows: int, nights: Sequence[int]) -> list[dict[str, Any]]:
@@ -96,9 +168,9 @@ def _nights(scratch: Path, rows: int, nights: Sequence[int]) -> list[dict[str, A
         before = count
         measure(store, FIRST_DAY + timedelta(days=count - 1), 30)  # the night before has left its sums behind
         report = scratch / "night.arrow"
-        night = _night(tests, count)
-        with pa.ipc.new_file(str(report), night.schema) as writer:
-            writer.write_table(night)
+        table = _night(tests, count)
+        with pa.ipc.new_file(str(report), table.schema) as writer:
+            writer.write_table(table)
         row = _child("night", str(scratch / "store"), str(report), str(count))
         row |= _child("history", str(scratch / "store"), str(count), str(tests))
         size = sum(file.stat().st_size for file in (scratch / "store").rglob("*") if file.is_file())
@@ -111,7 +183,7 @@ def _night(tests: int, night: int) -> pa.Table:
     began = (FIRST_DAY + timedelta(days=night)).isoformat()
     with duckdb.connect() as connection:
         connection.execute(f"CREATE TABLE tests AS {_TESTS}", {"tests": tests})
-        return connection.sql(_NIGHT, params={"night": night, "began": began}).to_arrow_table()
+        return cast(pa.Table, connection.sql(_NIGHT, params={"night": night, "began": began}).to_arrow_table())
 
 
 def _store_night(store: ResultsStore, night: pa.Table, number: int) -> None:
@@ -158,7 +230,11 @@ def _measure_history(root: str, number: str, tests: str) -> dict[str, Any]:
     }
 
 
-_PARTS = {"night": _measure_night, "history": _measure_history}
+_PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "night": _measure_night,
+    "history": _measure_history,
+    "ingest": _measure_ingest,
+}
 
 
 def _child(*part: str) -> dict[str, Any]:
@@ -188,14 +264,19 @@ def _met(row: dict[str, Any]) -> bool:
 
 
 def _print(measured: dict[str, Any]) -> None:
-    console = Console(width=140)
+    console = Console(width=150)
     console.print(measured["machine"])
-    table = Table(title="one more night, and one test's 90 days, after a history of …")
-    for name in measured["nights"][0]:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in measured["nights"]:
-        table.add_row(*(f"{value:,}" for value in row.values()))
-    console.print(table)
+    titles = {
+        "ingests": "from files to stored rows and a ledger",
+        "nights": "one more night, and one test's 90 days, after …",
+    }
+    for part, title in titles.items():
+        table = Table(title=title)
+        for name in measured[part][0]:
+            table.add_column(name.replace("_", " "), justify="right")
+        for row in measured[part]:
+            table.add_row(*(f"{value:,}" if isinstance(value, (int, float)) else value for value in row.values()))
+        console.print(table)
     console.print("goals: " + ", ".join(f"{name} < {goal:g}" for name, goal in GOALS.items()))
 
 

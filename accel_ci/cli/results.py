@@ -219,16 +219,16 @@ def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
 @with_project
 def export(project: Project, build: str, form: Any, output: Path | None, suite: str | None) -> None:
     """Write the attempts of BUILD as JUnit XML, CSV or Parquet."""
-    from accel_ci.results.export import export as write
+    from accel_ci.results import export as exports
 
     store = _store(project)
     if output is None:
-        write(store, _build(build), click.get_binary_stream("stdout"), form, suite)
+        exports.export(store, _build(build), sys.stdout.buffer, form, suite)
         return
     scratch = output.with_name(f".{output.name}.part")
     try:
         with scratch.open("wb") as target:
-            rows = write(store, _build(build), target, form, suite)
+            rows = exports.export(store, _build(build), target, form, suite)
         scratch.replace(output)
     finally:
         scratch.unlink(missing_ok=True)

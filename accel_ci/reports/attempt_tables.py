@@ -107,7 +107,8 @@ def _row(event: Object, warnings: set[str]) -> dict[str, object]:
         row["outcome"] = "error"
         warnings.add("x_unknown_outcome")
     number = event.get("round")
-    row["round"] = number if isinstance(number, int) and abs(number) < 1 << 31 else 1
+    whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
+    row["round"] = number if whole else 1
     row["duration_s"], warning = duration_of(event.get("duration_s"))
     if warning:
         warnings.add(warning)

@@ -111,7 +111,7 @@ class Characters:
         if encoding in (None, "utf-8"):
             self.leading_space = source.skip_space()
         if encoding is None:
-            encoding = self._declared(source.peek(lambda head: b">" in head or len(head) >= _HEAD))
+            encoding = self._declared(source.peek(lambda head: b">" in head or len(head) >= _HEAD)[:_HEAD])
         decoder = codecs.getincrementaldecoder(encoding)("accel_ci.mark")
         started = False
         for data in source.with_end():

@@ -14,7 +14,9 @@ from .report import ColumnReport, Limits, rejected
 Reader = Callable[[Characters], ColumnReport]
 
 _CHUNK = 1 << 18
-_STOPPED = frozenset({"truncated", "malformed", "trailing_content", "nesting_too_deep", "x_expansion_limit"})
+# Damage that ends the reading before the end of what was decompressed: a fault of gzip lies behind it.
+_STOPPED = frozenset({"malformed", "trailing_content", "nesting_too_deep", "x_too_many_rows", "x_too_many_attributes"})
+_CUT = frozenset({"truncated", "x_expansion_limit"})
 
 
 def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: Limits) -> ColumnReport:
@@ -29,10 +31,10 @@ def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: Limi
     report = reader(characters)
     if report.status in ("rejected", "empty"):
         return report
-    if characters.gzip_fault or (characters.gzip_cut and not report.warnings & _STOPPED):
-        report.warnings.add("gzip_corrupt")
-    if characters.gzip_fault or characters.gzip_cut:
+    if (characters.gzip_fault or characters.gzip_cut) and not report.warnings & _STOPPED:
         report.status = "salvaged"
+        if characters.gzip_fault or not report.warnings & _CUT:
+            report.warnings.add("gzip_corrupt")
     if not len(report.columns):
         report.warnings.add("no_test_cases")
     return report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 Identity = tuple[str, str, str | None]
 """Class name, name, file."""
 
@@ -29,7 +31,8 @@ class Identities:
         self.first[classname, numbered, file] = -1  # taken, but no case was written with it
         return numbered
 
-    def places(self, identity: Identity) -> list[int]:
+    def places(self, identity: Identity) -> Iterator[int]:
         """The places of the cases that came with this identity, the latest first."""
-        first = self.first.get(identity, -1)
-        return [*reversed(self._others.get(identity, ())), *([first] if first >= 0 else [])]
+        yield from reversed(self._others.get(identity, ()))
+        if self.first.get(identity, -1) >= 0:
+            yield self.first[identity]

@@ -27,7 +27,7 @@ class Limits:
 
     Attributes:
         depth: Elements open at once; one more is damage (`nesting_too_deep`).
-        text: Characters of a text or attribute that are read; more is cut (`output_truncated`, names also `x_name_cut`).
+        text: Characters of a text or attribute that are read; more is cut (`output_truncated`).
         rows: Rows of a report; one more is damage (`x_too_many_rows`).
         line: Characters of a JSON line with its long texts cut; a longer one is skipped (`x_line_too_long`).
         expanded: Bytes out of gzip that are always allowed.
@@ -132,12 +132,6 @@ class ColumnReport:
     columns: Columns = field(default_factory=Columns)
     timestamp_ns: int | None = None
     files: dict[str, FileStatus] | None = None
-
-    def finish(self) -> ColumnReport:
-        """Note a report without rows that is none of the kinds that have none."""
-        if not len(self.columns) and self.status in ("complete", "salvaged"):
-            self.warnings.add("no_test_cases")
-        return self
 
     def report(self) -> Report:
         """The same as a dataclass per row."""

@@ -139,7 +139,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             yield from _files_below(path)
         else:
             yield path
@@ -190,11 +190,14 @@ def _end_with_parent() -> None:
 
 def _read(task: Sequence[Path]) -> _Read:
     tables, outcomes = [_SCHEMA.empty_table()], []
+    status: Status
     for path in task:
-        try:
-            table, status, warnings = _read_runner(path) if _is_runners(path) else _read_report(path)
-        except OSError as error:
-            table, status, warnings = _SCHEMA.empty_table(), "rejected", {f"x_unreadable ({error.strerror})"}
+        table, status, warnings = _SCHEMA.empty_table(), "rejected", {"x_not_a_file"}
+        if path.is_file():  # a pipe would be waited for
+            try:
+                table, status, warnings = _read_runner(path) if _is_runners(path) else _read_report(path)
+            except OSError as error:
+                warnings = {f"x_unreadable ({error.strerror})"}
         outcomes.append(FileOutcome(path, status, len(table), tuple(sorted(warnings))))
         tables.append(table)
     return pa.concat_tables(tables).combine_chunks(), outcomes

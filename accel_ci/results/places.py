@@ -64,10 +64,9 @@ class Folder:
         for day in days:
             prefix = f"{folder}/{day}" if folder else day
             with os.scandir(top / day) as files:
-                found += sorted(
-                    (_entry(f"{prefix}/{file.name}", file.stat()) for file in files if not file.name.startswith(".")),
-                    key=lambda entry: entry.name,
-                )
+                for file in sorted(files, key=lambda file: file.name):
+                    with contextlib.suppress(FileNotFoundError):  # another process may remove it meanwhile
+                        found.append(_entry(f"{prefix}/{file.name}", file.stat()))
         return found
 
     def find(self, name: str) -> Entry | None:

@@ -41,7 +41,8 @@ start; `message` and `signature` are the last failure's, the message cut to `MES
 
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
-_SOURCE, _ORIGIN = b"accel_ci.source", b"accel_ci.origin"
+# Another number when the columns or what they mean change: rollups of before are then made anew.
+_SOURCE, _ORIGIN = b"accel_ci.source.1", b"accel_ci.origin"
 
 # Most tests have one attempt, and grouping a million of them costs seconds: only the others are grouped.
 _JUDGE = """
@@ -137,8 +138,7 @@ class Rollup:
     def __init__(self, path: Path) -> None:
         """Raises `OSError` or `pyarrow.ArrowInvalid` when there is no rollup."""
         self._path = path
-        # Mapping a file costs more than the three reads of a look-up.
-        self._reader = _open(pa.OSFile(str(path), "r"), range(len(ROLLUP) - 1))
+        self._reader: pa.RecordBatchFileReader | None = _open_to_find(path)
         metadata = self._reader.schema.metadata or {}
         self.source = metadata.get(_SOURCE, b"").decode()
         self._origin = metadata.get(_ORIGIN, b"{}")
@@ -150,17 +150,28 @@ class Rollup:
 
     def find(self, key: int) -> dict[str, Any] | None:
         """The row of a test, without its key and name; None when it was not in the build."""
-        bits = self._reader.num_record_batches.bit_length() - 1
-        batch = self._reader.get_batch(key >> (64 - bits))
+        reader = self._reader or _open_to_find(self._path)
+        bits = reader.num_record_batches.bit_length() - 1
+        batch = reader.get_batch(key >> (64 - bits))
         keys = batch.column(0)
         place = _first(keys, key)
         found = place < len(keys) and keys[place].as_py() == key
         return dict(batch.slice(place, 1).drop_columns(["key"]).to_pylist()[0]) if found else None
 
+    def closed(self) -> Rollup:
+        """This rollup, with its file closed until it is read: thousands may be held at the same time."""
+        self._reader = None
+        return self
+
     def table(self, columns: Sequence[str]) -> pa.Table:
         """All rows, with these columns, in the order of `ROLLUP`."""
         fields = (place for place, name in enumerate(ROLLUP.names) if name in columns)
         return _open(pa.memory_map(str(self._path)), fields).read_all()
+
+
+def _open_to_find(path: Path) -> pa.RecordBatchFileReader:
+    """All columns but the name. Mapping the file would cost more than the three reads of a look-up."""
+    return _open(pa.OSFile(str(path), "r"), range(len(ROLLUP) - 1))
 
 
 def _open(file: pa.NativeFile, fields: Iterable[int]) -> pa.RecordBatchFileReader:

@@ -69,12 +69,14 @@ FROM (SELECT test, coalesce(classname, '') AS classname, name, file, target,
 def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.Table:
     """The rows of the runner's attempts of one suite; attempts of a test within a round count in the order given."""
     columns: dict[str, Any] = {name: [getattr(row, name) for row in attempts] for name in _OF_ATTEMPT}
-    for name in ("test", "message"):
-        columns[name] = [_text(value) for value in columns[name]]
     columns["attempt"] = _numbers(columns["test"], columns["round"])
     schema = pa.schema([ATTEMPTS.field(name) for name in columns])
-    rows = in_order(pa.Table.from_pydict(columns, schema=schema), "test", "round", "attempt")
-    return _finish(build, suite, rows)
+    try:
+        rows = pa.Table.from_pydict(columns, schema=schema)
+    except UnicodeEncodeError:
+        columns = {name: [_text(value) for value in values] for name, values in columns.items()}
+        rows = pa.Table.from_pydict(columns, schema=schema)
+    return _finish(build, suite, in_order(rows, "test", "round", "attempt"))
 
 
 def from_report(build: Build, suite: str, report: pa.Table, started_at: datetime | None = None) -> pa.Table:
@@ -153,6 +155,6 @@ def _numbers(tests: Sequence[Any], rounds: Sequence[Any]) -> list[int]:
     return numbers
 
 
-def _text(value: str | None) -> str | None:
-    r"""A text that UTF-8 can hold: half surrogates become `\ud800`."""
-    return None if value is None else value.encode("utf-8", "backslashreplace").decode()
+def _text(value: Any) -> Any:
+    r"""A value whose text UTF-8 can hold: half surrogates become `\ud800`."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

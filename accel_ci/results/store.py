@@ -37,8 +37,9 @@ from accel_ci.results.windows import add_up, medians, names
 ROW_GROUP_ROWS = 1 << 16
 _LONGEST_NAME = 240
 _TRIES = 8
+_MOVED_DAYS = timedelta(days=31)
 _ROLLUPS = "rollups"
-_COVERS = b"accel_ci.covers"
+_COVERS = b"accel_ci.covers.1"  # another number when `SUMS` changes
 _LAST = "day=9999-12-31"
 
 
@@ -103,7 +104,7 @@ class ResultsStore:
     def write_rows(self, build: Build, day: date, suite: str, rows: pa.Table) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
 
-        Rows that were stored for another day go: a build is in the store once.
+        Rows that were stored for another day, up to a month away, go: a build is in the store once.
         """
         name = f"{'~'.join(map(_encode, (build.revision, build.variant, suite)))}.parquet"
         if len(name) > _LONGEST_NAME:
@@ -113,7 +114,7 @@ class ResultsStore:
         entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
         stored = StoredSuite(day, build, suite, entry)
         self._roll_up(stored, rows)
-        for other in self.suites(build=build, suite=suite):
+        for other in self.suites(day - _MOVED_DAYS, day + _MOVED_DAYS, build, suite=suite):
             if other.day != day:
                 self.place.delete(other.entry.name)
                 self.place.delete(other.rollup_name)
@@ -170,14 +171,21 @@ class ResultsStore:
         parameters: Sequence[Any] | dict[str, Any] = (),
         suites: Sequence[StoredSuite] | None = None,
     ) -> list[tuple[Any, ...]]:
-        """Rows of a DuckDB question about the view `attempts`, with the columns of `ATTEMPTS` and `day`."""
-        files = [_literal(self.place.fetch(stored.entry)) for stored in (self.suites() if suites is None else suites)]
-        if not files:
+        """Rows of a DuckDB question about the view `attempts`, with the columns of `ATTEMPTS` and `day`.
+
+        Raises `AccelCiError` when a file is gone or damaged.
+        """
+        suites = self.suites() if suites is None else suites
+        if not suites:
             return []
         with duckdb.connect() as connection:
-            attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
-            attempts.create_view("attempts")
-            return connection.execute(question, parameters).fetchall()
+            try:
+                files = [_literal(self.place.fetch(stored.entry)) for stored in suites]
+                attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
+                attempts.create_view("attempts")
+                return connection.execute(question, parameters).fetchall()
+            except (OSError, duckdb.IOException, duckdb.InvalidInputException) as error:
+                raise AccelCiError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
 
     _query = query
 
@@ -190,7 +198,7 @@ class ResultsStore:
         """
         found: dict[tuple[str, str], float] = {}
         for (_, suite), suites in self._by_suite(today, window_days, variant).items():
-            rollups = list(self.rollups(suites))
+            rollups = self._all_rollups(suites)
             table = medians(rollups)
             table = table.filter(kernels.is_valid(table["median_s"]))
             tests = dict(pairs(names(rollups[::-1], table["key"].combine_chunks()), "key", "test"))
@@ -204,7 +212,7 @@ class ResultsStore:
         """
         found: list[TestHistory] = []
         for (variant, suite), suites in self._by_suite(today, window_days).items():
-            rollups = list(self.rollups(suites))
+            rollups = self._all_rollups(suites)
             sums = add_up(None, rollups, ())
             seconds = dict(pairs(medians(rollups), "key", "median_s"))
             tests = dict(pairs(names(rollups[::-1], sums["key"].combine_chunks()), "key", "test"))
@@ -244,20 +252,22 @@ class ResultsStore:
             return before
         added = [stored for stored in suites if kept.get(stored.entry.name) != stored.entry.version]
         expired = [self._unchanged(name, version) for name, version in kept.items() if covers.get(name) != version]
-        if before is None or None in expired or len(added) + len(expired) > len(suites):
+        older = max(covers) < max(kept, default="")  # a question about the past
+        if before is None or older or None in expired or len(added) + len(expired) > len(suites):
             before, added, expired = None, list(suites), []
-        gone = self.rollups([stored for stored in expired if stored is not None])
-        sums = add_up(before, list(self.rollups(added)), list(gone))
-        if max(covers) >= max(kept, default=""):
+        gone = [stored for stored in expired if stored is not None]
+        sums = add_up(before, self._all_rollups(added), self._all_rollups(gone))
+        if not older:
             self._keep_sums(name, sums, covers)
         return sums
 
     def _kept_sums(self, name: str) -> pa.Table | None:
         entry = self.place.find(name)
         try:
-            return None if entry is None else pa.ipc.open_file(pa.memory_map(str(self.place.fetch(entry)))).read_all()
+            sums = None if entry is None else pa.ipc.open_file(pa.memory_map(str(self.place.fetch(entry)))).read_all()
         except (OSError, pa.ArrowException):
             return None
+        return sums if sums is not None and _COVERS in (sums.schema.metadata or {}) else None
 
     def _keep_sums(self, name: str, sums: pa.Table, covers: dict[str, str]) -> None:
         sums = sums.replace_schema_metadata({_COVERS: json.dumps(covers, sort_keys=True)})
@@ -272,6 +282,9 @@ class ResultsStore:
         return _parse(entry) if entry is not None and entry.version == version else None
 
     # --- rollups ----------------------------------------------------------------------------------------------------
+
+    def _all_rollups(self, suites: Sequence[StoredSuite]) -> list[Rollup]:
+        return [rollup.closed() for rollup in self.rollups(suites)]
 
     def _rollup(self, stored: StoredSuite, entry: Entry | None) -> Rollup:
         """The rollup of what is stored now, made anew unless it is at `entry`."""
@@ -309,10 +322,14 @@ def _encode(text: str) -> str:
 def _parse(entry: Entry) -> StoredSuite | None:
     """What a file is by its name; None for files that are not ours."""
     match = re.fullmatch(r"day=(\d{4}-\d\d-\d\d)/([^~/]+)~([^~/]+)~([^~/]+)\.parquet", entry.name)
-    if match is None:
+    try:
+        day = date.fromisoformat(match[1]) if match else None
+    except ValueError:
+        day = None
+    if match is None or day is None:
         return None
-    day, revision, variant, suite = match[1], *map(unquote, match.groups()[1:])
-    return StoredSuite(date.fromisoformat(day), Build(revision, variant), suite, entry)
+    revision, variant, suite = map(unquote, match.groups()[1:])
+    return StoredSuite(day, Build(revision, variant), suite, entry)
 
 
 def _literal(path: Path) -> str:

@@ -7,14 +7,14 @@ Here belong the sums alone: which rollups are in a window is `accel_ci.results.s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import date
 from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
 
 from accel_ci.model import VERDICTS
-from accel_ci.results.columns import in_order, kernels, schema_of
+from accel_ci.results.columns import constant, in_order, kernels, schema_of
 from accel_ci.results.rollups import ROLLUP, Rollup
 
 SUMS = schema_of(
@@ -22,17 +22,18 @@ SUMS = schema_of(
     builds=pa.int32(),
     failed=pa.int32(),
     flaky=pa.int32(),
+    last_day=pa.date32(),
     last_at=pa.timestamp("us", tz="UTC"),
     message=pa.string(),
     test=pa.string(),
 )
 """A row per test that ran: its builds, those that it failed for good, those in which it was flaky, and of those two kinds
-the last one's start and message. `test` is there for tests that failed or were flaky."""
+the last one's day, start and message. `test` is there for tests that failed or were flaky."""
 
 _RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
 _FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
 _STREAM = pa.schema([SUMS.field(name) for name in ("key", "builds", "failed", "flaky")])
-_FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_at", "message")])
+_FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_day", "last_at", "message")])
 
 
 def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[Rollup]) -> pa.Table:
@@ -42,17 +43,16 @@ def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[R
     def stream() -> Iterator[pa.RecordBatch]:
         if before is not None:
             yield from before.select(_STREAM.names).to_batches()
-            failures.append(before.filter(kernels.is_valid(before["last_at"])).select(_FAILURES.names).cast(_FAILURES))
+            failures.append(before.filter(kernels.is_valid(before["last_day"])).select(_FAILURES.names).cast(_FAILURES))
         for rollups, sign in ((added, 1), (expired, -1)):
             for rollup in rollups:
                 rows = rollup.table(["key", "verdict", "started_at", "message"])
                 yield from _signed(rows, sign).to_batches(max_chunksize=1 << 17)
                 if sign > 0:
                     bad = rows.filter(kernels.is_in(rows["verdict"], pa.array([_FAILED, _FLAKY], pa.int8())))
-                    began = kernels.fill_null(
-                        bad["started_at"], pa.scalar(_midnight(rollup), _FAILURES.field("last_at").type)
-                    )
-                    failures.append(pa.Table.from_arrays([bad["key"], began, bad["message"]], schema=_FAILURES))
+                    day = constant(_day(rollup), len(bad), pa.date32())
+                    columns: Any = [bad["key"], day, bad["started_at"], bad["message"]]
+                    failures.append(pa.Table.from_arrays(columns, schema=_FAILURES))
 
     with duckdb.connect() as connection:
         connection.register("stream", pa.RecordBatchReader.from_batches(_STREAM, stream()))
@@ -67,10 +67,13 @@ def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[R
         connection.register("names", _known_names(before, added, bad.combine_chunks()))
         table = connection.sql(
             """
-            WITH last AS (SELECT key, max(last_at) AS last_at,
-                                 arg_max(message, last_at) FILTER (message IS NOT NULL) AS message
-                          FROM failures GROUP BY key)
-            SELECT key, builds, failed, flaky, last_at, message, test
+            WITH placed AS (SELECT *, (last_day, coalesce(last_at, last_day)) AS place FROM failures),
+            last AS (
+                SELECT key, max(last_day) AS last_day, max_by(last_at, place) AS last_at,
+                       max_by(message, place) FILTER (message IS NOT NULL) AS message
+                FROM placed GROUP BY key
+            )
+            SELECT key, builds, failed, flaky, last_day, last_at, message, test
             FROM sums LEFT JOIN (names LEFT JOIN last USING (key)) USING (key)
             """
         ).to_arrow_table()
@@ -104,7 +107,7 @@ def _known_names(before: pa.Table | None, rollups: Sequence[Rollup], keys: pa.Ar
     known = SUMS.empty_table() if before is None else before.filter(kernels.is_in(before["key"], keys))
     known = known.filter(kernels.is_valid(known["test"])).select(["key", "test"]).replace_schema_metadata()
     missing = keys.filter(kernels.invert(kernels.is_in(keys, known["key"].combine_chunks())))
-    newest = sorted(rollups, key=_midnight, reverse=True)
+    newest = sorted(rollups, key=_day, reverse=True)
     return pa.concat_tables([known, names(newest, missing)])
 
 
@@ -120,5 +123,5 @@ def _slim(rollup: Rollup, schema: pa.Schema) -> pa.Table:
     return rollup.table(schema.names).replace_schema_metadata()
 
 
-def _midnight(rollup: Rollup) -> datetime:
-    return datetime.fromisoformat(rollup.origin.day).replace(tzinfo=timezone.utc)
+def _day(rollup: Rollup) -> date:
+    return date.fromisoformat(rollup.origin.day)

@@ -79,6 +79,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @given(anything, st.integers(1, 40))
+@example(b"<?xml v " + b"x" * 1100 + b"encoding='q'>", 7)
 @example(b"{-?><\xf9z\n", 7)
 def test_chunks_make_no_difference(data: bytes, size: int) -> None:
     chunks = (data[start : start + size] for start in range(0, len(data), size))
@@ -149,6 +150,9 @@ def test_gzip_faults() -> None:
     assert parse_bytes(bytes(data)).warnings == {"gzip_corrupt"}
     assert len(parse_bytes(bytes(data)).rows) == 5
     assert parse_bytes(gzip.compress(SMALL) + b"rubbish").warnings == {"gzip_corrupt"}
+    behind = bytearray(gzip.compress(SMALL.replace(b"<skipped/>", b"<skipped>")))
+    behind[-6] ^= 1
+    assert parse_bytes(bytes(behind)).warnings == {"malformed"}
     stored = bytearray(gzip.compress(SMALL, 0))
     stored[10:15] = b"\xff" * 5
     assert parse_bytes(bytes(stored)).status == "empty"

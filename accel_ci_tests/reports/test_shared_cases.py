@@ -12,9 +12,10 @@ import pytest
 from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import to_json
 
-from .comparison import differences
+from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.reports.comparison import differences
 
-CORPUS = Path(os.environ.get("ACCEL_CI_REPORT_CASES", "/work/shared/cases/reports"))
+CORPUS = Path(os.environ.get("ACCEL_CI_REPORT_CASES") or ROOT.parent / "shared" / "cases" / "reports")
 EXPECTED = sorted([*CORPUS.glob("*.expected.json"), *CORPUS.glob("*/expected.json")])
 
 

@@ -144,7 +144,7 @@ def test_writers_at_the_same_time_leave_the_rows_of_one(
 
 
 def test_the_tables_are_ones_that_mysql_can_hold() -> None:
-    dialect = mysql.dialect()  # type: ignore[no-untyped-call]
+    dialect = mysql.dialect()
     made = [str(CreateTable(table).compile(dialect=dialect)) for table in METADATA.sorted_tables]
     made += [str(CreateIndex(index).compile(dialect=dialect)) for index in ATTEMPTS_TABLE.indexes]
     assert any("started_at DATETIME(6)" in statement and "test MEDIUMTEXT NOT NULL" in statement for statement in made)

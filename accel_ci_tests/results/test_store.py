@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build, Outcome
 from accel_ci.quality.flakiness import Flakiness, find_flaky, measure
+from accel_ci.results.questions import history
 from accel_ci.results.store import ResultsStore
 
 TODAY = date(2026, 11, 27)
@@ -92,6 +94,20 @@ def test_a_build_that_is_stored_for_another_day_moves(store: ResultsStore, attem
     assert {path.parent.name for path in files(store)} == {"day=2026-11-27"}
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "of another version"])
+def test_sums_are_made_anew_from_the_rollups(store: ResultsStore, attempt: Callable[..., Attempt], damage: str) -> None:
+    store.write(BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed"), attempt("b", "passed", round=2)])
+    expected = measure(store, TODAY, 30)
+    [kept] = store.root.glob("windows/30/*.arrow")
+    if damage == "missing":
+        kept.unlink()
+    elif damage == "of another version":
+        kept.write_bytes(kept.read_bytes().replace(b"accel_ci.covers.", b"accel_ci.covers_"))
+    else:
+        kept.write_bytes(kept.read_bytes()[:100] if damage == "cut" else b"no sums")
+    assert measure(store, TODAY, 30) == expected
+
+
 @pytest.mark.parametrize("damage", ["missing", "stale", "cut", "garbage"])
 def test_rollups_are_made_anew_from_the_attempts(
     store: ResultsStore, attempt: Callable[..., Attempt], damage: str, tmp_path: Path
@@ -137,6 +153,8 @@ def test_what_is_not_ours_is_left_alone(store: ResultsStore, attempt: Callable[.
     for name in ("notes.txt", "a~b.parquet", ".r~v~s.parquet.17"):
         (folder / name).write_text("?")
     (store.root / "day=soon").mkdir()
+    (store.root / "day=2026-13-01").mkdir()
+    (store.root / "day=2026-13-01" / "r~v~s.parquet").write_text("?")
     store.write(BUILD, TODAY, [attempt("a", "passed")])
     assert [stored.suite for stored in store.suites()] == ["unit"]
     assert (folder / "notes.txt").exists()
@@ -172,6 +190,29 @@ def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt
         found = measure(store, today, 4)
         # The last failure of a day with several builds is that which began last; here all began at the same minutes.
         assert strip(found) == strip(find_flaky(store.histories(today, 4), 4))
+
+
+def test_flakiness_of_the_past_does_not_know_the_future(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    for day in (26, 27):
+        rows = [attempt("t", "failed", message=f"of day {day}"), attempt("t", "passed", round=2)]
+        store.write(Build(f"nightly-{day}", "py3"), date(2026, 11, day), rows)
+    for day, builds in ((27, 2), (26, 1), (27, 2)):
+        [found] = measure(store, date(2026, 11, day), 30).flaky
+        assert (found.builds, found.last_failure) == (builds, f"of day {day}")
+
+
+def test_a_window_of_more_builds_than_a_process_may_open_files(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rows = [attempt("t", "failed"), attempt("t", "passed", round=2)]
+    for number in range(120):
+        store.write(Build(f"pr-{number}", "py3"), TODAY, rows)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
+    try:
+        assert measure(store, TODAY, 30).flaky[0].builds == 120
+        assert [h.builds for h in store.histories(TODAY, 30)] == [120]
+        assert len(history(store, "t", TODAY)) == 120
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def strip(flakiness: Flakiness) -> tuple[int, list[tuple[str, str, int, int]]]:
