@@ -31,9 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print a table or JSON."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--json", action="store_true", help="print JSON")
-    arguments.add_argument(
-        "--cases", type=Path, default=CASES, help="a corpus of reports with expected rows, for the scores"
-    )
+    arguments.add_argument("--cases", type=Path, default=CASES, help="reports with expected rows, for the scores")
     chosen = arguments.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="accel-ci-reports-") as name:
         results = measure(chosen.cases, Path(name))

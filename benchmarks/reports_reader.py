@@ -1,8 +1,8 @@
-"""One reader of JUnit XML in a process of its own, for `benchmarks.reports`: `reports_reader.py READER time|store|rows FILES…`.
+"""One reader of JUnit XML in a process of its own, for `benchmarks.reports`: `reports_reader.py READER QUESTION FILES…`.
 
 Runs in the project's environment for `accel_ci`, in a throw-away one for the peers, so it imports nothing of the project at
-the top. `time` prints seconds, cases and peak memory of one file, `store` the same of the way into the store, `rows` what each
-file's rows are.
+the top. The question `time` gives seconds, cases and peak memory of one file, `store` the same of the way into the store,
+`rows` what each file's rows are.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import pytest
 
 from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import to_json
-
 from accel_ci_tests.conftest import ROOT
 from accel_ci_tests.reports.comparison import differences
 
