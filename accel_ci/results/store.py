@@ -187,8 +187,6 @@ class ResultsStore:
             except (OSError, duckdb.IOException, duckdb.InvalidInputException) as error:
                 raise AccelCiError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
 
-    _query = query
-
     # --- windows of days --------------------------------------------------------------------------------------------
 
     def durations(self, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:

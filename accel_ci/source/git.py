@@ -137,8 +137,11 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
             ["archive", "--format=tar", f"--output={archive}", tree], folder=folder, environment=environment, timeout_s=600
         )
         files = scratch / "files"
-        with tarfile.open(archive) as tar:
-            tar.extractall(files, filter="data")
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(files, filter="data")
+        except tarfile.TarError as error:  # a link that leads out of the sources
+            raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
         try:
             files.rename(destination)
         except OSError:

@@ -38,7 +38,7 @@ def test_faults_of_the_backend_are_told_apart(bench: Bench, faulty_nightly: Buil
 
 
 def test_every_attempt_is_in_the_store_once(bench: Bench, faulty_nightly: Build) -> None:
-    stored = ResultsStore(bench.project.home / "results")._query(
+    stored = ResultsStore(bench.project.home / "results").query(
         "SELECT suite, test, round, count(*) FROM attempts WHERE revision = ? AND suite <> 'smoke' GROUP BY ALL",
         [faulty_nightly.revision],
     )

@@ -101,6 +101,14 @@ def test_credentials_do_not_show() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_link_that_leads_out_of_the_sources_is_refused(repository: Path, tmp_path: Path) -> None:
+    (repository / "backend" / "link").symlink_to("/etc/passwd")
+    state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
+    with pytest.raises(SourceError, match="cannot be checked out: .*link"):
+        checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
+    assert list((tmp_path / "sources").iterdir()) == []
+
+
 def test_a_bare_repository_has_no_working_tree(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", "--bare", str(repository), "bare")
     state = resolve_source("bare", "HEAD", "backend", tmp_path, timeout_s=30)
