@@ -25,7 +25,7 @@ def streamed(stage: Path) -> dict[tuple[str, str], str]:
 
 
 def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
-    bench.configure(suites__smoke__scope={"include": ["*linear*"]})
+    bench.configure(jobs__nightly__suites=["integration", "pytorch"])  # a job may do without smoke
     build = Build("manual-killed", faulty_nightly.variant)
     stage = bench.project.home / "runs" / build.revision / build.variant / "device"
     try:

@@ -104,7 +104,7 @@ def test_credentials_do_not_show() -> None:
 def test_a_link_that_leads_out_of_the_sources_is_refused(repository: Path, tmp_path: Path) -> None:
     (repository / "backend" / "link").symlink_to("/etc/passwd")
     state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
-    with pytest.raises(SourceError, match="cannot be checked out: .*link"):
+    with pytest.raises(SourceError, match=r"cannot be checked out: .*link"):
         checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
     assert list((tmp_path / "sources").iterdir()) == []
 
