@@ -17,7 +17,7 @@ def main(start: str) -> None:
         sys.exit(f"{start} nightly: tests were lost: {verdicts}")
     print(
         f"{start} nightly: {expected} tests accounted for; wall {status['wall_s']:.1f} s, own overhead "
-        f"{status['overhead_s']:.1f} s, makespan {status['makespan_s']:.1f} s"
+        f"{status['overhead_s']:.1f} s, makespan {status['makespan_s']:.1f} s, lower bound {status['lower_bound_s']:.1f} s"
     )
 
 
