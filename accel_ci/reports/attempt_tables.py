@@ -6,11 +6,11 @@ JSON reader; a block that it refuses or reads otherwise than line by line is rea
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,7 +70,7 @@ def _by_arrow(block: bytes) -> pa.Table | None:
     if not block.endswith(b"\n"):
         return None
     try:
-        events = pj.read_json(io.BytesIO(block), parse_options=_OF_ARROW)
+        events = pj.read_json(cast(IO[bytes], pa.BufferReader(block)), parse_options=_OF_ARROW)
         events.validate(full=True)
     except pa.ArrowInvalid:
         return None
