@@ -67,14 +67,15 @@ def status_of(warnings: set[str]) -> Status:
 
 def _by_arrow(block: bytes) -> pa.Table | None:
     """The attempts of a block of whole lines; None if Arrow may not have read what the lines say."""
-    if not block.endswith(b"\n"):
+    lines = block.count(b"\n")
+    if not block.endswith(b"\n") or not block.startswith(b"{") or block.count(b"\n{") != lines - 1:  # a blank line, say
         return None
     try:
         events = pj.read_json(cast(IO[bytes], pa.BufferReader(block)), parse_options=_OF_ARROW)
         events.validate(full=True)
     except pa.ArrowInvalid:
         return None
-    if events.num_rows != block.count(b"\n"):
+    if events.num_rows != lines:
         return None
     table = events.filter(pc.is_in(events["event"], _ATTEMPT)).drop_columns("event")
     seconds = table["duration_s"]

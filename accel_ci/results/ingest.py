@@ -250,7 +250,7 @@ def _moments(texts: Column) -> Column:
         with duckdb.connect() as connection:
             connection.register("lines", pa.table({"text": texts}))
             told = connection.sql("SELECT try_cast(text AS TIMESTAMPTZ) AS moment FROM lines").to_arrow_table()
-        return told.column("moment")
+        return cast(Column, told["moment"])
 
 
 _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message")
