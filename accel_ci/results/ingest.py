@@ -101,12 +101,7 @@ def ingest(
     files = find_reports(paths)
     if step is not None:
         step.total(len(files))
-    reads: list[_Read] = []
-    for read in _read_all(files, processes or os.cpu_count() or 1):
-        reads.append(read)
-        if step is not None:
-            for file in read.files:
-                step.advance(f"{file.path.name}: {file.status}" if file.reason else "")
+    reads = list(_told(_read_all(files, processes or os.cpu_count() or 1), step))
     outcomes = tuple(sorted((file for read in reads for file in read.files), key=lambda file: file.path))
     count = sum(file.rows for file in outcomes)
     if not count:
@@ -156,6 +151,14 @@ def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
     with ThreadPoolExecutor(processes) as threads:  # Arrow reads lines without the interpreter's lock
         yield from threads.map(_read, ([file] for file in lines))
     yield from _read_reports(sorted({*files}.difference(lines)), processes)
+
+
+def _told(reads: Iterable[_Read], step: Step | None) -> Iterator[_Read]:
+    for read in reads:
+        yield read
+        if step is not None:
+            for file in read.files:
+                step.advance(f"{file.path.name}: {file.status}" if file.reason else "")
 
 
 def _read_reports(files: Sequence[Path], processes: int) -> Iterator[_Read]:
@@ -257,9 +260,9 @@ _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duratio
 
 
 def _table(report: ColumnReport) -> pa.Table:
-    """The rows of a file. A row that does not say when it began began with its file."""
+    """The rows of a file, whose lists go. A row that does not say when it began began with its file."""
     rows = len(report.columns)
-    columns: dict[str, Any] = {name: getattr(report.columns, name) for name in _OF_ROW}
+    columns: dict[str, Any] = {name: vars(report.columns).pop(name) for name in _OF_ROW}
     if any(report.columns.properties):  # the runner's lines have them
         said = [dict(properties) for properties in report.columns.properties]
         columns |= {name: [row.get(name) for row in said] for name in ("card", "host", "worker")}
@@ -267,7 +270,7 @@ def _table(report: ColumnReport) -> pa.Table:
         if any(columns["round"]):
             columns["attempt"] = [0] * rows  # those of the report count through all rounds
         columns["started_at"] = [_moment(row.get("started_at")) for row in said]
-    arrays = {name: pa.array(values, REPORT.field(name).type) for name, values in columns.items()}
+    arrays = {name: pa.array(columns.pop(name), REPORT.field(name).type) for name in list(columns)}
     table = conform(pa.table(arrays), REPORT)
     if report.timestamp_ns is None:
         return table
@@ -288,10 +291,15 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
-def _in_order(reads: Sequence[_Read]) -> pa.Table:
-    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path."""
+def _in_order(reads: list[_Read]) -> pa.Table:
+    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path.
+
+    `reads` is emptied: the tables are to go as soon as there is another form of them.
+    """
     timestamps = {file.path: time for read in reads for file, time in zip(read.files, read.timestamps_ns, strict=True)}
     order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
     places = {path: place for place, path in enumerate(order)}
     column = [constant(places[file.path], file.rows, pa.int32()) for read in reads for file in read.files]
-    return pa.concat_tables(read.table for read in reads).append_column(REPORT_ORDER, pa.chunked_array(column))
+    tables = [read.table for read in reads]
+    reads.clear()
+    return pa.concat_tables(tables).append_column(REPORT_ORDER, pa.chunked_array(column))

@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.columns import constant, counted, counts_of, in_order, kernels, repeats, schema_of
+from accel_ci.results.columns import Column, constant, counted, counts_of, in_order, kernels, repeats, schema_of, taken
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -115,7 +115,11 @@ def judge_tests(attempts: pa.Table) -> pa.Table:
     keys = rollup["key"].combine_chunks()
     order: pa.Array[Any] = kernels.array_sort_indices(keys)
     twice = kernels.any(repeats(keys.take(order))).as_py()
-    return in_order(rollup, "key", "test") if twice else rollup.take(order).combine_chunks()
+    if twice:
+        return in_order(rollup, "key", "test")
+    columns: dict[str, Column] = dict(zip(rollup.column_names, rollup.columns, strict=True))
+    del rollup, keys
+    return taken(columns, order)
 
 
 def encode(rollup: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:
