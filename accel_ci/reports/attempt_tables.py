@@ -29,7 +29,7 @@ SCHEMA = pa.schema(_TYPES)
 """The fields of an attempt as the runner writes them; `started_at` is ISO 8601."""
 
 _WITH_EVENT = pa.schema({"event": pa.string(), **_TYPES})
-_BLOCK = 1 << 23
+_BLOCK = 1 << 21
 _OF_ARROW = pj.ParseOptions(explicit_schema=_WITH_EVENT, unexpected_field_behavior="ignore")
 _KNOWN = pa.array(OUTCOMES)
 _ATTEMPT = pa.array(["attempt"])
