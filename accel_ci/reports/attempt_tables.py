@@ -78,10 +78,12 @@ def _by_arrow(block: bytes) -> pa.Table | None:
     if events.num_rows != lines:
         return None
     table = events.filter(pc.is_in(events["event"], _ATTEMPT)).drop_columns("event")
-    seconds = table["duration_s"]
+    seconds, rounds = table["duration_s"], table["round"]
     sound = (
         all(table[name].null_count == 0 for name in ("suite", "test", "round", "outcome"))
         and pc.all(pc.is_in(table["outcome"], _KNOWN)).as_py() is not False
+        and pc.all(pc.and_(pc.greater(rounds, pa.scalar(-1 << 31)), pc.less(rounds, pa.scalar(1 << 31)))).as_py()
+        is not False
         and pc.all(pc.and_(pc.is_finite(seconds), pc.greater_equal(seconds, pa.scalar(0.0)))).as_py() is not False
     )
     return table if sound else None
