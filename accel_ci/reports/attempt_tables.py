@@ -6,11 +6,11 @@ JSON reader; a block that it refuses or reads otherwise than line by line is rea
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(_TYPES)
 """The fields of an attempt as the runner writes them; `started_at` is ISO 8601."""
 
 _WITH_EVENT = pa.schema({"event": pa.string(), **_TYPES})
-_BLOCK = 1 << 23
+_BLOCK = 1 << 21
 _OF_ARROW = pj.ParseOptions(explicit_schema=_WITH_EVENT, unexpected_field_behavior="ignore")
 _KNOWN = pa.array(OUTCOMES)
 _ATTEMPT = pa.array(["attempt"])
@@ -67,20 +67,23 @@ def status_of(warnings: set[str]) -> Status:
 
 def _by_arrow(block: bytes) -> pa.Table | None:
     """The attempts of a block of whole lines; None if Arrow may not have read what the lines say."""
-    if not block.endswith(b"\n"):
+    lines = block.count(b"\n")
+    if not block.endswith(b"\n") or not block.startswith(b"{") or block.count(b"\n{") != lines - 1:  # a blank line, say
         return None
     try:
-        events = pj.read_json(io.BytesIO(block), parse_options=_OF_ARROW)
+        events = pj.read_json(cast(IO[bytes], pa.BufferReader(block)), parse_options=_OF_ARROW)
         events.validate(full=True)
     except pa.ArrowInvalid:
         return None
-    if events.num_rows != block.count(b"\n"):
+    if events.num_rows != lines:
         return None
     table = events.filter(pc.is_in(events["event"], _ATTEMPT)).drop_columns("event")
-    seconds = table["duration_s"]
+    seconds, rounds = table["duration_s"], table["round"]
     sound = (
         all(table[name].null_count == 0 for name in ("suite", "test", "round", "outcome"))
         and pc.all(pc.is_in(table["outcome"], _KNOWN)).as_py() is not False
+        and pc.all(pc.and_(pc.greater(rounds, pa.scalar(-1 << 31)), pc.less(rounds, pa.scalar(1 << 31)))).as_py()
+        is not False
         and pc.all(pc.and_(pc.is_finite(seconds), pc.greater_equal(seconds, pa.scalar(0.0)))).as_py() is not False
     )
     return table if sound else None

@@ -11,13 +11,13 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +28,7 @@ from accel_ci.progress import Step
 from accel_ci.reports.attempt_tables import SCHEMA, attempt_tables, status_of
 from accel_ci.reports.parse import BEP_FILE, read_file
 from accel_ci.reports.report import ColumnReport, Status
-from accel_ci.results.columns import conform, constant, kernels
+from accel_ci.results.columns import Column, conform, constant, kernels
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
 from accel_ci.results.store import ResultsStore, StoredSuite
 
@@ -101,22 +101,14 @@ def ingest(
     files = find_reports(paths)
     if step is not None:
         step.total(len(files))
-    outcomes: list[FileOutcome] = []
-    parts: list[pa.Table] = []
-    for table, read in _read_all(files, processes or os.cpu_count() or 1):
-        parts.append(table)
-        outcomes += read
-        if step is not None:
-            for file in read:
-                step.advance(f"{file.path.name}: {file.status}" if file.reason else "")
-    outcomes.sort(key=lambda file: file.path)
-    report = _in_order(parts)
-    if not len(report):
-        return IngestReport(build, suite, tuple(outcomes), 0, {}, None)
-    del parts
-    stored = store.write_rows(build, day, suite, from_report(build, suite, report, started_at))
+    reads = list(_told(_read_all(files, processes or os.cpu_count() or 1), step))
+    outcomes = tuple(sorted((file for read in reads for file in read.files), key=lambda file: file.path))
+    count = sum(file.rows for file in outcomes)
+    if not count:
+        return IngestReport(build, suite, outcomes, 0, {}, None)
+    stored = store.write_rows(build, day, suite, from_report(build, suite, _in_order(reads), started_at))
     [rollup] = store.rollups([stored])
-    return IngestReport(build, suite, tuple(outcomes), len(report), rollup.origin.counts, stored)
+    return IngestReport(build, suite, outcomes, count, rollup.origin.counts, stored)
 
 
 def find_reports(paths: Iterable[Path]) -> list[Path]:
@@ -145,10 +137,31 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-_Read = tuple[pa.Table, list[FileOutcome]]
+@dataclass(frozen=True)
+class _Read:
+    """Files that were read, with their timestamps, and the rows of all of them, one file after the other."""
+
+    table: pa.Table
+    files: list[FileOutcome]
+    timestamps_ns: list[int | None]
 
 
 def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
+    lines = [file for file in files if _is_runners(file)]
+    with ThreadPoolExecutor(processes) as threads:  # Arrow reads lines without the interpreter's lock
+        yield from threads.map(_read, ([file] for file in lines))
+    yield from _read_reports(sorted({*files}.difference(lines)), processes)
+
+
+def _told(reads: Iterable[_Read], step: Step | None) -> Iterator[_Read]:
+    for read in reads:
+        yield read
+        if step is not None:
+            for file in read.files:
+                step.advance(f"{file.path.name}: {file.status}" if file.reason else "")
+
+
+def _read_reports(files: Sequence[Path], processes: int) -> Iterator[_Read]:
     sizes = [_size(file) for file in files]
     tasks = list(_tasks(files, sizes))
     if processes < 2 or len(tasks) < 2 or sum(sizes) < _ALONE_BYTES:
@@ -189,58 +202,67 @@ def _end_with_parent() -> None:
 
 
 def _read(task: Sequence[Path]) -> _Read:
-    tables, outcomes = [_SCHEMA.empty_table()], []
-    status: Status
+    tables, outcomes, timestamps = [], [], []
     for path in task:
-        table, status, warnings = _SCHEMA.empty_table(), "rejected", {"x_not_a_file"}
+        report = ColumnReport("rejected", {"x_not_a_file"})
+        table = REPORT.empty_table()
         if path.is_file():  # a pipe would be waited for
             try:
-                table, status, warnings = _read_runner(path) if _is_runners(path) else _read_report(path)
+                if _is_runners(path):
+                    table, report = _read_runner(path)
+                else:
+                    report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
+                    table = _table(report)
             except OSError as error:
-                warnings = {f"x_unreadable ({error.strerror})"}
-        outcomes.append(FileOutcome(path, status, len(table), tuple(sorted(warnings))))
+                report = ColumnReport("rejected", {f"x_unreadable ({error.strerror})"})
         tables.append(table)
-    return pa.concat_tables(tables).combine_chunks(), outcomes
-
-
-_SCHEMA = REPORT.append(pa.field("path", pa.string())).append(pa.field("timestamp_ns", pa.int64()))
+        outcomes.append(FileOutcome(path, report.status, len(table), tuple(sorted(report.warnings))))
+        timestamps.append(report.timestamp_ns)
+    return _Read(pa.concat_tables(tables).combine_chunks(), outcomes, timestamps)
 
 
 def _is_runners(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_RUNNERS)) == _RUNNERS
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(len(_RUNNERS)) == _RUNNERS
+    except OSError:
+        pass
+    return False
 
 
 _RUNNERS = b'{"event":'
 
 
-def _read_runner(path: Path) -> tuple[pa.Table, Status, set[str]]:
+def _read_runner(path: Path) -> tuple[pa.Table, ColumnReport]:
     """A worker's event lines, in columns from the start: they are the most, and say the test's id themselves."""
     warnings: set[str] = set()
     lines = pa.concat_tables([SCHEMA.empty_table(), *attempt_tables(path, warnings)])
     if not len(lines):
         warnings.add("no_test_cases")
-    with duckdb.connect() as connection:
-        connection.register("lines", lines.select([name for name in SCHEMA.names if name != "output_tail"]))
-        table = connection.sql(
-            "SELECT * REPLACE (try_cast(started_at AS TIMESTAMPTZ) AS started_at) FROM lines"
-        ).to_arrow_table()
-    table = table.append_column("path", constant(str(path), len(table), pa.string()))
-    return conform(table, _SCHEMA), status_of(warnings), warnings
+    place = lines.schema.get_field_index("started_at")
+    lines = lines.set_column(place, "started_at", _moments(lines["started_at"]))
+    return conform(lines, REPORT), ColumnReport(status_of(warnings), warnings)
 
 
-def _read_report(path: Path) -> tuple[pa.Table, Status, set[str]]:
-    report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
-    return _table(path, report), report.status, report.warnings
+def _moments(texts: Column) -> Column:
+    """The moments that are told, null for what is none."""
+    try:
+        return cast(Column, texts.cast(REPORT.field("started_at").type))
+    except pa.ArrowInvalid:  # one is none, or without a time zone
+        with duckdb.connect() as connection:
+            connection.register("lines", pa.table({"text": texts}))
+            told = connection.sql("SELECT try_cast(text AS TIMESTAMPTZ) AS moment FROM lines").to_arrow_table()
+        return cast(Column, told["moment"])
 
 
 _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message")
 
 
-def _table(path: Path, report: ColumnReport) -> pa.Table:
-    """The rows of a file, with its name and timestamp. A row that does not say when it began began with its file."""
+def _table(report: ColumnReport) -> pa.Table:
+    """The rows of a file, whose lists go. A row that does not say when it began began with its file."""
     rows = len(report.columns)
-    columns: dict[str, Any] = {name: getattr(report.columns, name) for name in _OF_ROW}
+    columns: dict[str, Any] = {name: vars(report.columns).pop(name) for name in _OF_ROW}
     if any(report.columns.properties):  # the runner's lines have them
         said = [dict(properties) for properties in report.columns.properties]
         columns |= {name: [row.get(name) for row in said] for name in ("card", "host", "worker")}
@@ -248,15 +270,13 @@ def _table(path: Path, report: ColumnReport) -> pa.Table:
         if any(columns["round"]):
             columns["attempt"] = [0] * rows  # those of the report count through all rounds
         columns["started_at"] = [_moment(row.get("started_at")) for row in said]
-    columns["path"] = constant(str(path), rows, pa.string())
-    columns["timestamp_ns"] = constant(report.timestamp_ns, rows, pa.int64())
-    arrays = {name: pa.array(values, _SCHEMA.field(name).type) for name, values in columns.items()}
-    table = conform(pa.table(arrays), _SCHEMA)
+    arrays = {name: pa.array(columns.pop(name), REPORT.field(name).type) for name in list(columns)}
+    table = conform(pa.table(arrays), REPORT)
     if report.timestamp_ns is None:
         return table
-    place = _SCHEMA.get_field_index("started_at")
-    began = pa.scalar(report.timestamp_ns // 1000, pa.int64()).cast(_SCHEMA.field(place).type)
-    return table.set_column(place, _SCHEMA.field(place), kernels.fill_null(table["started_at"], began))
+    place = REPORT.get_field_index("started_at")
+    began = pa.scalar(report.timestamp_ns // 1000, pa.int64()).cast(REPORT.field(place).type)
+    return table.set_column(place, REPORT.field(place), kernels.fill_null(table["started_at"], began))
 
 
 def _round(text: str | None) -> int | None:
@@ -271,12 +291,15 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
-def _in_order(parts: Sequence[pa.Table]) -> pa.Table:
-    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path."""
-    report = pa.concat_tables([_SCHEMA.empty_table(), *parts])
-    keys = report.select(["path", "timestamp_ns"]).group_by(["path", "timestamp_ns"]).aggregate([]).to_pylist()
-    keys.sort(key=lambda row: (row["timestamp_ns"] is None, row["timestamp_ns"] or 0, os.fsencode(row["path"])))
-    places = {row["path"]: place for place, row in enumerate(keys)}
-    encoded = report["path"].combine_chunks().dictionary_encode()
-    order = pa.array([places[path] for path in encoded.dictionary.to_pylist()], pa.int32()).take(encoded.indices)
-    return report.drop_columns(["path", "timestamp_ns"]).append_column(REPORT_ORDER, order)
+def _in_order(reads: list[_Read]) -> pa.Table:
+    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path.
+
+    `reads` is emptied: the tables are to go as soon as there is another form of them.
+    """
+    timestamps = {file.path: time for read in reads for file, time in zip(read.files, read.timestamps_ns, strict=True)}
+    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
+    places = {path: place for place, path in enumerate(order)}
+    column = [constant(places[file.path], file.rows, pa.int32()) for read in reads for file in read.files]
+    tables = [read.table for read in reads]
+    reads.clear()
+    return pa.concat_tables(tables).append_column(REPORT_ORDER, pa.chunked_array(column))

@@ -22,7 +22,7 @@ import duckdb
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.columns import constant, counted, counts_of, in_order, kernels, repeats, schema_of
+from accel_ci.results.columns import Column, constant, counted, counts_of, kernels, repeats, schema_of, taken
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -52,14 +52,15 @@ WITH judged AS (
     FROM attempts
 ),
 several AS (
-    SELECT test, count(*) AS attempts, count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
+    SELECT test, min(place) AS place, count(*) AS attempts,
+           count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
            count(infra) AS infra, arg_max(outcome, place) FILTER (own) AS last, median(seconds) AS duration_s,
            min(started_at) AS started_at, arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
     FROM judged WHERE NOT alone GROUP BY test
 ),
 tests AS (
-    SELECT test, 1 AS attempts, (own AND bad)::INT AS failures, (own AND NOT bad)::INT AS good,
+    SELECT test, place, 1 AS attempts, (own AND bad)::INT AS failures, (own AND NOT bad)::INT AS good,
            (infra IS NOT NULL)::INT AS infra, outcome AS last, seconds AS duration_s, started_at,
            CASE WHEN own AND bad THEN message END AS message, CASE WHEN own AND bad THEN signature END AS signature
     FROM judged WHERE alone
@@ -69,7 +70,7 @@ SELECT ('0x' || left(md5(test), 16))::UBIGINT AS key,
        (list_position($verdicts, CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
             WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END) - 1)::TINYINT AS verdict,
        attempts::INT AS attempts, failures::INT AS failures, duration_s, started_at, left(message, $chars) AS message,
-       signature, test
+       signature, place
 FROM tests
 """
 
@@ -111,7 +112,14 @@ def judge_tests(attempts: pa.Table) -> pa.Table:
     with duckdb.connect() as connection:
         connection.register("attempts", slim)
         rollup = connection.sql(_JUDGE, params=bound).to_arrow_table()
-    return in_order(rollup.cast(ROLLUP), "key", "test")
+    keys = rollup["key"].combine_chunks()
+    order: pa.Array[Any] = kernels.array_sort_indices(keys)
+    if kernels.any(repeats(keys.take(order))).as_py():
+        order = kernels.sort_indices(rollup, [("key", "ascending"), ("place", "ascending")])
+    columns: dict[str, Column] = dict(zip(rollup.column_names, rollup.columns, strict=True))
+    del rollup, keys
+    table = taken(columns, order)
+    return table.append_column("test", tests.take(table["place"].combine_chunks())).select(ROLLUP.names).cast(ROLLUP)
 
 
 def encode(rollup: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:

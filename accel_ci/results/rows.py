@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
-from accel_ci.results.columns import Column, conform, constant, in_order, kernels, repeats, schema_of
+from accel_ci.results.columns import Column, conform, constant, in_order, kernels, repeats, schema_of, taken
 from accel_ci.results.signature import signatures
 
 ATTEMPTS = schema_of(
@@ -104,7 +104,10 @@ def from_report(build: Build, suite: str, report: pa.Table, started_at: datetime
     if started_at is not None:
         default = pa.scalar(started_at, REPORT.field("started_at").type)
         columns["started_at"] = kernels.fill_null(columns["started_at"], default)
-    rows = in_order(pa.table(columns), "test", "round", REPORT_ORDER, "attempt")
+    keys = pa.table({name: columns[name] for name in ("test", "round", REPORT_ORDER, "attempt")})
+    by = kernels.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    del report, tests, keys
+    rows = taken(columns, by)
     place = rows.schema.get_field_index("attempt")
     return _finish(build, suite, rows.set_column(place, "attempt", _numbered_on(rows)))
 

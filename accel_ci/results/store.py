@@ -16,6 +16,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -109,11 +110,13 @@ class ResultsStore:
         name = f"{'~'.join(map(_encode, (build.revision, build.variant, suite)))}.parquet"
         if len(name) > _LONGEST_NAME:
             raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
-        sink = pa.BufferOutputStream()
-        pq.write_table(conform(rows, ATTEMPTS), sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-        entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
-        stored = StoredSuite(day, build, suite, entry)
-        self._roll_up(stored, rows)
+        with ThreadPoolExecutor(1) as thread:
+            tests = thread.submit(judge_tests, rows)
+            sink = pa.BufferOutputStream()
+            pq.write_table(conform(rows, ATTEMPTS), sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+            entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
+            stored = StoredSuite(day, build, suite, entry)
+            self._roll_up(stored, tests.result())
         for other in self.suites(day - _MOVED_DAYS, day + _MOVED_DAYS, build, suite=suite):
             if other.day != day:
                 self.place.delete(other.entry.name)
@@ -295,14 +298,12 @@ class ResultsStore:
             if now is not None and now.version != stored.entry.version:  # written meanwhile: the rows may be either's
                 stored = replace(stored, entry=now)
             else:
-                entry = self._roll_up(stored, rows)
+                entry = self._roll_up(stored, judge_tests(rows))
         raise AccelCiError(f"{stored.entry.name} in the results store changed whenever it was read; ask again later")
 
-    def _roll_up(self, stored: StoredSuite, rows: pa.Table) -> Entry:
+    def _roll_up(self, stored: StoredSuite, tests: pa.Table) -> Entry:
         build = stored.build
-        content = encode(
-            judge_tests(rows), stored.entry.version, stored.day.isoformat(), build.revision, build.variant, stored.suite
-        )
+        content = encode(tests, stored.entry.version, stored.day.isoformat(), build.revision, build.variant, stored.suite)
         return self.place.put(stored.rollup_name, content)
 
     def _open(self, entry: Entry) -> Rollup | None:

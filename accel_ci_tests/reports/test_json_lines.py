@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accel_ci.model import OUTCOMES
@@ -305,6 +305,7 @@ _line = st.one_of(
 )
 
 
+@example(texts=["", "{}{}"], end="\n")
 @given(st.lists(_line, max_size=6), st.sampled_from(["\n", "", '\n{"event":"att']))
 def test_tables_hold_what_rows_hold(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str) -> None:
     """Arrow's reader gives what reading line by line gives."""

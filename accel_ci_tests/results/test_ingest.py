@@ -105,6 +105,14 @@ def test_the_runners_own_lines_keep_what_they_say(store: ResultsStore, tmp_path:
     assert rows(store) == [(test, 1, 0, "failed"), (test, 1, 1, "passed"), (test, 2, 0, "passed")]
 
 
+@pytest.mark.parametrize("number", [1 << 31, -1 << 63])
+def test_a_round_that_no_column_can_hold_is_the_first(store: ResultsStore, tmp_path: Path, number: int) -> None:
+    line = {"event": "attempt", "at": "", "suite": "unit", "test": "t", "round": number, "outcome": "passed"}
+    (tmp_path / "events.jsonl").write_text(json.dumps(line, separators=(",", ":")) + "\n")
+    assert run(store, tmp_path / "events.jsonl").rows == 1
+    assert rows(store) == [("t", 1, 0, "passed")]
+
+
 def test_a_bazel_group_is_its_events_with_their_test_logs(store: ResultsStore, tmp_path: Path) -> None:
     group = tmp_path / "build" / "bep"
     logs = group / "testlogs" / "a" / "b"
