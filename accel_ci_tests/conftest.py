@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """Runs the command line with the given arguments."""
+
+Write = Callable[[str, str], Path]
+"""Writes a file of a throw-away suite: its name below the root, and its text."""
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -102,3 +106,24 @@ def accel_ci(tmp_path: Path) -> Run:
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder of a throw-away suite."""
+    path = tmp_path / "sources"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def write(root: Path) -> Write:
+    """Writes a file of the suite."""
+
+    def _write(name: str, text: str) -> Path:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), "utf-8")
+        return path
+
+    return _write

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,24 +13,9 @@ from accel_ci.model import Attempt, Batch, Launch, Limits
 from accel_ci.pool.driver import PoolRun, run_rounds
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.local import LocalPool
+from accel_ci_tests.conftest import Write as Write
 
-Write = Callable[[str, str], None]
 Run = Callable[..., PoolRun]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "sources"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def write(root: Path) -> Write:
-    def _write(name: str, text: str) -> None:
-        (root / name).write_text(textwrap.dedent(text), "utf-8")
-
-    return _write
 
 
 def batch(name: str, *tests: str, suite: str = "suite", avoid: tuple[str, ...] = ()) -> Batch:

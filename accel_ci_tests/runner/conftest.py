@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,36 +13,16 @@ import pytest
 
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.package import build_runner
+from accel_ci_tests.conftest import Write as Write
 
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
 
-Write = Callable[[str, str], Path]
 Work = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_runner(tmp_path_factory.mktemp("runner") / "runner.pyz")
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / "sources"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-def write(root: Path) -> Write:
-    """Write a file of the suite."""
-
-    def _write(name: str, text: str) -> Path:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text), "utf-8")
-        return path
-
-    return _write
 
 
 @pytest.fixture
