@@ -25,6 +25,8 @@ from accel_ci.pool.tally import Tally, TestKey
 
 _POLL_S = 0.1
 _MARGIN_S = 60.0
+_LOOK_AGAIN_S = 10.0
+"""How often open tests are looked for that nobody has: the last claim of a worker may become known after its end."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,15 @@ def run_rounds(
     max_rounds: int = 2,
     *,
     urgent: int = 0,
+    open_round: Callable[[Path], RoundRecord] = RoundRecord,
 ) -> PoolRun:
     """Run all batches, then run again what failed or did not run, on other cards where there are any.
 
-    The first `urgent` batches are taken first wherever a worker is. `on_attempt` is called once for every attempt as it
-    comes in, before anything is known of `infra`; on a folder where an equal plan was begun, first for those that are
-    there already. A folder with another plan is replaced. Raises `PoolError` when no worker can run at all, when
-    another driver is at work in the folder, and when ids of batches are not fit for file names.
+    The first `urgent` batches are taken first wherever a worker is. `open_round` gives the record of a round's folder.
+    `on_attempt` is called once for every attempt as it comes in, before anything is known of `infra`; on a folder where an
+    equal plan was begun, first for those that are there already. A folder with another plan is replaced. Raises
+    `PoolError` when no worker can run at all, when another driver is at work in the folder, and when ids of batches are
+    not fit for file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -71,7 +75,7 @@ def run_rounds(
             todo = list(batches) if number == 1 else retries(batches, tally.attempts, tally.healthy(), number)
             if not todo or not tally.healthy():
                 break
-            record = RoundRecord(run_dir / f"round-{number}")
+            record = open_round(run_dir / f"round-{number}")
             if record.prepare(number, todo, launch, limits, urgent if number == 1 else len(todo)):
                 _remove_rounds_after(run_dir, number)
             reports.append(_run_round(pool, record, number, todo, launch, limits, tally))
@@ -121,10 +125,7 @@ def _run_round(
     cards = tally.healthy()
     record.await_old_workers()
     old = record.workers()
-    for worker in old:
-        events = record.events(worker)
-        card = next((event["card"] for event in events if event["event"] == "worker_started"), None)
-        tally.take(number, worker, card, events)
+    _read_others(record, number, tally, ())
     makespan_s = record.finished()
     if makespan_s is None:
         makespan_s = tally.span_s(number)
@@ -139,6 +140,7 @@ def _run_round(
             finally:
                 crew.close()
             _read(crew, record, number, tally)
+            _read_others(record, number, tally, [worker.name for worker in crew.workers()])
             makespan_s += max(0.0, tally.last_attempt - began)
         if not tally.attempts and tally.healthy():
             said = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "it printed nothing"
@@ -152,12 +154,13 @@ def _attend(crew: Crew, record: RoundRecord, number: int, expected: set[TestKey]
     tally.last_event = time.monotonic()
     silence_s = limits.startup_s + limits.test_timeout_s + limits.silence_s + limits.probe_timeout_s + _MARGIN_S
     seen: dict[str, str] | None = None
+    looked = 0.0
     replaced: set[str] = set()
     while True:
         living = _read(crew, record, number, tally)
         if not expected - tally.done(number):
             break
-        if living != seen:
+        if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
             lost = _lost_cards(crew.workers(), tally.healthy(), living.values(), replaced)
             if lost:
                 for card, worker in lost.items():
@@ -167,7 +170,7 @@ def _attend(crew: Crew, record: RoundRecord, number: int, expected: set[TestKey]
             if not living:
                 break
             _hand_on(record, expected - tally.done(number), living)
-            seen = living
+            seen, looked = living, time.monotonic()
         elif time.monotonic() - tally.last_event > silence_s:
             for name in living:
                 crew.stop(name)
@@ -199,6 +202,15 @@ def _read(crew: Crew, record: RoundRecord, number: int, tally: Tally) -> dict[st
     for worker in workers:
         tally.take(number, worker.name, worker.card, record.events(worker.name))
     return {worker.name: worker.card for worker in workers if worker.ended is None}
+
+
+def _read_others(record: RoundRecord, number: int, tally: Tally, known: Collection[str]) -> None:
+    """Take in what workers of earlier drivers have written, be it that the last of it came late."""
+    for worker in record.workers():
+        if worker not in known:
+            events = record.events(worker)
+            card = next((event["card"] for event in events if event["event"] == "worker_started"), None)
+            tally.take(number, worker, card, events)
 
 
 def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:

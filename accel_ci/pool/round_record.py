@@ -19,20 +19,19 @@ from typing import Any
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Launch, Limits
+from accel_ci.pool.courier import DRIVER, REPORT, Courier
 from accel_ci.runner import round_folder
-from accel_ci.runner.claims import FolderClaims
+from accel_ci.runner.claims import Claims, FolderClaims
 
-_DRIVER = "driver"
-_REPORT = "report.json"
 _OLD_WORKERS_LIMIT_S = 60.0
 
 
 class RoundRecord:
     """The folder of one round."""
 
-    def __init__(self, path: Path) -> None:
-        """The round's folder, which need not exist yet."""
-        self.path = path
+    def __init__(self, path: Path, courier: Courier | None = None) -> None:
+        """The round's folder, which need not exist yet; where workers do not see it, a courier keeps a bucket alike."""
+        self.path, self._courier = path, courier
         self._offsets: dict[str, int] = {}
 
     # --- the plan -----------------------------------------------------------------------------------------------
@@ -59,6 +58,8 @@ class RoundRecord:
         if fresh:
             _write(target, content)
         (self.path / round_folder.ROUND_OVER).unlink(missing_ok=True)
+        if self._courier is not None:
+            self._courier.open()
         return fresh
 
     def batches(self) -> list[Batch]:
@@ -82,14 +83,17 @@ class RoundRecord:
         return sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
     def await_old_workers(self) -> None:
-        """Wait until the workers of an earlier driver have ended. Raises `PoolError` after a minute."""
+        """Wait until the workers of an earlier driver on this machine have ended. Raises `PoolError` after a minute."""
         deadline = time.monotonic() + _OLD_WORKERS_LIMIT_S
-        for worker in self.workers():
-            alive = self.path / round_folder.WORKERS / worker / round_folder.ALIVE
-            while alive.exists() and not _is_free(alive):
+        waited = False
+        for alive in self.path.glob(f"*/*/{round_folder.ALIVE}"):
+            while not _is_free(alive):
                 if time.monotonic() > deadline:
                     raise PoolError(f"a worker of an earlier run still holds {alive}; end it, or use another folder")
+                waited = True
                 time.sleep(0.05)
+        if waited and self._courier is not None:
+            self._courier.catch_up()
 
     def events(self, worker: str) -> list[dict[str, Any]]:
         """The events that a worker has written since the last call; a line that is not complete is left."""
@@ -112,8 +116,10 @@ class RoundRecord:
     # --- claims -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _claims(self) -> FolderClaims:
-        return FolderClaims(self.path / round_folder.CLAIMS, _DRIVER)
+    def _claims(self) -> Claims:
+        if self._courier is not None:
+            return self._courier.claims()
+        return FolderClaims(self.path / round_folder.CLAIMS, DRIVER)
 
     def claimed(self) -> dict[str, str]:
         """Who has which batch: batch id to worker."""
@@ -143,11 +149,13 @@ class RoundRecord:
 
     def finish(self, makespan_s: float) -> None:
         """Note that the round is done, for a driver that starts again."""
-        _write(self.path / _REPORT, json.dumps({"makespan_s": makespan_s}))
+        _write(self.path / REPORT, json.dumps({"makespan_s": makespan_s}))
+        if self._courier is not None:
+            self._courier.finish()
 
     def finished(self) -> float | None:
         """The makespan in seconds when the round is done, else None."""
-        path = self.path / _REPORT
+        path = self.path / REPORT
         return float(json.loads(path.read_text("utf-8"))["makespan_s"]) if path.exists() else None
 
 

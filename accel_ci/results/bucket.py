@@ -1,7 +1,7 @@
 """A bucket of any S3 that holds `If-None-Match` and `If-Match` on `PUT`, as a place for the store's files.
 
 Objects are written by one conditional `PUT`, so that a writer replaces what it has seen or tries again, and read through a
-local cache by ETag. boto3 is imported when a bucket is opened: most users have a folder.
+local cache by ETag.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
 from accel_ci.results.places import Entry
+from accel_ci.s3 import s3_client, s3_session
 
 TRIES = 8
 """How often a `PUT` is tried when others write the same object at the same time."""
@@ -133,25 +134,7 @@ def open_bucket(
     region: str | None = None,
 ) -> Bucket:
     """A bucket; what is not given comes from boto3's own chain (environment, profile, instance role)."""
-    import boto3  # type: ignore[import-untyped]
-    from botocore.config import Config  # type: ignore[import-untyped]
-
-    settings = Config(
-        connect_timeout=5,
-        read_timeout=60,
-        retries={"mode": "standard", "max_attempts": 5},
-        s3={"addressing_style": "path" if endpoint else "auto"},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    client = boto3.session.Session().client(
-        "s3",
-        endpoint_url=endpoint,
-        aws_access_key_id=access_key,
-        aws_secret_access_key=secret_key,
-        region_name=region or ("us-east-1" if endpoint else None),
-        config=settings,
-    )
+    client = s3_client(s3_session(access_key, secret_key, region), endpoint)
     return Bucket(client, bucket, prefix, cache)
 
 

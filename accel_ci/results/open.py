@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 from accel_ci.config import Project
 from accel_ci.results.bucket import open_bucket
 from accel_ci.results.store import ResultsStore
+from accel_ci.s3 import environment_keys
 
 
 def open_results(project: Project) -> ResultsStore:
@@ -20,8 +19,7 @@ def open_results(project: Project) -> ResultsStore:
             settings.prefix,
             project.home / "cache" / "results",
             settings.endpoint,
-            os.environ.get("ACCEL_CI_S3_ACCESS_KEY"),
-            os.environ.get("ACCEL_CI_S3_SECRET_KEY"),
+            *environment_keys(),
             settings.region,
         )
     )

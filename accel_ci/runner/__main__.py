@@ -6,8 +6,12 @@ Each command is imported when it is asked for, so that a worker starts fast and 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+
+ROUND_URL = "ACCEL_CI_ROUND_URL"
+"""The variable that holds a signed URL where it is not to be seen among the arguments."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -21,10 +25,17 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument("paths", nargs="+", metavar="PATH", help="files and folders, relative to the root")
 
     work = commands.add_parser("work", help="claim batches and run them on one card")
-    work.add_argument("--run-dir", required=True, help="the folder of the round: plan.json, claims/, workers/")
-    work.add_argument("--worker", required=True, help="a name that no other worker of the round has had")
-    work.add_argument("--card", required=True)
-    work.add_argument("--rank", type=int, default=0, help="the worker's place among those that start together")
+    where = work.add_mutually_exclusive_group(required=True)
+    where.add_argument("--run-dir", help="the folder of the round: plan.json, claims/, workers/")
+    where.add_argument(
+        "--round-url", metavar="URL", help=f"a signed URL of the round's invitation; '-': taken from ${ROUND_URL}"
+    )
+    work.add_argument("--worker", help="with --run-dir: a name that no other worker of the round has had")
+    work.add_argument("--card", help="with --run-dir: the card's name")
+    work.add_argument("--rank", type=int, default=0, help="with --run-dir: the place among those that start together")
+    work.add_argument("--identity", help="with --round-url: what this process is called elsewhere; by default its host")
+    work.add_argument("--scratch", help="with --round-url: a folder for the worker alone; by default a new one")
+    work.add_argument("--card-environment", metavar="NAME", help="with --round-url: a variable to put the card's name in")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
 
     child = commands.add_parser("child")
@@ -36,14 +47,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     if arguments.command == "collect":
         from .collect import collect
 
         return collect(arguments.root, arguments.output, arguments.pytest_args, arguments.paths)
     if arguments.command == "work":
-        from .worker import work
+        from .worker import work, work_by_invitation
 
+        if arguments.round_url is not None:
+            given = os.environ.pop(ROUND_URL, "")
+            url = given if arguments.round_url == "-" else arguments.round_url
+            if not url.startswith(("http://", "https://")):
+                parser.error(f"--round-url is no URL; with '-' it is taken from ${ROUND_URL}")
+            identity = arguments.identity or os.uname().nodename
+            return work_by_invitation(url, identity, arguments.scratch, arguments.card_environment, arguments.end_with)
+        if arguments.worker is None or arguments.card is None:
+            parser.error("--run-dir needs --worker and --card")
         return work(arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with)
     from .child import run
 

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _LEFTOVERS_LIMIT_S = 10.0
 
@@ -36,6 +37,11 @@ def end_with_parent(parent: int, by: signal.Signals) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of descendants whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hide_memory() -> None:
+    """Keep other processes of this user from this one's memory and first environment, which hold signed URLs."""
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def signal_group(group: int, by: signal.Signals) -> bool:

@@ -23,6 +23,7 @@ HANDED_ON = "handed_on"
 ROUND_OVER = "round_over"
 WORKERS = "workers"
 EVENTS = "events.jsonl"
+EVENT_CHUNKS = "events"
 LOG = "log"
 ALIVE = "alive"
 CHILD = "child"
@@ -69,7 +70,8 @@ class RoundPlan:
         return tuple(dict.fromkeys(batch.file for batch in self.batches))
 
 
-def _batch(record: dict[str, Any]) -> PlannedBatch:
+def batch_of(record: dict[str, Any]) -> PlannedBatch:
+    """The batch that a record of a plan describes."""
     return PlannedBatch(
         id=record["id"],
         suite=record["suite"],
@@ -83,14 +85,18 @@ def _batch(record: dict[str, Any]) -> PlannedBatch:
 
 def read_plan(folder: Path) -> RoundPlan:
     """Read the round's plan; raises `OSError` or `ValueError` when there is none that can be read."""
-    record = json.loads((folder / PLAN).read_text("utf-8"))
+    return plan_of(json.loads((folder / PLAN).read_text("utf-8")))
+
+
+def plan_of(record: dict[str, Any]) -> RoundPlan:
+    """The plan that a document describes; raises `ValueError`, `KeyError` or `TypeError` when it describes none."""
     return RoundPlan(
         round=record["round"],
         root=record["root"],
         pytest_args=tuple(record["pytest_args"]),
         probe=tuple(record["probe"]),
         limits=PlannedLimits(**record["limits"]),
-        batches=tuple(map(_batch, record["batches"])),
+        batches=tuple(map(batch_of, record["batches"])),
     )
 
 
@@ -106,7 +112,7 @@ class HandedOn:
         """The batches that came since the last call."""
         names = sorted({path.name for path in self._folder.glob("*.json")} - self._seen)
         self._seen.update(names)
-        return [_batch(record) for name in names for record in json.loads((self._folder / name).read_text("utf-8"))]
+        return [batch_of(record) for name in names for record in json.loads((self._folder / name).read_text("utf-8"))]
 
 
 def is_over(folder: Path) -> bool:

@@ -7,9 +7,10 @@ finds unhealthy stops the worker at once; what it had claimed stays open for the
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from typing import Any
 
 from . import round_folder
 from .choice import choose
-from .claims import Claims, FolderClaims
-from .ending import adopt_orphans, end_with_parent
-from .events import EventLog, now
+from .ending import adopt_orphans, end_with_parent, hide_memory
+from .events import now
 from .messages import bounded
 from .probe import Health, Probe
 from .pytest_child import PytestChild
-from .round_folder import PlannedBatch, RoundPlan
+from .round import FolderRound, Round, hold
+from .round_folder import PlannedBatch
 
 FAILING = frozenset({"failed", "error", "crashed", "timeout"})
 _FIRST_PROBE_AFTER = 3
@@ -49,18 +50,14 @@ class _Running:
 class Worker:
     """One worker: a card, a child at a time, and the batch that it runs."""
 
-    def __init__(
-        self, folder: Path, plan: RoundPlan, claims: Claims, log: EventLog, *, worker: str, card: str, rank: int,
-        parent: int | None,
-    ) -> None:  # fmt: skip
-        """Prepare; nothing is started."""
-        self._folder, self._plan, self._claims, self._log = folder, plan, claims, log
-        self._worker, self._card, self._rank, self._parent = worker, card, rank, parent
+    def __init__(self, place: Round, parent: int | None) -> None:
+        """Prepare; nothing is started. `parent` is the process whose end is this worker's, None when there is none."""
+        self._round, self._plan, self._claims, self._log = place, place.plan, place.claims, place.log
+        self._worker, self._card, self._rank, self._parent = place.worker, place.card, place.rank, parent
         self._host = os.uname().nodename
-        self._handed_on = round_folder.HandedOn(folder)
-        self._batches = list(plan.batches)
+        self._batches = list(place.plan.batches)
         self._child: PytestChild | None = None
-        self._own = folder / round_folder.WORKERS / worker
+        self._own = place.own
         self._alone = False  # a child for the files of one batch at a time, after a start with all files failed
         self._broken: dict[str, str] = {}  # files for which no child starts
         self._sent: str | None = None  # the batch that the child has
@@ -95,7 +92,7 @@ class Worker:
 
     def _claim(self) -> PlannedBatch | None:
         """Claim the best batch that is free now."""
-        self._batches += self._handed_on.fresh()
+        self._batches += self._round.handed_on()
         while True:
             taken = self._claims.taken()
             collected = self._child.collected if self._child is not None else ()
@@ -111,7 +108,7 @@ class Worker:
         """Claim a batch, waiting for one that is handed on; None when the round is over."""
         waiting = False
         while True:
-            over = round_folder.is_over(self._folder)
+            over = self._round.is_over()
             batch = self._claim()
             if batch is not None or over:
                 return batch
@@ -352,18 +349,51 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 
 
 def work(run_dir: str, worker: str, card: str, rank: int, parent: int | None) -> int:
-    """Run one worker; gives back the exit code, 0 when it finished, also of an unhealthy card."""
+    """Run one worker on a folder; gives back the exit code, 0 when it finished, also of an unhealthy card."""
+    _begin(parent)
+    place = FolderRound(Path(run_dir), worker, card, rank)
+    Worker(place, parent).run()
+    place.close()
+    return 0
+
+
+def work_by_invitation(
+    url: str, identity: str, scratch: str | None, card_environment: str | None, parent: int | None
+) -> int:
+    """Run one worker on the round that a signed URL invites to; gives back the exit code, 0 also when it is not needed.
+
+    `card_environment` names the variable that tells the tests their card, None where whoever started this has seen to it.
+    """
+    from .signed_round import join
+    from .signed_store import StoreError
+
+    _begin(parent)
+    hide_memory()
+    own = Path(scratch or tempfile.mkdtemp(prefix="accel-ci-worker-"))
+    own.mkdir(parents=True, exist_ok=True)
+    with hold(own / round_folder.ALIVE):
+        try:
+            place = join(url, identity, own)
+            if place is None:
+                sys.stderr.write("no slot of the round is free: this worker is not needed\n")
+                return 0
+            if card_environment is not None:
+                os.environ[card_environment] = place.card
+            try:
+                Worker(place, parent).run()
+            except SystemExit:
+                place.hurry()
+                raise
+            finally:
+                place.close()
+        except StoreError as error:
+            sys.stderr.write(f"this worker gives up: {error}\n")
+            return 1
+    return 0
+
+
+def _begin(parent: int | None) -> None:
     signal.signal(signal.SIGTERM, _stop)
     if parent is not None:
         end_with_parent(parent, signal.SIGTERM)
     adopt_orphans()
-    folder = Path(run_dir)
-    own = folder / round_folder.WORKERS / worker
-    own.mkdir(parents=True, exist_ok=True)
-    with (own / round_folder.ALIVE).open("wb") as alive:
-        fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        plan = round_folder.read_plan(folder)
-        claims = FolderClaims(folder / round_folder.CLAIMS, worker)
-        log = EventLog(own / round_folder.EVENTS)
-        Worker(folder, plan, claims, log, worker=worker, card=card, rank=rank, parent=parent).run()
-    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,26 +17,31 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch, Limits
-from accel_ci.pool.driver import run_rounds
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.local import LocalPool
+from accel_ci.pool.round_record import RoundRecord
 
-from .conftest import Run, Write, batch, outcomes
+from .conftest import Ground, Run, Write, batch, outcomes
 
 DRIVER = """
 import sys
-from functools import partial
 from pathlib import Path
-from accel_ci.pool.driver import run_rounds
 from accel_ci.pool.environment import clean_environment
 from accel_ci.model import Launch, Limits
-from accel_ci.pool.local import LocalPool
-from accel_ci_tests.pool.conftest import batch
-root, run_dir, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+from accel_ci_tests.pool.bucket_pool import round_store
+from accel_ci_tests.pool.conftest import Ground, batch
+root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
 launch = Launch(sys.executable, root, clean_environment({}), "CARD")
-run_rounds(LocalPool(), batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
+ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
 """
+
+
+def start_driver(ground: Ground, root: Path, run_dir: Path, count: int) -> subprocess.Popen[bytes]:
+    """A driver in a process of its own, to be killed."""
+    prefix = ground.store.prefix if ground.store is not None else ""
+    command = [sys.executable, "-c", DRIVER, str(root), str(run_dir), str(count), prefix]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -108,21 +114,32 @@ def test_a_killed_worker_loses_nothing(run: Run, write: Write, tmp_path: Path, c
 
 
 def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write: Write) -> None:
-    write("test_a.py", "import os, signal\ndef test_1(): os.kill(os.getppid(), signal.SIGKILL)\ndef test_2(): pass\n")
+    write(
+        "test_a.py",
+        """
+        import os, signal, time
+        def test_1():
+            time.sleep(2)  # what was before is streamed
+            os.kill(os.getppid(), signal.SIGKILL)
+        def test_2(): pass
+        """,
+    )
     result = run([batch("b0", "test_a.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
     assert outcomes(result) == {"test_a.py::test_2": "passed"}
 
 
-def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path: Path) -> None:
+def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 60)
     run_dir = tmp_path / "run"
-    command = [sys.executable, "-c", DRIVER, str(root), str(run_dir), "60"]
     for at_least in (8, 25):
-        driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        driver = start_driver(ground, root, run_dir, 60)
         wait_for(partial(enough_streamed, run_dir, at_least))
         driver.kill()
         driver.wait()
     before = streamed(run_dir)
+    if ground.store is not None:
+        RoundRecord(run_dir / "round-1").await_old_workers()
+        shutil.rmtree(run_dir)  # the next driver has only what is in the bucket
     tests = [f"test_a.py::test_n[{n}]" for n in range(60)]
     result = run([batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(30)])
     assert outcomes(result) == dict.fromkeys(tests, "passed")
@@ -146,7 +163,9 @@ def test_another_plan_replaces_what_was_there(run: Run, write: Write) -> None:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_runs_on_when_the_driver_ends(write: Write, root: Path, tmp_path: Path, by: signal.Signals) -> None:
+def test_nothing_runs_on_when_the_driver_ends(
+    write: Write, root: Path, tmp_path: Path, ground: Ground, by: signal.Signals
+) -> None:
     pids = tmp_path / "pids"
     write(
         "test_a.py",
@@ -160,15 +179,14 @@ def test_nothing_runs_on_when_the_driver_ends(write: Write, root: Path, tmp_path
             time.sleep(1000)
         """,
     )
-    command = [sys.executable, "-c", DRIVER, str(root), str(tmp_path / "run"), "2"]
-    driver = subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
+    driver = start_driver(ground, root, tmp_path / "run", 2)
     wait_for(lambda: pids.exists() and pids.read_text().count("\n") >= 1)
     driver.send_signal(by)
-    driver.wait(30)
+    driver.wait(60)
     wait_for(lambda: all(is_gone(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp_path: Path) -> None:
+def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 100)
 
     def refuse(_: object) -> None:
@@ -177,14 +195,13 @@ def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp
     batches = [batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(100)]
     launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
     with pytest.raises(RuntimeError, match="disk is full"):
-        run_rounds(LocalPool(), batches, ["0", "1"], launch, Limits(), tmp_path / "run", refuse)
+        ground.run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", refuse)
     assert all(is_gone(int(line.split()[1])) for line in log.read_text().splitlines())
 
 
-def test_one_driver_at_a_time(write: Write, root: Path, run: Run, tmp_path: Path) -> None:
+def test_one_driver_at_a_time(write: Write, root: Path, run: Run, tmp_path: Path, ground: Ground) -> None:
     slow_suite(write, tmp_path, 100)
-    command = [sys.executable, "-c", DRIVER, str(root), str(tmp_path / "run"), "100"]
-    driver = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    driver = start_driver(ground, root, tmp_path / "run", 100)
     wait_for(lambda: streamed(tmp_path / "run"))
     with pytest.raises(PoolError, match="another driver is at work"):
         run([batch("b0", "test_a.py::test_n[0]")])

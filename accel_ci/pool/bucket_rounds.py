@@ -1,0 +1,31 @@
+"""Rounds that are kept in a bucket: for pools whose workers share no folder with the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accel_ci.pool.courier import Courier
+from accel_ci.pool.round_bucket import RoundStore
+from accel_ci.pool.round_record import RoundRecord
+
+
+class BucketRounds:
+    """The rounds of one run in a bucket."""
+
+    def __init__(self, store: RoundStore, run: str) -> None:
+        """`run` names the run among others in the store: equal for a step that is tried again."""
+        self._store, self._run = store, run
+        self._couriers: dict[Path, Courier] = {}
+
+    def open(self, folder: Path) -> RoundRecord:
+        """The record of the round in `folder`, with a courier."""
+        self._couriers[folder] = Courier(folder, self._store.of_round(f"{self._run}/{folder.name}"))
+        return RoundRecord(folder, self._couriers[folder])
+
+    def courier(self, folder: Path) -> Courier:
+        """The courier of a round that was opened."""
+        return self._couriers[folder]
+
+    def clear(self) -> None:
+        """Delete what the run has in the bucket. Raises `PoolError`."""
+        self._store.of_round(self._run).clear()

@@ -1,0 +1,179 @@
+"""The objects of one round in a bucket of any S3 with conditional PUT: read, written, created if absent, listed, signed.
+
+Here belongs S3 with its failures; what the objects mean is `courier.py`'s business and, for workers, the runner's
+(`accel_ci.runner.signed_round`). A store that is away is waited for.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from accel_ci.errors import PoolError
+from accel_ci.pool.signing import LONGEST_S, Signer
+from accel_ci.s3 import s3_client, s3_session
+
+PATIENCE_S = 900.0
+"""How long the store may be away before a round is given up, in seconds."""
+
+CONNECTIONS = 32
+"""How many requests of a round may be under way at a time."""
+
+_Result = TypeVar("_Result")
+_LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True)
+class RoundStore:
+    """The bucket of a pool's rounds.
+
+    `worker_endpoint` is the store's address as workers see it, where that is another. Keys that are None come from boto3's
+    own chain. URLs are signed for `signed_for_s` seconds: longer than a round can last, for they are not renewed.
+    """
+
+    bucket: str
+    prefix: str = "rounds"
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    worker_endpoint: str | None = None
+    signed_for_s: float = 24 * 3600.0
+
+    def of_round(self, name: str) -> RoundBucket:
+        """The objects of the round of that name, such as `<run>/round-1`."""
+        return RoundBucket(self, f"{self.prefix.strip('/')}/{name}/".lstrip("/"))
+
+
+class RoundBucket:
+    """The objects of one round; all names are below its prefix. Methods raise `PoolError`."""
+
+    def __init__(self, store: RoundStore, prefix: str) -> None:
+        """Connect to nothing yet."""
+        self.patience_s = PATIENCE_S
+        self._store, self._prefix = store, prefix
+        self._session = s3_session(store.access_key, store.secret_key, store.region)
+        self._client = s3_client(self._session, store.endpoint, connections=CONNECTIONS)
+        self._outside = s3_client(self._session, store.worker_endpoint) if store.worker_endpoint else self._client
+
+    def below(self, folder: str) -> RoundBucket:
+        """The objects below a folder of this one's."""
+        return RoundBucket(self._store, f"{self._prefix}{folder}/")
+
+    # --- objects ------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> bytes | None:
+        """What an object holds, None when there is none."""
+
+        def ask() -> bytes | None:
+            try:
+                answer = self._client.get_object(Bucket=self._store.bucket, Key=self._prefix + name)
+                return bytes(answer["Body"].read())
+            except self._client.exceptions.NoSuchKey:
+                return None
+
+        return self._patiently(name, ask)
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object."""
+        self._patiently(
+            name, lambda: self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content)
+        )
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write an object if there is none; False when there is one with another content."""
+
+        def ask() -> bool:
+            try:
+                self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content, IfNoneMatch="*")
+            except self._client.exceptions.ClientError as error:
+                if _status(error) != 412:
+                    raise
+                return False
+            return True
+
+        return self._patiently(name, ask) or self.get(name) == content
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The objects below a folder, name to size in bytes, in the order of their names; names are below the folder."""
+        top = f"{self._prefix}{folder}"
+
+        def ask() -> dict[str, int]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._store.bucket, Prefix=top)
+            return {item["Key"].removeprefix(top): item["Size"] for page in pages for item in page.get("Contents", ())}
+
+        return self._patiently(folder, ask)
+
+    def clear(self) -> None:
+        """Delete all objects of the round."""
+        names = list(self.sizes(""))
+        for start in range(0, len(names), 1000):
+            self._delete(names[start : start + 1000])
+
+    def _delete(self, names: Sequence[str]) -> None:
+        wanted = {"Objects": [{"Key": self._prefix + name} for name in names], "Quiet": True}
+        self._patiently("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
+
+    # --- URLs ---------------------------------------------------------------------------------------------------
+
+    def signer(self) -> RoundSigner:
+        """Signs URLs of the round, all from now on."""
+        seconds = min(self._store.signed_for_s, LONGEST_S)
+        signer = Signer(self._session, self._outside, self._store.bucket, seconds)
+        return RoundSigner(signer, self._prefix)
+
+    def form(self, folder: str) -> dict[str, Any]:
+        """A signed form that writes any object below a folder: `url`, `fields`, and what its `key` begins with, `prefix`."""
+        prefix = f"{self._prefix}{folder}"
+        post = self._outside.generate_presigned_post(
+            self._store.bucket,
+            f"{prefix}${{filename}}",
+            Conditions=[["starts-with", "$key", prefix]],
+            ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
+        )
+        return {"url": post["url"], "fields": post["fields"], "prefix": prefix}
+
+    # --- failures -----------------------------------------------------------------------------------------------
+
+    def _patiently(self, name: str, ask: Callable[[], _Result]) -> _Result:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError  # type: ignore[import-untyped]
+
+        began = time.monotonic()
+        pause_s = 0.2
+        while True:
+            try:
+                return ask()
+            except (BotoCoreError, ClientError) as error:
+                status = _status(error)
+                passes = not isinstance(error, NoCredentialsError) and (status == 0 or status >= 500 or status in (409, 429))
+                if not passes or time.monotonic() - began > self.patience_s:
+                    place = f"bucket {self._store.bucket}, {self._prefix}{name}"
+                    raise PoolError(
+                        f"{place}: {error}; look at the pool's bucket: its endpoint, credentials and policy"
+                    ) from error
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+
+@dataclass(frozen=True)
+class RoundSigner:
+    """Signs URLs of one round's objects, all from the same moment on."""
+
+    signer: Signer
+    prefix: str
+
+    def get(self, name: str) -> str:
+        """A URL that reads an object."""
+        return self.signer.get(self.prefix + name)
+
+    def claim(self, name: str) -> tuple[str, str]:
+        """The URLs that create an object if it is absent, and read it."""
+        return self.signer.create(self.prefix + name), self.signer.get(self.prefix + name)
+
+
+def _status(error: Any) -> int:
+    response = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,83 @@
+"""A loopback server before a real S3 server that answers 503, or breaks connections, for as long as it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+class FlakyServer(ThreadingHTTPServer):
+    """Passes requests on while `away` is not set; of that many `PUT`s as `lose_answers` says, the asker gets no answer."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = urlsplit(behind).netloc
+        self.away = threading.Event()
+        self.refused = 0
+        self.lose_answers = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FlakyServer
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.server.away.is_set():
+            self.server.refused += 1
+            self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {})
+            return
+        behind = http.client.HTTPConnection(self.server.behind, timeout=30)
+        behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("connection", "expect"):
+                behind.putheader(name, value)
+        behind.endheaders(body)
+        answer = behind.getresponse()
+        content = answer.read()
+        behind.close()
+        if self.command == "PUT" and self.server.lose_answers > 0:
+            self.server.lose_answers -= 1
+            self.close_connection = True
+            return
+        self._answer(answer.status, content, dict(answer.headers))
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "connection", "transfer-encoding"):
+                self.send_header(name, value)
+        length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
+        if status not in (204, 304):
+            self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD" and status not in (204, 304):
+            self.wfile.write(content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass_on
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def flaky_server(behind: str) -> Iterator[FlakyServer]:
+    """A server in front of the one at the URL `behind`."""
+    server = FlakyServer(behind)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,160 @@
+"""A store that is away for a while, that loses answers or refuses: nothing is lost, and nothing is said of its URLs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import PoolError
+from accel_ci.model import Launch, Limits
+from accel_ci.pool.bucket_rounds import BucketRounds
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.round_bucket import RoundBucket, RoundStore
+from accel_ci.pool.signing import Signer
+from accel_ci.runner.signed_round import ClaimUrls, create, form_body
+from accel_ci.runner.signed_store import SignedStore, StoreError
+from accel_ci.s3 import s3_client, s3_session
+
+from .bucket_pool import round_store
+from .conftest import Ground, Write, batch, outcomes
+from .flaky_server import FlakyServer, flaky_server
+
+
+@pytest.fixture
+def server() -> Iterator[FlakyServer]:
+    store = round_store()
+    assert store.endpoint is not None
+    with flaky_server(store.endpoint) as server:
+        yield server
+
+
+@pytest.fixture
+def objects(server: FlakyServer) -> Iterator[RoundBucket]:
+    found = round_store(server.url).of_round("run/round-1")
+    yield found
+    server.away.clear()
+    found.clear()
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing(
+    server: FlakyServer, write: Write, root: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "executions"
+    write(
+        "test_a.py",
+        f"""
+        import pytest, time
+        @pytest.mark.parametrize("n", range(40))
+        def test_n(n):
+            with open({str(log)!r}, "a") as file:
+                file.write(f"{{n}}\\n")
+            time.sleep(0.2)
+        """,
+    )
+    tests = [f"test_a.py::test_n[{n}]" for n in range(40)]
+    store = round_store(server.url)
+
+    def go_away() -> None:
+        while not log.exists() or log.read_text().count("\n") < 8:
+            time.sleep(0.02)
+        server.away.set()
+        time.sleep(6)
+        server.away.clear()
+
+    thread = threading.Thread(target=go_away)
+    thread.start()
+    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
+    result = Ground(store).run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", lambda _: None)
+    thread.join()
+    BucketRounds(store, "run").clear()
+    assert server.refused > 10
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert len(log.read_text().splitlines()) == 40  # and nothing was run twice
+
+
+def test_a_claim_whose_answer_was_lost_is_ones_own(server: FlakyServer, objects: RoundBucket) -> None:
+    urls = ClaimUrls(*objects.signer().claim("claims/b0"))
+    server.lose_answers = 1
+    assert create(SignedStore(), urls, b"w0-0", "a claim")
+    assert not create(SignedStore(), urls, b"w0-1", "a claim")
+    assert objects.get("claims/b0") == b"w0-0"
+    assert not objects.create("claims/b0", b"driver")
+    assert objects.create("claims/b0", b"w0-0")
+
+
+def test_one_of_many_racing_workers_wins(objects: RoundBucket) -> None:
+    urls = ClaimUrls(*objects.signer().claim("claims/b0"))
+    won: list[int] = []
+
+    def race(number: int) -> None:
+        if create(SignedStore(), urls, f"w0-{number}".encode(), "a claim"):
+            won.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert objects.get("claims/b0") == f"w0-{won[0]}".encode()
+
+
+def test_signed_urls_do_what_they_are_for_and_nothing_else(objects: RoundBucket) -> None:
+    signer = objects.signer()
+    put, get = signer.claim("claims/b0")
+    store = SignedStore()
+    with pytest.raises(StoreError, match="403"):
+        store.ask("PUT", put, "a claim", b"x")  # without the condition
+    with pytest.raises(StoreError, match="403"):
+        store.ask("PUT", get, "a claim", b"x", {"If-None-Match": "*"})
+    form = objects.form("workers/")
+    content_type, body = form_body({**form["fields"], "key": form["prefix"] + "w0-0/events/0"}, b"a\r\n--b")
+    assert store.ask("POST", form["url"], "events", body, {"Content-Type": content_type}).status == 204
+    assert objects.get("workers/w0-0/events/0") == b"a\r\n--b"
+    elsewhere = form["prefix"].replace("workers/", "claims/") + "b0"
+    content_type, body = form_body({**form["fields"], "key": elsewhere}, b"w0-9")
+    with pytest.raises(StoreError, match="403"):
+        store.ask("POST", form["url"], "events", body, {"Content-Type": content_type})
+
+
+def test_a_store_that_stays_away_is_an_error_without_its_urls(server: FlakyServer, objects: RoundBucket) -> None:
+    url = objects.signer().get("plan")
+    server.away.set()
+    with pytest.raises(StoreError, match=r"has not let us GET the plan for 0.5 s; last: status 503") as caught:
+        SignedStore(patience_s=0.5).ask("GET", url, "the plan")
+    assert "http" not in str(caught.value)
+    objects.patience_s = 0.1
+    with pytest.raises(PoolError, match="look at the pool's bucket"):
+        objects.get("plan")
+
+
+def test_a_signature_that_has_expired_says_so(objects: RoundBucket) -> None:
+    store = round_store()
+    short = RoundStore(
+        store.bucket, store.prefix, store.endpoint, None, store.access_key, store.secret_key, signed_for_s=1.0
+    ).of_round("run/round-1")
+    url = short.signer().get("plan")
+    time.sleep(2)
+    with pytest.raises(StoreError, match="403; the signed URL may have expired"):
+        SignedStore().ask("GET", url, "the plan")
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "https://s3.example.com:8443", None])
+def test_urls_are_signed_as_boto3_signs_them(endpoint: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = s3_session("key", "secret/+", "eu-west-1")
+    client = s3_client(session, endpoint)
+    moment = datetime(2026, 11, 27, 12, 0, tzinfo=timezone.utc)
+    signer = Signer(session, client, "bucket", 3600, moment)
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: moment.replace(tzinfo=None))
+    for key in ("rounds/a b/claims/b0~1", "x+y/ü%2F", "plain"):
+        named = {"Bucket": "bucket", "Key": key}
+        assert signer.get(key) == client.generate_presigned_url("get_object", named, 3600)
+        conditional = {**named, "IfNoneMatch": "*"}
+        assert signer.create(key) == client.generate_presigned_url("put_object", conditional, 3600)
