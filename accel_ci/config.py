@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from cronsim import CronSim, CronSimError
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accel_ci.errors import ConfigError
 from accel_ci.model import Trigger
@@ -60,6 +60,18 @@ def _relative_path(value: str) -> str:
     return value
 
 
+def _size(value: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[bkmg]?", value, re.IGNORECASE):
+        raise ValueError("must be a number of bytes, or one with k, m or g, such as '8g'")
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"/dev/[^:\s]+(:/[^:\s]+(:[rwm]+)?)?", value):
+        raise ValueError("must be a device of the machine, such as '/dev/accel{card}' or '/dev/a:/dev/b:rw'")
+    return value
+
+
 def _owner(value: str) -> str:
     if not (re.fullmatch(r"team:[\w.-]+", value) or re.fullmatch(r"[^@\s]+@[^@\s]+", value)):
         raise ValueError("must be 'team:<name>' or an e-mail address")
@@ -75,6 +87,8 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Mistake = tuple[tuple[str | int, ...], str]
 """The path to a place in the file, and what is wrong there."""
 Seconds = Annotated[float, Field(gt=0)]
+Size = Annotated[str, AfterValidator(_size)]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class _Section(BaseModel):
@@ -137,16 +151,53 @@ class Suite(_Section):
     scope: Scope = Scope()
 
 
-class Pool(_Section):
-    """Where workers run."""
+class PoolSettings(_Section):
+    """Where workers run: what pools of all kinds have in common.
 
-    kind: Literal["local"] = "local"
+    `environment` is what tests see; a variable that is null is taken away, also from what an image has.
+    """
+
     cards: Annotated[int, Field(ge=1, le=4096)] = 1
     card_environment: EnvironmentName
     health_probe: tuple[str, ...] = ()
-    environment: dict[EnvironmentName, str] = {}
+    environment: dict[EnvironmentName, str | None] = {}
     pass_environment: tuple[EnvironmentName, ...] = ()
     rounds: Annotated[int, Field(ge=1, le=10)] = 2
+
+    @property
+    def unset_environment(self) -> tuple[str, ...]:
+        """The variables that tests must not see."""
+        return tuple(name for name, value in self.environment.items() if value is None)
+
+
+class LocalPoolSettings(PoolSettings):
+    """Subprocesses on this machine."""
+
+    kind: Literal["local"] = "local"
+
+
+class DockerPoolSettings(PoolSettings):
+    """Containers of an engine on this machine (`DOCKER_HOST`).
+
+    In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or that of its card
+    alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is a uid or name with an optional `:gid`, by default this
+    process' own, so that what tests write belongs to it.
+    """
+
+    kind: Literal["docker"]
+    image: str
+    python: str = "python3"
+    devices: tuple[Device, ...] = ()
+    gpus: Literal["all", "card"] | None = None
+    shm_size: Size = "1g"
+    memory: Size | None = None
+    pids_limit: Annotated[int, Field(ge=16)] = 4096
+    network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
+    user: Annotated[str, Field(pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+
+
+Pool = LocalPoolSettings | DockerPoolSettings
+"""Told apart by `kind`, which is `local` when it is not said."""
 
 
 class Limits(_Section):
@@ -219,11 +270,16 @@ class Settings(_Section):
     upstream: Upstream = Upstream()
     variants: tuple[Variant, ...] = Field(min_length=1)
     suites: dict[Name, Suite] = Field(min_length=1)
-    pool: Pool
+    pool: Pool = Field(discriminator="kind")
     limits: Limits = Limits()
     jobs: Jobs
     quality: Quality = Quality()
     results: Results = Results()
+
+    @field_validator("pool", mode="before")
+    @classmethod
+    def _local_unless_said(cls, pool: Any) -> Any:
+        return {"kind": "local", **pool} if isinstance(pool, dict) else pool
 
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` naming the known ones."""
@@ -340,10 +396,14 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
 
 
 def _explain(detail: Any) -> Iterator[Mistake]:
-    where, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic names the kind in between
     cause = context.get("error")
     if kind == "extra_forbidden":
-        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(where[:-1]))}"
+        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
+    elif kind == "union_tag_invalid":
+        known = re.findall(r"'([^']*)'", context["expected_tags"])
+        yield (*where, "kind"), f"there is no kind {context['tag']!r}{_did_you_mean(context['tag'], known)}"
     elif kind == "missing":
         yield where, "is missing"
     elif cause is not None:
@@ -358,11 +418,23 @@ def _explain(detail: Any) -> Iterator[Mistake]:
 def _known_keys(where: tuple[str | int, ...]) -> list[str]:
     section: Any = Settings
     for step in where:
-        if isinstance(section, type) and issubclass(section, BaseModel) and step in section.model_fields:
+        if _is_section(section) and step in section.model_fields:
             section = section.model_fields[str(step)].annotation
-        candidates = [a for a in getattr(section, "__args__", ()) if isinstance(a, type) and issubclass(a, _Section)]
-        section = candidates[-1] if candidates else section
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+            optional = type(None) in get_args(section)
+        else:  # an entry of a mapping or sequence, or the kind of a pool
+            optional = True
+        choices = [choice for choice in get_args(section) if _is_section(choice)]
+        if choices and optional:
+            section = next((choice for choice in choices if step in _kinds(choice)), choices[-1])
+    return list(section.model_fields) if _is_section(section) else []
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, _Section)
+
+
+def _kinds(section: type[_Section]) -> tuple[Any, ...]:
+    return get_args(section.model_fields["kind"].annotation) if "kind" in section.model_fields else ()
 
 
 def _dotted(where: tuple[str | int, ...]) -> str:

@@ -19,12 +19,13 @@ from pathlib import Path
 from accel_ci.errors import PoolError
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
 from accel_ci.plan.guided import make_plan
-from accel_ci.pool.engine import Crew, Pool, WorkerState
+from accel_ci.pool.engine import DRIVER_LOCK, Crew, Pool, WorkerState
 from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.tally import Tally, TestKey
 
 _POLL_S = 0.1
 _MARGIN_S = 60.0
+_LOCK_PATIENCE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def run_rounds(
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
     with _sole_driver(run_dir):
+        pool.clear(run_dir)
         tally = Tally(cards, on_attempt)
         reports: list[RoundReport] = []
         for number in range(1, max_rounds + 1):
@@ -249,9 +251,15 @@ def _remove_rounds_after(run_dir: Path, number: int) -> None:
 @contextmanager
 def _sole_driver(run_dir: Path) -> Iterator[None]:
     """Hold the run's folder for this driver."""
-    with (run_dir / "driver.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PoolError(f"another driver is at work in {run_dir}; wait for it or use another folder") from None
+    with (run_dir / DRIVER_LOCK).open("wb") as lock:
+        deadline = time.monotonic() + _LOCK_PATIENCE_S  # workers that wait for the end of a driver hold it for a moment
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    said = f"another driver is at work in {run_dir}; wait for it or use another folder"
+                    raise PoolError(said) from None
+                time.sleep(_POLL_S / 2)
         yield

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accel_ci.build.process import Finished, run_tool
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch
 from accel_ci.pool.engine import Crew, WorkerState
@@ -33,6 +34,13 @@ class LocalPool:
             crew.close()
             raise
         return crew
+
+    def clear(self, run_dir: Path) -> None:
+        """Nothing to do: the kernel ends workers with their driver."""
+
+    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        """Run a command to its end. Raises `BuildError` at its limit."""
+        return run_tool(command, timeout_s=timeout_s, environment=launch.environment)
 
 
 class LocalCrew:

@@ -28,15 +28,14 @@ from accel_ci.model import (
     Launch,
     Limits,
     Outcome,
-    RuntimeImage,
     SelectedTest,
     TestPlan,
+    TestSelection,
 )
 from accel_ci.plan.device_plan import read_plan
 from accel_ci.plan.guided import Plan, make_plan
+from accel_ci.pool.choose_pool import pool_for
 from accel_ci.pool.driver import PoolRun, run_rounds
-from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.local import LocalPool
 from accel_ci.progress import Step
 from accel_ci.scope.selection import read_selection, select_tests
 
@@ -53,26 +52,17 @@ class Bench:
     artifacts: ArtifactStore
 
 
-def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch:
-    """How workers are started in a runtime image.
-
-    Byte code is kept beside the image: it halves the start of every test process, and the sources stay as they are.
-    """
-    pool = settings.pool
-    byte_code = Path(image.python).parents[1] / "pycache"
-    return Launch(
-        image.python,
-        str(sources),
-        clean_environment({"PYTHONPYCACHEPREFIX": str(byte_code), **pool.environment}, keep=pool.pass_environment),
-        pool.card_environment,
-        pool.health_probe,
-        settings.backend.pytest_args,
-    )
-
-
 def cards_of(settings: Settings) -> list[str]:
     """The names of the pool's cards."""
     return [str(number) for number in range(settings.pool.cards)]
+
+
+def collect_tests(settings: Settings, suites: dict[str, Suite], launch: Launch, bench: Bench) -> TestSelection:
+    """What is in scope of the suites, collected where the pool's workers run. Raises `SelectionError` and `PoolError`."""
+    pool = pool_for(settings)
+    return select_tests(
+        suites, launch, bench.runner, bench.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
+    )
 
 
 def run_smoke_stage(
@@ -88,7 +78,7 @@ def run_smoke_stage(
     `SelectionError` when there is nothing to run.
     """
     started = time.monotonic()
-    selection = select_tests(suites, launch, bench.runner, bench.artifacts, timeout_s=settings.limits.startup_seconds)
+    selection = collect_tests(settings, suites, launch, bench)
     plan = make_plan(read_selection(selection.tests, bench.artifacts), {}, 1)
     step.total(selection.selected)
     reasons = []
@@ -131,7 +121,7 @@ def run_device_stage(
 def _run(
     settings: Settings, plan: Plan, cards: list[str], launch: Launch, bench: Bench, step: Step, *, rounds: int
 ) -> PoolRun:
-    """Drive the local pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
+    """Drive the project's pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
     limits = settings.limits
     last: dict[tuple[str, str], Outcome] = {}
     counts: Counter[Outcome] = Counter()
@@ -147,7 +137,7 @@ def _run(
 
     with _cards_taken(bench.cards_lock, step):
         run = run_rounds(
-            LocalPool(),
+            pool_for(settings),
             plan.batches,
             cards,
             launch,

@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--card", required=True)
     work.add_argument("--rank", type=int, default=0, help="the worker's place among those that start together")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
+    work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when nobody holds the lock of this file")
 
     child = commands.add_parser("child")
     child.add_argument("commands_fd", type=int)
@@ -44,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "work":
         from .worker import work
 
-        return work(arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with)
+        return work(
+            arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with, arguments.end_with_lock
+        )
     from .child import run
 
     return run(arguments.commands_fd, arguments.results_fd, arguments.parent)
