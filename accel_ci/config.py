@@ -144,11 +144,12 @@ class Scope(_Section):
 
 
 class Suite(_Section):
-    """A named set of tests. Suites of the stage `smoke` gate the others."""
+    """A named set of tests. Suites of the stage `smoke` gate the others. A test of it holds `cards` cards at once."""
 
     stage: Literal["smoke", "device"] = "device"
     paths: tuple[RelativePath, ...] = Field(min_length=1)
     scope: Scope = Scope()
+    cards: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class PoolSettings(_Section):
@@ -316,6 +317,7 @@ class Project:
 
 def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
     """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
+    yield from _too_many_cards(content)
     variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
     suites = _mapping(content.get("suites"))
     known = {"suites": list(suites), "variants": variants}
@@ -331,6 +333,19 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
         chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
         if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+
+
+def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
+    there = _mapping(content.get("pool")).get("cards", 1)
+    for name, suite in _mapping(content.get("suites")).items():
+        wanted = _mapping(suite).get("cards", 1)
+        if isinstance(wanted, int) and isinstance(there, int) and wanted > there:
+            yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
+        elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
+            yield (
+                ("suites", name, "cards"),
+                "smoke takes a single card; move tests of several to a suite of the stage 'device'",
+            )
 
 
 def _mapping(value: object) -> dict[Any, Any]:

@@ -15,7 +15,7 @@ from accel_ci.defs.workspace import Workspace
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.plan.device_plan import plan_device_tests
 from accel_ci.pool.choose_pool import launch_for
-from accel_ci.pool.stage import collect_tests, run_device_stage, run_smoke_stage
+from accel_ci.pool.stage import cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.progress import Progress
 from accel_ci.results.ledger import failed_attempts
 from accel_ci.source.revision import checkout_backend
@@ -164,7 +164,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
         with stage(context, workspace, progress) as step:
             durations = workspace.results.durations(build_of(context).variant, revision.created_at.date())
-            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts)
+            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts, cards_of_suites(settings))
             step.note(f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s")
         return dg.MaterializeResult(
             value=plan,

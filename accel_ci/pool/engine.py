@@ -23,6 +23,11 @@ def group_name(cards: Sequence[str]) -> str:
     return ",".join(cards)
 
 
+def groups_of(cards: Sequence[str], width: int) -> list[str]:
+    """The cards in groups of `width`, by name; what is left over is in none."""
+    return [group_name(cards[begin : begin + width]) for begin in range(0, len(cards) - width + 1, width)]
+
+
 def cards_in(name: str) -> tuple[str, ...]:
     """The cards of a group, or the one card."""
     return tuple(name.split(","))

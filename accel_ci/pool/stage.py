@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -50,6 +50,11 @@ class Bench:
     folder: Path
     cards_lock: Path
     artifacts: ArtifactStore
+
+
+def cards_of_suites(settings: Settings) -> dict[str, int]:
+    """How many cards a test of each suite holds."""
+    return {name: suite.cards for name, suite in settings.suites.items()}
 
 
 def cards_of(settings: Settings) -> list[str]:
@@ -101,20 +106,25 @@ def run_device_stage(
 ) -> DeviceTestResults:
     """Run the plan on all cards, and what failed once more.
 
-    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that no healthy
-    card was left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
+    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
+    healthy cards were left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
     cards = cards_of(settings)
     batches = read_plan(plan.batches, bench.artifacts)
     run = _run(settings, batches, cards, launch, bench, step, rounds=settings.pool.rounds)
-    if not any(card.healthy for card in run.cards):
-        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards)
+    healthy = sum(card.healthy for card in run.cards)
+    if healthy < max(batch.cards for batch in batches.batches):
+        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
         seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
-        open_tests = [t for t in read_selection(selected, bench.artifacts) if (t.suite, t.test) not in seen]
-        lost = [_not_run(test, f"no healthy card was left ({word})") for test in open_tests]
-        run = PoolRun((*run.attempts, *lost), run.rounds, run.cards, run.makespan_s, run.lower_bound_s)
+        needed = cards_of_suites(settings)
+        lost = [
+            _not_run(test, f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})")
+            for test in read_selection(selected, bench.artifacts)
+            if (test.suite, test.test) not in seen and needed[test.suite] > healthy
+        ]
+        run = replace(run, attempts=(*run.attempts, *lost))
     return _results(selected, tuple(suites), run, started, bench.artifacts)
 
 

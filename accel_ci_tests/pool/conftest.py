@@ -18,9 +18,9 @@ from accel_ci_tests.conftest import Write as Write
 Run = Callable[..., PoolRun]
 
 
-def batch(name: str, *tests: str, suite: str = "suite", avoid: tuple[str, ...] = ()) -> Batch:
+def batch(name: str, *tests: str, suite: str = "suite", avoid: tuple[str, ...] = (), cards: int = 1) -> Batch:
     """A batch of tests of one file."""
-    return Batch(name, suite, tests[0].split("::")[0], tests, float(len(tests)), avoid)
+    return Batch(name, suite, tests[0].split("::")[0], tests, float(len(tests)), avoid, cards)
 
 
 @pytest.fixture
