@@ -12,15 +12,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from cronsim import CronSim, CronSimError
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accel_ci.errors import ConfigError
 from accel_ci.model import Trigger
+from accel_ci.pod_template import template_mistakes
 
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
@@ -60,6 +61,24 @@ def _relative_path(value: str) -> str:
     return value
 
 
+def _size(value: str) -> str:
+    if not re.fullmatch(r"[1-9]\d*[bkmg]?", value, re.IGNORECASE):
+        raise ValueError("must be a number of bytes, or one with k, m or g, such as '8g'")
+    return value
+
+
+def _quantity(value: str) -> str:
+    if not re.fullmatch(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", value):
+        raise ValueError("must be a quantity of Kubernetes, such as '4', '500m' or '16Gi'")
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"/dev/[^:\s]+(:/[^:\s]+(:[rwm]+)?)?", value):
+        raise ValueError("must be a device of the machine, such as '/dev/accel{card}' or '/dev/a:/dev/b:rw'")
+    return value
+
+
 def _owner(value: str) -> str:
     if not (re.fullmatch(r"team:[\w.-]+", value) or re.fullmatch(r"[^@\s]+@[^@\s]+", value)):
         raise ValueError("must be 'team:<name>' or an e-mail address")
@@ -75,6 +94,11 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Mistake = tuple[tuple[str | int, ...], str]
 """The path to a place in the file, and what is wrong there."""
 Seconds = Annotated[float, Field(gt=0)]
+Size = Annotated[str, AfterValidator(_size)]
+Quantity = Annotated[str, AfterValidator(_quantity)]
+BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+Endpoint = Annotated[str, Field(pattern=r"^https?://")]
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class _Section(BaseModel):
@@ -130,23 +154,116 @@ class Scope(_Section):
 
 
 class Suite(_Section):
-    """A named set of tests. Suites of the stage `smoke` gate the others."""
+    """A named set of tests. Suites of the stage `smoke` gate the others. A test of it holds `cards` cards at once."""
 
     stage: Literal["smoke", "device"] = "device"
     paths: tuple[RelativePath, ...] = Field(min_length=1)
     scope: Scope = Scope()
+    cards: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class Pool(_Section):
-    """Where workers run."""
+class PoolSettings(_Section):
+    """Where workers run: what pools of all kinds have in common.
 
-    kind: Literal["local"] = "local"
+    `environment` is what tests see; a variable that is null is taken away, also from what an image has.
+    """
+
     cards: Annotated[int, Field(ge=1, le=4096)] = 1
-    card_environment: EnvironmentName
     health_probe: tuple[str, ...] = ()
-    environment: dict[EnvironmentName, str] = {}
+    environment: dict[EnvironmentName, str | None] = {}
     pass_environment: tuple[EnvironmentName, ...] = ()
     rounds: Annotated[int, Field(ge=1, le=10)] = 2
+
+    @property
+    def unset_environment(self) -> tuple[str, ...]:
+        """The variables that tests must not see."""
+        return tuple(name for name, value in self.environment.items() if value is None)
+
+
+class LocalPoolSettings(PoolSettings):
+    """Subprocesses on this machine."""
+
+    kind: Literal["local"] = "local"
+    card_environment: EnvironmentName
+
+
+class DockerPoolSettings(PoolSettings):
+    """Containers of an engine on this machine (`DOCKER_HOST`).
+
+    In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or that of its card
+    alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is a uid or name with an optional `:gid`, by default this
+    process' own, so that what tests write belongs to it.
+    """
+
+    kind: Literal["docker"]
+    card_environment: EnvironmentName
+    image: str
+    python: str = "python3"
+    devices: tuple[Device, ...] = ()
+    gpus: Literal["all", "card"] | None = None
+    shm_size: Size = "1g"
+    memory: Size | None = None
+    pids_limit: Annotated[int, Field(ge=16)] = 4096
+    network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
+    user: Annotated[str, Field(pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+
+
+class Toleration(_Section):
+    """A taint of nodes that pods put up with, as Kubernetes has it; without a key all of them."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class BucketSettings(_Section):
+    """A bucket of any S3 with conditional PUT. `worker_endpoint` is its address as workers see it, where that is another."""
+
+    bucket: BucketName
+    prefix: str = "rounds"
+    endpoint: Endpoint | None = None
+    region: str | None = None
+    worker_endpoint: Endpoint | None = None
+
+
+class KubernetesPoolSettings(PoolSettings):
+    """Pods of a cluster (`KUBECONFIG`, or the cluster that accel-ci itself runs in), a Job for each round.
+
+    Each pod asks for the extended resource `resource` once for each card that its worker holds; the device plugin tells it
+    which these are. Rounds are kept in `bucket`, by default in that of the results. Sources go to the pods through it, so
+    the image needs the backend, what its tests need and pytest. `cpu`, `memory` and `shm_size` are quantities as Kubernetes
+    has them; memory is request and limit. Seconds: `queue_seconds` is how long pods may wait for a card, `round_seconds` how
+    long a round may take, `keep_seconds` how long the cluster keeps the Job of a step that has died.
+    """
+
+    kind: Literal["kubernetes"]
+    image: str
+    python: str = "python3"
+    context: str | None = None
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
+    resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
+    cpu: Quantity | None = None
+    memory: Quantity | None = None
+    shm_size: Quantity = "1Gi"
+    run_as_user: Annotated[int, Field(ge=1)] = 1000
+    host_network: bool = False
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    runtime_class: str | None = None
+    priority_class: str | None = None
+    service_account: str | None = None
+    image_pull_secret: str | None = None
+    queue: Name | None = None
+    queue_seconds: Seconds = 3600
+    round_seconds: Seconds = 21600
+    keep_seconds: Annotated[int, Field(ge=60)] = 3600
+    bucket: BucketSettings | None = None
+    pod_template: dict[str, Any] = {}
+
+
+Pool = LocalPoolSettings | DockerPoolSettings | KubernetesPoolSettings
+"""Told apart by `kind`, which is `local` when it is not said."""
 
 
 class Limits(_Section):
@@ -206,9 +323,9 @@ class Quality(_Section):
 class Results(_Section):
     """Where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
 
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
+    bucket: BucketName | None = None
     prefix: str = "results"
-    endpoint: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    endpoint: Endpoint | None = None
     region: str | None = None
 
 
@@ -219,11 +336,16 @@ class Settings(_Section):
     upstream: Upstream = Upstream()
     variants: tuple[Variant, ...] = Field(min_length=1)
     suites: dict[Name, Suite] = Field(min_length=1)
-    pool: Pool
+    pool: Pool = Field(discriminator="kind")
     limits: Limits = Limits()
     jobs: Jobs
     quality: Quality = Quality()
     results: Results = Results()
+
+    @field_validator("pool", mode="before")
+    @classmethod
+    def _local_unless_said(cls, pool: Any) -> Any:
+        return {"kind": "local", **pool} if isinstance(pool, dict) else pool
 
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` naming the known ones."""
@@ -260,6 +382,8 @@ class Project:
 
 def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
     """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
+    yield from _too_many_cards(content)
+    yield from _kubernetes_mistakes(content)
     variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
     suites = _mapping(content.get("suites"))
     known = {"suites": list(suites), "variants": variants}
@@ -275,6 +399,29 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
         chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
         if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+
+
+def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
+    there = _mapping(content.get("pool")).get("cards", 1)
+    for name, suite in _mapping(content.get("suites")).items():
+        wanted = _mapping(suite).get("cards", 1)
+        if isinstance(wanted, int) and isinstance(there, int) and wanted > there:
+            yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
+        elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
+            yield (
+                ("suites", name, "cards"),
+                "smoke takes a single card; move tests of several to a suite of the stage 'device'",
+            )
+
+
+def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
+    pool = _mapping(content.get("pool"))
+    if pool.get("kind") != "kubernetes":
+        return
+    if pool.get("bucket") is None and _mapping(content.get("results")).get("bucket") is None:
+        yield ("pool", "bucket"), "is missing: pods reach their round through a bucket; name one here or in results.bucket"
+    for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
+        yield ("pool", "pod_template", *where), what
 
 
 def _mapping(value: object) -> dict[Any, Any]:
@@ -340,10 +487,14 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
 
 
 def _explain(detail: Any) -> Iterator[Mistake]:
-    where, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic names the kind in between
     cause = context.get("error")
     if kind == "extra_forbidden":
-        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(where[:-1]))}"
+        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
+    elif kind == "union_tag_invalid":
+        known = re.findall(r"'([^']*)'", context["expected_tags"])
+        yield (*where, "kind"), f"there is no kind {context['tag']!r}{_did_you_mean(context['tag'], known)}"
     elif kind == "missing":
         yield where, "is missing"
     elif cause is not None:
@@ -358,11 +509,23 @@ def _explain(detail: Any) -> Iterator[Mistake]:
 def _known_keys(where: tuple[str | int, ...]) -> list[str]:
     section: Any = Settings
     for step in where:
-        if isinstance(section, type) and issubclass(section, BaseModel) and step in section.model_fields:
+        if _is_section(section) and step in section.model_fields:
             section = section.model_fields[str(step)].annotation
-        candidates = [a for a in getattr(section, "__args__", ()) if isinstance(a, type) and issubclass(a, _Section)]
-        section = candidates[-1] if candidates else section
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+            optional = type(None) in get_args(section)
+        else:  # an entry of a mapping or sequence, or the kind of a pool
+            optional = True
+        choices = [choice for choice in get_args(section) if _is_section(choice)]
+        if choices and optional:
+            section = next((choice for choice in choices if step in _kinds(choice)), choices[-1])
+    return list(section.model_fields) if _is_section(section) else []
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, _Section)
+
+
+def _kinds(section: type[_Section]) -> tuple[Any, ...]:
+    return get_args(section.model_fields["kind"].annotation) if "kind" in section.model_fields else ()
 
 
 def _dotted(where: tuple[str | int, ...]) -> str:

@@ -213,7 +213,8 @@ class Launch:
 class Batch:
     """Tests of one file that a worker claims and runs together.
 
-    `avoid_cards` names cards that must not run it while another healthy card can (a retry goes to another card).
+    `avoid_cards` names cards that must not run it while another healthy card can (a retry goes to another card). `cards` is
+    how many a worker must hold to run it; of several, `avoid_cards` names groups as workers hold them (`0,1`).
     """
 
     id: str
@@ -222,6 +223,7 @@ class Batch:
     tests: tuple[str, ...]
     estimate_s: float
     avoid_cards: tuple[str, ...] = ()
+    cards: int = 1
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class CardReport:
-    """What a card did in a build and how its last health probe went."""
+    """What a card did in a build, alone or with others, and how its last health probe went."""
 
     card: str
     healthy: bool

@@ -15,6 +15,8 @@ from accel_ci.config import Settings, find_config, load_project, parse_settings
 from accel_ci.errors import ConfigError
 from accel_ci_tests.conftest import ROOT, minimal_config
 
+DOCKER = {"kind": "docker", "card_environment": "TOY_CARD", "image": "toy:1"}
+
 
 def mistakes(document: object) -> list[str]:
     with pytest.raises(ConfigError) as caught:
@@ -58,6 +60,17 @@ def test_minimal_configuration_is_valid() -> None:
         ("jobs.main.variants", ["py4"], "jobs.main.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
         ("suites.unit.paths", [], "suites.unit.paths:"),
         ("suites", {}, "suites:"),
+        ("suites.unit.cards", 3, "suites.unit.cards: a test would need 3 cards, and the pool has 2"),
+        ("suites.smoke.cards", 2, "suites.smoke.cards: smoke takes a single card"),
+        ("pool.kind", "dokcer", "pool.kind: there is no kind 'dokcer'; did you mean 'docker'?"),
+        ("pool.image", "busybox", "pool.image: unknown key"),
+        ("pool", {"kind": "docker", "card_environment": "X"}, "pool.image: is missing"),
+        ("pool", {**DOCKER, "devicse": []}, "pool.devicse: unknown key; did you mean 'devices'?"),
+        ("pool", {**DOCKER, "devices": ["accel0"]}, "pool.devices[0]: must be a device of the machine, such as"),
+        ("pool", {**DOCKER, "memory": "8 GB"}, "pool.memory: must be a number of bytes, or one with k, m or g"),
+        ("pool", {**DOCKER, "gpus": 2}, "pool.gpus: input should be 'all' or 'card' (it is 2)"),
+        ("pool", {**DOCKER, "pids_limit": 0}, "pool.pids_limit: input should be greater than or equal to 16"),
+        ("pool", {**DOCKER, "user": "a b"}, "pool.user: string should match pattern"),
         ("pool", None, "pool:"),
     ],
 )  # fmt: skip

@@ -14,10 +14,10 @@ from accel_ci.defs.stage import stage
 from accel_ci.defs.workspace import Workspace
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.plan.device_plan import plan_device_tests
-from accel_ci.pool.stage import launch_for, run_device_stage, run_smoke_stage
+from accel_ci.pool.choose_pool import launch_for
+from accel_ci.pool.stage import cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.progress import Progress
 from accel_ci.results.ledger import failed_attempts
-from accel_ci.scope.selection import select_tests
 from accel_ci.source.revision import checkout_backend
 
 GROUP = "integration"
@@ -133,7 +133,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stage(context, workspace, progress) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
-            selection = select_tests(suites, launch, workspace.runner, artifacts, timeout_s=settings.limits.startup_seconds)
+            selection = collect_tests(settings, suites, launch, workspace.bench(build_of(context), "device"))
             step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
         return dg.MaterializeResult(
             value=selection,
@@ -164,7 +164,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
         with stage(context, workspace, progress) as step:
             durations = workspace.results.durations(build_of(context).variant, revision.created_at.date())
-            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts)
+            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts, cards_of_suites(settings))
             step.note(f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s")
         return dg.MaterializeResult(
             value=plan,

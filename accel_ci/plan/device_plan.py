@@ -16,16 +16,22 @@ _PLAN = TypeAdapter(Plan)
 
 
 def plan_device_tests(
-    selection: TestSelection, durations: Mapping[tuple[str, str], float], cards: int, artifacts: ArtifactStore
+    selection: TestSelection,
+    durations: Mapping[tuple[str, str], float],
+    cards: int,
+    artifacts: ArtifactStore,
+    widths: Mapping[str, int] | None = None,
 ) -> TestPlan:
     """Plan the selected tests for `cards` cards from recorded `durations` (seconds by suite and test).
+
+    `widths` says for a suite how many cards its tests hold, one by default.
 
     Raises `SelectionError` when nothing is selected.
     """
     tests = read_selection(selection.tests, artifacts)
     if not tests:
         raise SelectionError("nothing is selected, so there is nothing to plan; look at the suites of the job")
-    plan = make_plan(tests, durations, cards)
+    plan = make_plan(tests, durations, cards, widths=widths)
     return TestPlan(
         artifacts.put_bytes(_PLAN.dump_json(plan), "plan.json"),
         len(plan.batches),

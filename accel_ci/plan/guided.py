@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from statistics import median
 
 from accel_ci.model import Batch, SelectedTest
@@ -39,10 +40,14 @@ class Plan:
     lower_bound_s: float
 
 
-def lower_bound(durations: Iterable[float], cards: int) -> float:
-    """The seconds that no schedule on `cards` cards beats: the longest test, or all work spread evenly."""
+def lower_bound(durations: Iterable[float], cards: int, widths: Iterable[int] | None = None) -> float:
+    """The seconds that no schedule on `cards` cards beats: the longest test, or all work spread evenly.
+
+    `widths` says how many cards each test holds, one by default.
+    """
     known = list(durations)
-    return max(max(known, default=0.0), sum(known) / max(1, cards))
+    work_s = sum(known) if widths is None else sum(map(mul, known, widths))
+    return max(max(known, default=0.0), work_s / max(1, cards))
 
 
 def make_plan(
@@ -51,28 +56,26 @@ def make_plan(
     cards: int,
     *,
     smallest_s: float = 0.25,
+    widths: Mapping[str, int] | None = None,
 ) -> Plan:
     """Cut the tests into batches for `cards` cards.
 
     `durations` has the recorded seconds by (suite, test). A test that is not there is estimated by the median of its
     file, else of its suite, else 1 s. Never-seen tests (while they are the smaller part of the work) and very long ones
-    are urgent. Batches are not cut smaller than `smallest_s` seconds, and the tests of one keep their order.
+    are urgent. Batches are not cut smaller than `smallest_s` seconds, and the tests of one keep their order. `widths` says
+    for a suite how many cards its tests hold; each number of cards is planned by itself, since it runs by itself.
     """
     if cards < 1:
         raise ValueError(f"a plan needs at least one card, not {cards}")
+    width_of = {test.suite: (widths or {}).get(test.suite, 1) for test in tests}
     estimates = _estimates(tests, durations)
-    bound_s = lower_bound(estimates.values(), cards)
-    long_s = max(smallest_s, bound_s * _LONG_SHARE)
-    long = [test for test in tests if _key(test) in durations and estimates[_key(test)] > long_s]
-    unseen = [test for test in tests if _key(test) not in durations]
-    if 2 * sum(estimates[_key(test)] for test in unseen) > sum(estimates.values()):
-        unseen = []
-    apart = {_key(test) for test in (*long, *unseen)}
-    rest = [test for test in tests if _key(test) not in apart]
-
-    long.sort(key=lambda test: -estimates[_key(test)])
-    first = [*_guided(unseen, estimates, cards, smallest_s), *([test] for test in long)]
-    groups = [*first, *_guided(rest, estimates, cards, smallest_s)]
+    first: list[list[SelectedTest]] = []
+    later: list[list[SelectedTest]] = []
+    for width in sorted(set(width_of.values())):
+        of_width = [test for test in tests if width_of[test.suite] == width]
+        urgent, rest = _cut(of_width, durations, estimates, max(1, cards // width), smallest_s)
+        first += urgent
+        later += rest
     batches = tuple(
         Batch(
             id=f"b{number:05d}",
@@ -80,11 +83,34 @@ def make_plan(
             file=group[0].file,
             tests=tuple(test.test for test in group),
             estimate_s=sum(estimates[_key(test)] for test in group),
+            cards=width_of[group[0].suite],
         )
-        for number, group in enumerate(groups)
+        for number, group in enumerate([*first, *later])
     )
     unknown = sum(_key(test) not in durations for test in tests)
+    bound_s = lower_bound(estimates.values(), cards, (width_of[suite] for suite, _ in estimates))
     return Plan(batches, len(first), unknown, sum(estimates.values()), bound_s)
+
+
+def _cut(
+    tests: Sequence[SelectedTest],
+    durations: Mapping[tuple[str, str], float],
+    estimates: Mapping[tuple[str, str], float],
+    cards: int,
+    smallest_s: float,
+) -> tuple[list[list[SelectedTest]], list[list[SelectedTest]]]:
+    """Groups of tests for batches: the urgent ones, then the others."""
+    work_s = sum(estimates[_key(test)] for test in tests)
+    long_s = max(smallest_s, lower_bound((estimates[_key(test)] for test in tests), cards) * _LONG_SHARE)
+    long = [test for test in tests if _key(test) in durations and estimates[_key(test)] > long_s]
+    unseen = [test for test in tests if _key(test) not in durations]
+    if 2 * sum(estimates[_key(test)] for test in unseen) > work_s:
+        unseen = []
+    apart = {_key(test) for test in (*long, *unseen)}
+    rest = [test for test in tests if _key(test) not in apart]
+    long.sort(key=lambda test: -estimates[_key(test)])
+    urgent = [*_guided(unseen, estimates, cards, smallest_s), *([test] for test in long)]
+    return urgent, list(_guided(rest, estimates, cards, smallest_s))
 
 
 def _key(test: SelectedTest) -> tuple[str, str]:

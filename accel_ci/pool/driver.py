@@ -19,7 +19,7 @@ from pathlib import Path
 from accel_ci.errors import PoolError
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
 from accel_ci.plan.guided import make_plan
-from accel_ci.pool.engine import Crew, Pool, WorkerState
+from accel_ci.pool.engine import DRIVER_LOCK, Crew, Pool, WorkerState, groups_of
 from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.tally import Tally, TestKey
 
@@ -27,6 +27,7 @@ _POLL_S = 0.1
 _MARGIN_S = 60.0
 _LOOK_AGAIN_S = 10.0
 """How often open tests are looked for that nobody has: the last claim of a worker may become known after its end."""
+_LOCK_PATIENCE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,29 +57,36 @@ def run_rounds(
     max_rounds: int = 2,
     *,
     urgent: int = 0,
-    open_round: Callable[[Path], RoundRecord] = RoundRecord,
 ) -> PoolRun:
     """Run all batches, then run again what failed or did not run, on other cards where there are any.
 
-    The first `urgent` batches are taken first wherever a worker is. `open_round` gives the record of a round's folder.
+    The first `urgent` batches are taken first wherever a worker is. Batches for several cards run after those for one, in a
+    phase of their own for each number of cards, with workers that hold groups of the healthy cards.
+
     `on_attempt` is called once for every attempt as it comes in, before anything is known of `infra`; on a folder where an
-    equal plan was begun, first for those that are there already. A folder with another plan is replaced. Raises
-    `PoolError` when no worker can run at all, when another driver is at work in the folder, and when ids of batches are
-    not fit for file names.
+    equal plan was begun, first for those that are there already. A folder with another plan is replaced. Raises `PoolError`
+    when no worker can run at all, when another driver is at work in the folder, and when ids of batches are not fit for
+    file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
     with _sole_driver(run_dir):
+        pool.clear(run_dir)
         tally = Tally(cards, on_attempt)
         reports: list[RoundReport] = []
         for number in range(1, max_rounds + 1):
             todo = list(batches) if number == 1 else retries(batches, tally.attempts, tally.healthy(), number)
             if not todo or not tally.healthy():
                 break
-            record = open_round(run_dir / f"round-{number}")
-            if record.prepare(number, todo, launch, limits, urgent if number == 1 else len(todo)):
-                _remove_rounds_after(run_dir, number)
-            reports.append(_run_round(pool, record, number, todo, launch, limits, tally))
+            makespan_s = 0.0
+            for width in sorted({batch.cards for batch in todo}):
+                phase = [batch for batch in todo if batch.cards == width]
+                first = sum(batch.cards == width for batch in todo[:urgent]) if number == 1 else len(phase)
+                record = pool.open_round(run_dir / (f"round-{number}" if width == 1 else f"round-{number}-cards-{width}"))
+                if record.prepare(number, phase, launch, limits, first):
+                    _remove_rounds_after(run_dir, number)
+                makespan_s += _run_phase(pool, record, number, phase, launch, limits, tally)
+            reports.append(tally.round_report(number, makespan_s))
     return PoolRun(
         attempts=tuple(tally.attempts),
         rounds=tuple(reports),
@@ -97,22 +105,24 @@ def retries(batches: Sequence[Batch], attempts: Sequence[Attempt], cards: Sequen
         last[key] = attempt
         if attempt.outcome in FAILING_OUTCOMES and attempt.card is not None:
             failed_on.setdefault(key, set()).add(attempt.card)
-    groups: dict[tuple[str, ...], list[SelectedTest]] = {}
+    groups: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
     for batch in batches:
         for test in batch.tests:
             key = (batch.suite, test)
             if key not in last or last[key].outcome in FAILING_OUTCOMES:
-                avoid = tuple(card for card in cards if card in failed_on.get(key, ()))
-                groups.setdefault(avoid if len(avoid) < len(cards) else (), []).append(SelectedTest(*key))
+                holders = groups_of(cards, batch.cards)
+                avoid = tuple(holder for holder in holders if holder in failed_on.get(key, ()))
+                avoid = avoid if len(avoid) < len(holders) else ()
+                groups.setdefault((batch.cards, avoid), []).append(SelectedTest(*key))
     durations = {key: attempt.duration_s for key, attempt in last.items() if attempt.duration_s is not None}
     return [
-        replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid)
-        for place, (avoid, tests) in enumerate(groups.items())
-        for batch in make_plan(tests, durations, max(1, len(cards) - len(avoid))).batches
+        replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
+        for place, ((width, avoid), tests) in enumerate(groups.items())
+        for batch in make_plan(tests, durations, max(1, len(cards) // width - len(avoid))).batches
     ]
 
 
-def _run_round(
+def _run_phase(
     pool: Pool,
     record: RoundRecord,
     number: int,
@@ -120,36 +130,42 @@ def _run_round(
     launch: Launch,
     limits: Limits,
     tally: Tally,
-) -> RoundReport:
-    """Run one round to its end, or what is missing of it."""
-    cards = tally.healthy()
+) -> float:
+    """Run the batches of a round for one number of cards to their end, or what is missing; gives back the seconds it took.
+
+    Where too few cards are healthy for a single group, nothing is run.
+    """
+    width, phase = batches[0].cards, record.path.name
+    cards = tally.groups(width)
     record.await_old_workers()
     old = record.workers()
     _read_others(record, number, tally, ())
     makespan_s = record.finished()
     if makespan_s is None:
-        makespan_s = tally.span_s(number)
+        makespan_s = tally.span_s(phase)
         expected = {(batch.suite, test) for batch in batches for test in batch.tests}
-        usable = [card for card in cards if card in tally.healthy()]
+        usable = [card for card in cards if card in tally.groups(width)]
         if expected - tally.done(number) and usable:
             began = time.monotonic()
             driver = 1 + max((int(name[1:].partition("-")[0]) for name in old), default=-1)
             crew = pool.start(record.path, usable, launch, driver)
             try:
-                _attend(crew, record, number, expected, limits, tally)
+                _attend(crew, record, number, width, expected, limits, tally)
             finally:
                 crew.close()
             _read(crew, record, number, tally)
             _read_others(record, number, tally, [worker.name for worker in crew.workers()])
             makespan_s += max(0.0, tally.last_attempt - began)
-        if not tally.attempts and tally.healthy():
+        if not tally.attempts and tally.groups(width):
             said = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "it printed nothing"
             raise PoolError(f"no worker of the pool could run a test; the first one said: {said}")
         record.finish(makespan_s)
-    return tally.round_report(number, makespan_s)
+    return makespan_s
 
 
-def _attend(crew: Crew, record: RoundRecord, number: int, expected: set[TestKey], limits: Limits, tally: Tally) -> None:
+def _attend(
+    crew: Crew, record: RoundRecord, number: int, width: int, expected: set[TestKey], limits: Limits, tally: Tally
+) -> None:
     """Follow a crew until the round is over and its workers have ended, or have had the time to."""
     tally.last_event = time.monotonic()
     silence_s = limits.startup_s + limits.test_timeout_s + limits.silence_s + limits.probe_timeout_s + _MARGIN_S
@@ -161,7 +177,7 @@ def _attend(crew: Crew, record: RoundRecord, number: int, expected: set[TestKey]
         if not expected - tally.done(number):
             break
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
-            lost = _lost_cards(crew.workers(), tally.healthy(), living.values(), replaced)
+            lost = _lost_cards(crew.workers(), tally.groups(width), living.values(), replaced)
             if lost:
                 for card, worker in lost.items():
                     replaced.add(card)
@@ -200,7 +216,7 @@ def _read(crew: Crew, record: RoundRecord, number: int, tally: Tally) -> dict[st
     """
     workers = crew.workers()
     for worker in workers:
-        tally.take(number, worker.name, worker.card, record.events(worker.name))
+        tally.take(number, worker.name, worker.card, record.events(worker.name), record.path.name)
     return {worker.name: worker.card for worker in workers if worker.ended is None}
 
 
@@ -210,7 +226,7 @@ def _read_others(record: RoundRecord, number: int, tally: Tally, known: Collecti
         if worker not in known:
             events = record.events(worker)
             card = next((event["card"] for event in events if event["event"] == "worker_started"), None)
-            tally.take(number, worker, card, events)
+            tally.take(number, worker, card, events, record.path.name)
 
 
 def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
@@ -244,8 +260,8 @@ def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str,
 
 
 def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:
-    if not cards or len(set(cards)) != len(cards):
-        raise PoolError(f"a pool needs cards with names of their own, not {list(cards)}")
+    if not cards or len(set(cards)) != len(cards) or any("," in card for card in cards):
+        raise PoolError(f"a pool needs cards with names of their own and without commas, not {list(cards)}")
     ids = [batch.id for batch in batches]
     unfit = [name for name in ids if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name)]
     if unfit or len(set(ids)) != len(ids):
@@ -254,16 +270,22 @@ def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:
 
 def _remove_rounds_after(run_dir: Path, number: int) -> None:
     for path in run_dir.glob("round-*"):
-        if int(path.name.partition("-")[2]) > number:
+        if int(path.name.split("-")[1]) > number:
             shutil.rmtree(path)
 
 
 @contextmanager
 def _sole_driver(run_dir: Path) -> Iterator[None]:
     """Hold the run's folder for this driver."""
-    with (run_dir / "driver.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PoolError(f"another driver is at work in {run_dir}; wait for it or use another folder") from None
+    with (run_dir / DRIVER_LOCK).open("wb") as lock:
+        deadline = time.monotonic() + _LOCK_PATIENCE_S  # workers that wait for the end of a driver hold it for a moment
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    said = f"another driver is at work in {run_dir}; wait for it or use another folder"
+                    raise PoolError(said) from None
+                time.sleep(_POLL_S / 2)
         yield

@@ -11,12 +11,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from accel_ci.build.process import Finished
 from accel_ci.model import Launch
+from accel_ci.pool.round_record import RoundRecord
+
+DRIVER_LOCK = "driver.lock"
+"""The file in a run's folder that the driver holds the lock of as long as it lives."""
+
+
+def group_name(cards: Sequence[str]) -> str:
+    """How cards that one worker holds together are written, also in the variable that tells a process its cards."""
+    return ",".join(cards)
+
+
+def groups_of(cards: Sequence[str], width: int) -> list[str]:
+    """The cards in groups of `width`, by name; what is left over is in none."""
+    return [group_name(cards[begin : begin + width]) for begin in range(0, len(cards) - width + 1, width)]
+
+
+def cards_in(name: str) -> tuple[str, ...]:
+    """The cards of a group, or the one card."""
+    return tuple(name.split(","))
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """A worker of a crew; `ended` says how it ended in the engine's words, None while it runs."""
+    """A worker of a crew on its card or group of cards.
+
+    `ended` says how it ended in the engine's words, None while it runs.
+    """
 
     name: str
     card: str
@@ -42,9 +65,21 @@ class Crew(Protocol):
 class Pool(Protocol):
     """An engine that runs workers."""
 
+    def open_round(self, folder: Path) -> RoundRecord:
+        """The driver's record of the round in `folder`, kept where the pool's workers find it."""
+
     def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
         """Start a worker on each card for the round in `folder`.
 
         `attempt` counts the drivers that have worked on this round before; worker names begin with `w<attempt>-`.
-        Raises `PoolError` when workers cannot be started.
+        Each entry of `cards` is a card or a group of them (`group_name`). Raises `PoolError` when workers cannot be started.
+        """
+
+    def clear(self, run_dir: Path) -> None:
+        """End what the crews of an earlier driver left running for the rounds in `run_dir`. Raises `PoolError`."""
+
+    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        """Run a command to its end where workers run, with the sources to read and `folder` to write, without a card.
+
+        Raises `AccelCiError` when it cannot be started or is past its limit.
         """

@@ -15,12 +15,12 @@ ALLOWED: frozenset[str] = frozenset(
 
 
 def clean_environment(
-    configured: Mapping[str, str], *, inherited: Mapping[str, str] | None = None, keep: Collection[str] = ()
+    configured: Mapping[str, str | None], *, inherited: Mapping[str, str] | None = None, keep: Collection[str] = ()
 ) -> dict[str, str]:
     """The allowed variables of `inherited` (this process's environment by default), then the configured ones.
 
-    `keep` names more variables to let through.
+    A configured None takes a variable away. `keep` names more variables to let through.
     """
     given = os.environ if inherited is None else inherited
     passed = {name: value for name, value in given.items() if name in ALLOWED or name in keep or name.startswith("LC_")}
-    return {**passed, **configured}
+    return {name: value for name, value in {**passed, **configured}.items() if value is not None}

@@ -10,10 +10,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accel_ci.build.process import Finished, run_tool
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch
 from accel_ci.pool.engine import Crew, WorkerState
 from accel_ci.pool.package import build_runner
+from accel_ci.pool.round_record import RoundRecord
 from accel_ci.runner import round_folder
 
 _GRACE_S = 10.0
@@ -21,6 +23,10 @@ _GRACE_S = 10.0
 
 class LocalPool:
     """Runs workers as subprocesses."""
+
+    def open_round(self, folder: Path) -> RoundRecord:
+        """The round is in the folder, which workers share."""
+        return RoundRecord(folder)
 
     def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
@@ -33,6 +39,13 @@ class LocalPool:
             crew.close()
             raise
         return crew
+
+    def clear(self, run_dir: Path) -> None:
+        """Nothing to do: the kernel ends workers with their driver."""
+
+    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        """Run a command to its end. Raises `BuildError` at its limit."""
+        return run_tool(command, timeout_s=timeout_s, environment=launch.environment)
 
 
 class LocalCrew:

@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class RoundRecord:
         return [
             Batch(
                 record["id"], record["suite"], record["file"], tuple(record["tests"]), record["estimate_s"],
-                tuple(record["avoid_cards"]),
+                tuple(record["avoid_cards"]), record["cards"],
             )
             for record in records
         ]  # fmt: skip
@@ -133,10 +133,7 @@ class RoundRecord:
         """Give batches out anew, under names of their own, to be taken first; gives back what was written."""
         folder = self.path / round_folder.HANDED_ON
         number = len(list(folder.glob("*.json")))
-        fresh = [
-            Batch(f"h{number}-{place}", batch.suite, batch.file, batch.tests, batch.estimate_s, batch.avoid_cards)
-            for place, batch in enumerate(batches)
-        ]
+        fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
         if fresh:
             _write(folder / f"{number:06d}.json", json.dumps([{**asdict(batch), "urgent": True} for batch in fresh]))
         return fresh

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,15 +28,14 @@ from accel_ci.model import (
     Launch,
     Limits,
     Outcome,
-    RuntimeImage,
     SelectedTest,
     TestPlan,
+    TestSelection,
 )
 from accel_ci.plan.device_plan import read_plan
 from accel_ci.plan.guided import Plan, make_plan
+from accel_ci.pool.choose_pool import pool_for
 from accel_ci.pool.driver import PoolRun, run_rounds
-from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.local import LocalPool
 from accel_ci.progress import Step
 from accel_ci.scope.selection import read_selection, select_tests
 
@@ -53,26 +52,22 @@ class Bench:
     artifacts: ArtifactStore
 
 
-def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch:
-    """How workers are started in a runtime image.
-
-    Byte code is kept beside the image: it halves the start of every test process, and the sources stay as they are.
-    """
-    pool = settings.pool
-    byte_code = Path(image.python).parents[1] / "pycache"
-    return Launch(
-        image.python,
-        str(sources),
-        clean_environment({"PYTHONPYCACHEPREFIX": str(byte_code), **pool.environment}, keep=pool.pass_environment),
-        pool.card_environment,
-        pool.health_probe,
-        settings.backend.pytest_args,
-    )
+def cards_of_suites(settings: Settings) -> dict[str, int]:
+    """How many cards a test of each suite holds."""
+    return {name: suite.cards for name, suite in settings.suites.items()}
 
 
 def cards_of(settings: Settings) -> list[str]:
     """The names of the pool's cards."""
     return [str(number) for number in range(settings.pool.cards)]
+
+
+def collect_tests(settings: Settings, suites: dict[str, Suite], launch: Launch, bench: Bench) -> TestSelection:
+    """What is in scope of the suites, collected where the pool's workers run. Raises `SelectionError` and `PoolError`."""
+    pool = pool_for(settings)
+    return select_tests(
+        suites, launch, bench.runner, bench.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
+    )
 
 
 def run_smoke_stage(
@@ -88,7 +83,7 @@ def run_smoke_stage(
     `SelectionError` when there is nothing to run.
     """
     started = time.monotonic()
-    selection = select_tests(suites, launch, bench.runner, bench.artifacts, timeout_s=settings.limits.startup_seconds)
+    selection = collect_tests(settings, suites, launch, bench)
     plan = make_plan(read_selection(selection.tests, bench.artifacts), {}, 1)
     step.total(selection.selected)
     reasons = []
@@ -111,27 +106,32 @@ def run_device_stage(
 ) -> DeviceTestResults:
     """Run the plan on all cards, and what failed once more.
 
-    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that no healthy
-    card was left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
+    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
+    healthy cards were left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
     cards = cards_of(settings)
     batches = read_plan(plan.batches, bench.artifacts)
     run = _run(settings, batches, cards, launch, bench, step, rounds=settings.pool.rounds)
-    if not any(card.healthy for card in run.cards):
-        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards)
+    healthy = sum(card.healthy for card in run.cards)
+    if healthy < max(batch.cards for batch in batches.batches):
+        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
         seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
-        open_tests = [t for t in read_selection(selected, bench.artifacts) if (t.suite, t.test) not in seen]
-        lost = [_not_run(test, f"no healthy card was left ({word})") for test in open_tests]
-        run = PoolRun((*run.attempts, *lost), run.rounds, run.cards, run.makespan_s, run.lower_bound_s)
+        needed = cards_of_suites(settings)
+        lost = [
+            _not_run(test, f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})")
+            for test in read_selection(selected, bench.artifacts)
+            if (test.suite, test.test) not in seen and needed[test.suite] > healthy
+        ]
+        run = replace(run, attempts=(*run.attempts, *lost))
     return _results(selected, tuple(suites), run, started, bench.artifacts)
 
 
 def _run(
     settings: Settings, plan: Plan, cards: list[str], launch: Launch, bench: Bench, step: Step, *, rounds: int
 ) -> PoolRun:
-    """Drive the local pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
+    """Drive the project's pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
     limits = settings.limits
     last: dict[tuple[str, str], Outcome] = {}
     counts: Counter[Outcome] = Counter()
@@ -147,7 +147,7 @@ def _run(
 
     with _cards_taken(bench.cards_lock, step):
         run = run_rounds(
-            LocalPool(),
+            pool_for(settings),
             plan.batches,
             cards,
             launch,

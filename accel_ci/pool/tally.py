@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, CardReport, RoundReport
 from accel_ci.plan.guided import lower_bound
+from accel_ci.pool.engine import cards_in, groups_of
 
 TestKey = tuple[str, str]
 
@@ -22,7 +23,6 @@ class _Card:
     attempts: int = 0
     busy_s: float = 0.0
     setup_s: float = 0.0
-    doubtful: list[int] = field(default_factory=list)  # failing attempts since the last healthy probe
 
 
 class Tally:
@@ -34,26 +34,35 @@ class Tally:
         self.last_attempt = time.monotonic()
         self.last_event = time.monotonic()
         self._cards = {card: _Card() for card in cards}
+        self._doubtful: defaultdict[str, list[int]] = defaultdict(list)  # failing attempts since the last healthy probe
         self._on_attempt = on_attempt
         self._done: defaultdict[int, set[TestKey]] = defaultdict(set)
-        self._spans: dict[tuple[int, str], tuple[datetime, datetime]] = {}
+        self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
 
-    def take(self, round_number: int, worker: str, card: str | None, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take more events of a worker in; `card` is the worker's when its own events do not say."""
+    def take(
+        self, round_number: int, worker: str, card: str | None, events: Iterable[Mapping[str, Any]], phase: str = ""
+    ) -> None:
+        """Take more events of a worker in; `card` (or group of cards) is the worker's when its own events do not say.
+
+        `phase` tells workers apart that have one name in different parts of the round.
+        """
         for event in events:
             self.last_event = time.monotonic()
             at = datetime.fromisoformat(event["at"])
-            crew = (round_number, worker.partition("-")[0])
+            crew = (phase, worker.partition("-")[0])
             self._spans[crew] = (self._spans.get(crew, (at, at))[0], at)
             kind = event["event"]
             if kind == "attempt":
                 self._take_attempt(round_number, event)
             elif kind == "probe":
                 self._take_probe(event, card)
-            elif kind == "child_started" and card in self._cards:
-                self._cards[card].setup_s += event["setup_s"]
-            elif kind == "collected" and card in self._cards:
-                self._cards[card].setup_s += event["seconds"]
+            elif kind in ("child_started", "collected"):
+                for one in self._of(card):
+                    one.setup_s += event["setup_s" if kind == "child_started" else "seconds"]
+
+    def _of(self, card: str | None) -> list[_Card]:
+        """The card of that name, or those of a group."""
+        return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
 
     def _take_attempt(self, round_number: int, event: Mapping[str, Any]) -> None:
         started_at = event["started_at"]
@@ -74,26 +83,26 @@ class Tally:
         if key in self._done[round_number]:
             return
         self._done[round_number].add(key)
-        if attempt.card in self._cards:
-            card = self._cards[attempt.card]
+        for card in self._of(attempt.card):
             card.attempts += 1
             card.busy_s += attempt.duration_s or 0.0
-            if attempt.outcome in FAILING_OUTCOMES:
-                card.doubtful.append(len(self.attempts))
+        if attempt.card is not None and attempt.outcome in FAILING_OUTCOMES:
+            self._doubtful[attempt.card].append(len(self.attempts))
         self.attempts.append(attempt)
         self.last_attempt = time.monotonic()
         self._on_attempt(attempt)
 
     def _take_probe(self, event: Mapping[str, Any], name: str | None) -> None:
-        if name not in self._cards:
+        """A probe of a group speaks for each of its cards: which of them is at fault it does not say."""
+        if name is None:
             return
-        card = self._cards[name]
-        card.healthy, card.reason = event["healthy"], event["reason"]
-        if not card.healthy:
-            reason = f"card {name} is unhealthy: {card.reason}"
-            for place in card.doubtful:
+        for card in self._of(name):
+            card.healthy, card.reason = event["healthy"], event["reason"]
+        doubtful = self._doubtful.pop(name, [])
+        if not event["healthy"]:
+            reason = f"card {name} is unhealthy: {event['reason']}"
+            for place in doubtful:
                 self.attempts[place] = replace(self.attempts[place], infra=reason)
-        card.doubtful.clear()
 
     def done(self, round_number: int) -> set[TestKey]:
         """The tests that have an attempt in the round."""
@@ -103,11 +112,13 @@ class Tally:
         """The cards that no probe has found unhealthy last."""
         return [name for name, card in self._cards.items() if card.healthy]
 
-    def span_s(self, round_number: int) -> float:
-        """How long the workers of the round have been at it, without the time between two drivers."""
-        return sum(
-            (last - first).total_seconds() for (number, _), (first, last) in self._spans.items() if number == round_number
-        )
+    def groups(self, width: int) -> list[str]:
+        """The healthy cards, in groups of `width` where that is more than one."""
+        return groups_of(self.healthy(), width)
+
+    def span_s(self, phase: str) -> float:
+        """How long the workers of the phase have been at it, without the time between two drivers."""
+        return sum((last - first).total_seconds() for (name, _), (first, last) in self._spans.items() if name == phase)
 
     def card_reports(self) -> tuple[CardReport, ...]:
         """What each card did."""
@@ -119,6 +130,7 @@ class Tally:
     def round_report(self, round_number: int, makespan_s: float) -> RoundReport:
         """What a round did; its lower bound is of the measured durations and the cards that ran a test."""
         attempts = [attempt for attempt in self.attempts if attempt.round == round_number]
-        cards = len({attempt.card for attempt in attempts})
-        bound_s = lower_bound((attempt.duration_s or 0.0 for attempt in attempts), cards)
+        held = [cards_in(attempt.card or "") for attempt in attempts]
+        cards = len({card for group in held for card in group})
+        bound_s = lower_bound((attempt.duration_s or 0.0 for attempt in attempts), cards, map(len, held))
         return RoundReport(round_number, len(attempts), cards, makespan_s, bound_s)

@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--scratch", help="with --round-url: a folder for the worker alone; by default a new one")
     work.add_argument("--card-environment", metavar="NAME", help="with --round-url: a variable to put the card's name in")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
+    work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when nobody holds the lock of this file")
 
     child = commands.add_parser("child")
     child.add_argument("commands_fd", type=int)
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return work_by_invitation(url, identity, arguments.scratch, arguments.card_environment, arguments.end_with)
         if arguments.worker is None or arguments.card is None:
             parser.error("--run-dir needs --worker and --card")
-        return work(arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with)
+        return work(
+            arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with, arguments.end_with_lock
+        )
     from .child import run
 
     return run(arguments.commands_fd, arguments.results_fd, arguments.parent)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,6 +34,23 @@ def end_with_parent(parent: int, by: signal.Signals) -> None:
     _prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         os.kill(os.getpid(), by)
+
+
+def end_with_lock(path: Path) -> None:
+    """Have this process end by SIGTERM when the lock of the file at `path` is given up by its holder, the driver.
+
+    For a worker that its driver is no parent of, such as one in a container: the kernel gives the lock up when the driver
+    ends, however it ends. A lock that nobody holds ends the process at once.
+    """
+
+    def wait() -> None:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        sys.stderr.write(f"the driver of this worker is gone: nobody holds {path}\n")
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def adopt_orphans() -> None:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from .ending import end_group, end_leftovers
+from .memory import memory_kills
 from .messages import TEST_MARK
 
 TAIL_LIMIT = 16 * 1024
@@ -54,6 +56,7 @@ class PytestChild:
         self.collected: set[str] = set()
         self.output = OutputTail()
         self.wants = False
+        self._memory_kills = memory_kills()
         self.started = self.last_sign = time.monotonic()
         commands, self._commands = os.pipe()
         self._results, results = os.pipe()
@@ -125,6 +128,18 @@ class PytestChild:
     def ended(self) -> bool:
         """Whether the process has ended; its last messages may still be there to receive."""
         return self.process.poll() is not None
+
+    def ended_how(self) -> str:
+        """How the ended process ended, in words."""
+        code = self.process.returncode
+        if code >= 0:
+            return f"ended with exit code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        out_of_memory = code == -signal.SIGKILL and memory_kills() > self._memory_kills
+        return f"was ended by {name}{': out of memory' if out_of_memory else ''}"
 
     def close(self, limit_s: float) -> None:
         """Let the session end by itself (its fixtures are torn down) within the limit."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from . import round_folder
 from .choice import choose
-from .ending import adopt_orphans, end_with_parent, hide_memory
+from .ending import adopt_orphans, end_with_lock, end_with_parent, hide_memory
 from .events import now
 from .messages import bounded
 from .probe import Health, Probe
@@ -163,7 +163,7 @@ class Worker:
             if message is not None:
                 self._take_aside(child, message)
             elif child.ended():
-                problem = f"pytest {_how(child.process.returncode)} before it could run a test"
+                problem = f"pytest {child.ended_how()} before it could run a test"
                 break
             elif seconds > self._plan.limits.startup_s:
                 problem = f"pytest was not ready within {self._plan.limits.startup_s:g} s"
@@ -258,7 +258,7 @@ class Worker:
         """Outcome and description when the child has ended or is past a limit."""
         limits, clock = self._plan.limits, time.monotonic()
         if child.ended():
-            return "crashed", f"pytest {_how(child.process.returncode)}"
+            return "crashed", f"pytest {child.ended_how()}"
         if self._running is not None and clock - self._running.since > limits.test_timeout_s:
             return "timeout", f"the test did not end within {limits.test_timeout_s:g} s"
         if self._collecting is not None and clock - self._collecting[1] > limits.startup_s:
@@ -333,24 +333,16 @@ class Worker:
             raise SystemExit(1)
 
 
-def _how(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
-
-
 def _stop(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def work(run_dir: str, worker: str, card: str, rank: int, parent: int | None) -> int:
+def work(run_dir: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None = None) -> int:
     """Run one worker on a folder; gives back the exit code, 0 when it finished, also of an unhealthy card."""
     _begin(parent)
+    if lock is not None:
+        end_with_lock(Path(lock))
     place = FolderRound(Path(run_dir), worker, card, rank)
     Worker(place, parent).run()
     place.close()

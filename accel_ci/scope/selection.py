@@ -7,15 +7,17 @@ cannot be collected are named (and are expected, so that they show as failures).
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import TypeAdapter
 
 from accel_ci.artifacts import ArtifactStore
-from accel_ci.build.process import run_tool
+from accel_ci.build.process import Finished
 from accel_ci.config import Suite
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, Launch, SelectedTest, SuiteSelection, TestSelection
@@ -24,15 +26,28 @@ from accel_ci.scope.rules import in_scope
 _TESTS = TypeAdapter(list[SelectedTest])
 
 
+class Execute(Protocol):
+    """Runs a command in the runtime image, wherever that is, with the sources to read and a folder to write."""
+
+    def __call__(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        """Run the command to its end."""
+
+
 def select_tests(
-    suites: Mapping[str, Suite], launch: Launch, runner: Path, artifacts: ArtifactStore, *, timeout_s: float
+    suites: Mapping[str, Suite],
+    launch: Launch,
+    runner: Path,
+    artifacts: ArtifactStore,
+    execute: Execute,
+    *,
+    timeout_s: float,
 ) -> TestSelection:
     """Collect every suite and apply its scope rules. Raises `SelectionError` when a suite has nothing to test."""
     started = time.monotonic()
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
     for name, suite in suites.items():
-        tests, errors = _collect(name, suite, launch, runner, timeout_s)
+        tests, errors = _collect(name, suite, launch, runner, execute, timeout_s)
         kept, left_out = in_scope(tests, suite.scope)
         if not kept and not errors:
             reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
@@ -55,18 +70,23 @@ def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[Selecte
     return _TESTS.validate_json(artifacts.path(artifact).read_bytes())
 
 
-def _collect(name: str, suite: Suite, launch: Launch, runner: Path, timeout_s: float) -> tuple[list[str], dict[str, str]]:
+def _collect(
+    name: str, suite: Suite, launch: Launch, runner: Path, execute: Execute, timeout_s: float
+) -> tuple[list[str], dict[str, str]]:
     """The node ids that pytest finds, and for each file that it cannot collect the message."""
     for path in suite.paths:
         if not (Path(launch.root) / path).exists():
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; mend suites.{name}.paths")
     with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
-        output = Path(scratch) / "collected.json"
+        folder = Path(scratch)
+        output = folder / "collected.json"
+        program = str(shutil.copy(runner, folder))
         options = [f"--pytest-arg={argument}" for argument in launch.pytest_args]
-        done = run_tool(
-            [launch.python, str(runner), "collect", "--root", launch.root, "--output", str(output), *options, *suite.paths],
-            timeout_s=timeout_s,
-            environment=launch.environment,
+        done = execute(
+            [launch.python, program, "collect", "--root", launch.root, "--output", str(output), *options, *suite.paths],
+            launch,
+            folder,
+            timeout_s,
         )
         if done.status != 0 or not output.is_file():
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")

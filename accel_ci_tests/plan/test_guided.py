@@ -29,6 +29,14 @@ def test_lower_bound(durations: list[float], cards: int, expected: float) -> Non
     assert lower_bound(durations, cards) == expected
 
 
+def test_tests_of_several_cards_have_batches_and_a_bound_of_their_own() -> None:
+    tests = [*some_tests(a=8), *(SelectedTest("wide", f"b.py::test_{n}") for n in range(4))]
+    plan = make_plan(tests, {(test.suite, test.test): 1.0 for test in tests}, 4, widths={"wide": 2})
+    assert {batch.suite: batch.cards for batch in plan.batches} == {"suite": 1, "wide": 2}
+    assert plan.lower_bound_s == (8 + 2 * 4) / 4
+    assert lower_bound([3.0, 1.0], 4, [4, 1]) == 13 / 4
+
+
 @given(
     files=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     cards=st.integers(1, 64),

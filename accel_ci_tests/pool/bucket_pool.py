@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.build.process import Finished
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch
 from accel_ci.pool.bucket_rounds import BucketRounds
@@ -19,6 +20,7 @@ from accel_ci.pool.courier import Courier, Slot
 from accel_ci.pool.engine import Crew, WorkerState
 from accel_ci.pool.package import build_runner
 from accel_ci.pool.round_bucket import RoundStore
+from accel_ci.pool.round_record import RoundRecord
 from accel_ci.runner import round_folder
 from accel_ci.s3 import environment_keys
 
@@ -40,6 +42,15 @@ class BucketPool:
 
     def __init__(self, rounds: BucketRounds) -> None:
         self._rounds = rounds
+
+    def open_round(self, folder: Path) -> RoundRecord:
+        return self._rounds.open(folder)
+
+    def clear(self, run_dir: Path) -> None:
+        pass
+
+    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        raise NotImplementedError
 
     def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
         runner = build_runner(folder / "runner.pyz")

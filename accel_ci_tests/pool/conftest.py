@@ -23,9 +23,9 @@ from accel_ci_tests.pool.bucket_pool import BucketPool, round_store
 Run = Callable[..., PoolRun]
 
 
-def batch(name: str, *tests: str, suite: str = "suite", avoid: tuple[str, ...] = ()) -> Batch:
+def batch(name: str, *tests: str, suite: str = "suite", avoid: tuple[str, ...] = (), cards: int = 1) -> Batch:
     """A batch of tests of one file."""
-    return Batch(name, suite, tests[0].split("::")[0], tests, float(len(tests)), avoid)
+    return Batch(name, suite, tests[0].split("::")[0], tests, float(len(tests)), avoid, cards)
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Ground:
         """`accel_ci.pool.driver.run_rounds` by a driver that knows nothing of those before."""
         if self.store is None:
             return run_rounds(LocalPool(), *arguments)
-        rounds = BucketRounds(self.store, "run")
-        return run_rounds(BucketPool(rounds), *arguments, open_round=rounds.open)
+        return run_rounds(BucketPool(BucketRounds(self.store, "run")), *arguments)
 
 
 @pytest.fixture(params=["folder", "bucket"])

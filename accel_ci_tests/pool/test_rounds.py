@@ -175,3 +175,38 @@ def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0")
 )
 def test_retries(attempts: list[Attempt], cards: list[str], expected: list[tuple[str, ...]]) -> None:
     assert [again.avoid_cards for again in retries([batch("b", "a.py::t")], attempts, cards, 2)] == expected
+
+
+def test_tests_of_several_cards_hold_groups_of_them(run: Run, write: Write) -> None:
+    write("test_one.py", "import os\ndef test_1(): assert ',' not in os.environ['CARD']\n")
+    write(
+        "test_two.py",
+        """
+        import os, time
+        def test_1(): time.sleep(1)
+        def test_2(): time.sleep(1)
+        def test_picky(): assert os.environ["CARD"] == "2,3"
+        """,
+    )
+    tests = [f"test_two.py::test_{name}" for name in ("1", "2", "picky")]
+    batches = [batch(f"b{n}", test, suite="wide", cards=2) for n, test in enumerate(tests[:2])]
+    picky = batch("b3", tests[2], suite="wide", cards=2, avoid=("2,3",))
+    result = run([*batches, picky, batch("b4", "test_one.py::test_1")], ["0", "1", "2", "3", "4"])
+    assert outcomes(result) == {"test_one.py::test_1": "passed", **dict.fromkeys(tests[:2], "passed"), tests[2]: "failed"}
+    assert outcomes(result, 2) == {tests[2]: "passed"}
+    assert {attempt.card for attempt in result.attempts if attempt.suite == "wide"} == {"0,1", "2,3"}
+    assert result.attempts[0].test == "test_one.py::test_1"
+    assert result.rounds[0].makespan_s >= result.lower_bound_s > 1
+    assert sum(card.attempts for card in result.cards) == 1 + 2 * 4
+
+
+def test_a_group_that_probes_unhealthy_and_too_few_cards(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_1(): pass\ndef test_2(): pass\n")
+    bad = "import os, sys; cards = os.environ['CARD'].split(','); sys.exit('1' in cards)"
+    batches = [batch("b0", "test_a.py::test_1", cards=2), batch("b1", "test_a.py::test_2")]
+    result = run(batches, ["0", "1", "2"], probe=("python", "-c", bad))
+    assert [card.healthy for card in result.cards] == [True, False, True]
+    assert {attempt.test: attempt.card for attempt in result.attempts}["test_a.py::test_1"] == "0,2"
+    others = [batch("c0", "test_a.py::test_1", cards=2), batch("c1", "test_a.py::test_2")]
+    result = run(others, ["0", "1"], probe=("python", "-c", bad))
+    assert outcomes(result) == {"test_a.py::test_2": "passed"}

@@ -1,0 +1,94 @@
+"""What a pod runs first, as text for `python -c`: standard library only, any Python from 3.9.
+
+An errand, a JSON object at a signed URL, says what to unpack where and what to run; its result goes back by a signed URL. A
+worker has no result: the runner takes over this very process. Nothing here knows Kubernetes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+PATIENCE_S = 900.0
+
+
+def ask(request: Any, what: str) -> bytes:
+    """The body of an answer; a store that is away is waited for, and a URL is never printed."""
+    deadline = time.monotonic() + PATIENCE_S
+    pause_s = 0.5
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+                return bytes(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code < 500 and error.code != 429:
+                sys.exit(f"accel-ci: the store refused {what} with status {error.code}; a signed URL may have expired")
+            problem = f"status {error.code}"
+        except OSError as error:
+            problem = str(getattr(error, "reason", error))
+        if time.monotonic() > deadline:
+            sys.exit(f"accel-ci: the store gave no {what} for {PATIENCE_S:g} s; last: {problem}")
+        time.sleep(pause_s)
+        pause_s = min(10.0, pause_s * 2)
+
+
+def unpack(archive: bytes, folder: str) -> None:
+    """Unpack a tar file of the driver's into a folder."""
+    os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="fully_trusted")  # noqa: S202 (links may lead anywhere, as they do in the sources)
+        else:
+            tar.extractall(folder)  # noqa: S202
+
+
+def pack(folder: str) -> bytes:
+    """A folder as a gzipped tar file."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        tar.add(folder, arcname=".")
+    return packed.getvalue()
+
+
+def main() -> None:
+    """Do the errand that `ACCEL_CI_ERRAND_URL` leads to."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a container has no default for it
+    errand = json.loads(gzip.decompress(ask(os.environ.pop("ACCEL_CI_ERRAND_URL"), "the errand")))
+    for url, folder in errand["unpack"]:
+        unpack(ask(url, "an archive"), folder)
+    for name in errand["unset"]:
+        os.environ.pop(name, None)
+    os.chdir(errand["root"])
+    command = errand["command"]
+    if errand["result"] is None:
+        os.environ["ACCEL_CI_ROUND_URL"] = errand["round"]
+        sys.argv = [*command, "--identity", os.environ.pop("ACCEL_CI_POD", os.uname().nodename)]
+        sys.path[0] = ""
+        runpy.run_path(command[0], run_name="__main__")
+        return
+    done = subprocess.run(
+        [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    said = {"status": done.returncode, "output": done.stdout[-100_000:].decode("utf-8", "replace")}
+    for url, body in ((errand["result"][0], pack(errand["folder"])), (errand["result"][1], json.dumps(said).encode())):
+        request = urllib.request.Request(url, body, {"If-None-Match": "*"}, method="PUT")  # noqa: S310
+        try:
+            ask(request, "room for a result")
+        except SystemExit as refused:
+            if "412" not in str(refused):  # an earlier try of this pod's, whose answer was lost, or another pod's
+                raise
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+"""What every pool holds to, whatever its engine: one list of scenarios, run on each pool that there is here."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.config import DockerPoolSettings
+from accel_ci.errors import PoolError
+from accel_ci.model import Attempt, Batch, Launch, Limits
+from accel_ci.pool.docker import RUN_LABEL, DockerPool, remove_abandoned
+from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.engine import Pool
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.local import LocalPool
+
+from .conftest import Write, batch, outcomes
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from accel_ci_tests.pool.test_contract import Ground, batch
+given = json.loads(sys.argv[1])
+ground = Ground(given["kind"], Path(given["root"]), Path(given["run_dir"]), image=given["image"])
+ground.run([batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(given["count"])])
+"""
+
+
+@dataclass
+class Ground:
+    """A pool with a suite to run and a folder to run it in."""
+
+    kind: str
+    root: Path
+    run_dir: Path
+    image: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pool(self) -> Pool:
+        if self.kind == "local":
+            return LocalPool()
+        return DockerPool(DockerPoolSettings(kind="docker", card_environment="CARD", image=self.image or "", **self.options))
+
+    def run(
+        self,
+        batches: Sequence[Batch],
+        cards: Sequence[str] = ("0", "1"),
+        *,
+        environment: Mapping[str, str] | None = None,
+        probe: tuple[str, ...] = (),
+        max_rounds: int = 2,
+        limits: Limits | None = None,
+        on_attempt: Callable[[Attempt], None] = lambda attempt: None,
+    ) -> PoolRun:
+        inherited = dict(os.environ) if self.kind == "local" else {}
+        python = sys.executable if self.kind == "local" else "python3"
+        environment = clean_environment(environment or {}, inherited=inherited)
+        launch = Launch(python, str(self.root), environment, "CARD", probe)
+        result = run_rounds(self.pool, batches, cards, launch, limits or Limits(), self.run_dir, on_attempt, max_rounds)
+        once = Counter((attempt.suite, attempt.test, attempt.round) for attempt in result.attempts)
+        assert set(once.values()) <= {1}
+        assert not self.containers()
+        return result
+
+    def containers(self) -> list[Any]:
+        """What is there of this run."""
+        if self.kind == "local":
+            return []
+        import docker
+
+        return list(docker.from_env().containers.list(all=True, filters={"label": f"{RUN_LABEL}={self.run_dir}"}))
+
+    def kill_worker(self) -> None:
+        """Kill one worker with all that the engine gives it."""
+        if self.kind == "local":
+            [first] = (self.run_dir / "round-1" / "workers").glob("w0-0/events.jsonl")
+            os.kill(json.loads(first.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+        else:
+            self.containers()[0].kill()
+
+    def driver(self, count: int) -> subprocess.Popen[bytes]:
+        """A driver of its own process, for `count` tests of test_a.py."""
+        given = {
+            "kind": self.kind,
+            "root": str(self.root),
+            "run_dir": str(self.run_dir),
+            "image": self.image,
+            "count": count,
+        }
+        return subprocess.Popen([sys.executable, "-c", DRIVER, json.dumps(given)], cwd=Path(__file__).parents[2])
+
+    def streamed(self) -> list[str]:
+        """The tests whose attempts are in the workers' records."""
+        paths = self.run_dir.glob("round-1/workers/*/events.jsonl")
+        lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
+        return [event["test"] for event in map(json.loads, lines) if event["event"] == "attempt"]
+
+
+@pytest.fixture(scope="session")
+def docker_image() -> str:
+    """An image with pytest, made from the one that `ACCEL_CI_DOCKER_IMAGE` names."""
+    base = os.environ.get("ACCEL_CI_DOCKER_IMAGE")
+    if not base:
+        pytest.skip("ACCEL_CI_DOCKER_IMAGE is not set: an image with Python and pip in an engine that DOCKER_HOST names")
+    import docker
+
+    client = docker.from_env()
+    file = f"FROM {base}\nENV CI=true IMAGE_OWN=1\nRUN python3 -m pip install -q pytest=={pytest.__version__}\n"
+    image, _ = client.images.build(fileobj=io.BytesIO(file.encode()), rm=True)
+    return str(image.id)
+
+
+@pytest.fixture(params=["local", "docker"])
+def ground(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Ground]:
+    image = request.getfixturevalue("docker_image") if request.param == "docker" else None
+    ground = Ground(request.param, root, tmp_path / "run", image=image)
+    yield ground
+    for container in ground.containers():
+        container.remove(force=True)
+
+
+@pytest.fixture
+def docker_ground(docker_image: str, root: Path, tmp_path: Path) -> Ground:
+    return Ground("docker", root, tmp_path / "run", image=docker_image)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(word: str) -> bool:
+    """Whether any process of this kernel, in a container or not, has the word on its command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word.encode() in path.read_bytes().split(b"\0"):
+                return True
+    return False
+
+
+def slow(write: Write, count: int) -> list[str]:
+    write("test_a.py", f"""
+        import pytest, time
+        @pytest.mark.parametrize("n", range({count}))
+        def test_n(n): time.sleep(0.1)
+        """)  # fmt: skip
+    return [f"test_a.py::test_n[{n}]" for n in range(count)]
+
+
+def test_all_pass_on_all_cards(ground: Ground, write: Write) -> None:
+    write("test_a.py", "import time\ndef test_1(): time.sleep(1)\n")
+    write("test_b.py", "import time\ndef test_1(): time.sleep(1)\n")
+    result = ground.run([batch("b0", "test_a.py::test_1"), batch("b1", "test_b.py::test_1")])
+    assert outcomes(result) == {"test_a.py::test_1": "passed", "test_b.py::test_1": "passed"}
+    assert {attempt.card for attempt in result.attempts} == {"0", "1"}
+    assert len(result.rounds) == 1
+
+
+def test_a_test_that_passes_on_another_card(ground: Ground, write: Write) -> None:
+    write("test_a.py", "import os\ndef test_1(): assert os.environ['CARD'] == '1'\ndef test_2(): pass\n")
+    result = ground.run([batch("b0", "test_a.py::test_1", avoid=("1",)), batch("b1", "test_a.py::test_2")])
+    assert outcomes(result) == {"test_a.py::test_1": "failed", "test_a.py::test_2": "passed"}
+    assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
+
+
+def test_crashes_hangs_and_floods_cost_one_test_each(ground: Ground, write: Write) -> None:
+    write(
+        "test_a.py",
+        """
+        import os, signal, time
+        def test_exit(): os._exit(3)
+        def test_segv(): os.kill(os.getpid(), signal.SIGSEGV)
+        def test_hang(): time.sleep(1000)
+        def test_flood():
+            for _ in range(300):
+                os.write(1, b"x" * 65536)
+            assert False, "after the flood"
+        def test_good(): pass
+        """,
+    )
+    tests = [f"test_a.py::test_{name}" for name in ("exit", "segv", "hang", "flood", "good")]
+    result = ground.run([batch("b0", *tests)], ["0"], max_rounds=1, limits=Limits(test_timeout_s=1))
+    assert list(outcomes(result).values()) == ["crashed", "crashed", "timeout", "failed", "passed"]
+    said = {attempt.test: attempt for attempt in result.attempts}
+    assert "exit code 3" in (said[tests[0]].message or "")
+    assert "SIGSEGV" in (said[tests[1]].message or "")
+    assert len(said[tests[3]].output_tail or "") <= 16 * 1024
+
+
+def test_leftovers_of_a_test_are_ended(ground: Ground, write: Write, tmp_path: Path) -> None:
+    word = f"leftover-{os.getpid()}-{ground.kind}"
+    write(
+        "test_a.py",
+        f"""
+        import os, subprocess, sys
+        def test_left():
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1000)", {word!r}])
+                os._exit(0)
+            os.wait()
+        def test_after(): pass
+        """,
+    )
+    result = ground.run([batch("b0", "test_a.py::test_left", "test_a.py::test_after")], ["0"])
+    assert set(outcomes(result).values()) == {"passed"}
+    assert not is_running(word)
+
+
+def test_a_killed_worker_loses_nothing(ground: Ground, write: Write) -> None:
+    tests = slow(write, 24)
+    seen: list[Attempt] = []
+
+    def on_attempt(attempt: Attempt) -> None:
+        seen.append(attempt)
+        if len(seen) == 4:
+            ground.kill_worker()
+
+    result = ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_attempt=on_attempt)
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert len(result.rounds) == 1
+
+
+def test_a_killed_driver_leaves_nothing_running_and_is_resumed(ground: Ground, write: Write) -> None:
+    tests = slow(write, 40)
+    driver = ground.driver(40)
+    wait_for(lambda: len(ground.streamed()) >= 6)
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: not any(container.status == "running" for container in ground.containers()))
+    before = ground.streamed()
+    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)])
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert Counter(ground.streamed()) == Counter(tests)
+    assert before == ground.streamed()[: len(before)] or set(before) < set(tests)
+
+
+def test_an_unhealthy_card_is_left_out(ground: Ground, write: Write) -> None:
+    tests = slow(write, 6)
+    probe = ("python", "-c", "import os, sys; sys.exit(os.environ['CARD'] == '1')")
+    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], probe=probe)
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert [card.healthy for card in result.cards] == [True, False]
+    assert {attempt.card for attempt in result.attempts} == {"0"}
+
+
+def test_tests_see_the_given_environment_alone(ground: Ground, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIVER_SECRET", "hunter2")
+    write("test_a.py", "import os\ndef test_1():\n    print(dict(os.environ))\n    assert False\n")
+    result = ground.run([batch("b0", "test_a.py::test_1")], ["0"], environment={"GIVEN": "yes"}, max_rounds=1)
+    [attempt] = result.attempts
+    assert "'GIVEN': 'yes'" in (attempt.output_tail or "")
+    assert "'CARD': '0'" in (attempt.output_tail or "")
+    assert "hunter2" not in (attempt.output_tail or "")
+
+
+# --- what Docker alone has ------------------------------------------------------------------------------------------
+
+
+def test_memory_that_a_container_may_not_have(docker_ground: Ground, write: Write) -> None:
+    docker_ground.options = {"memory": "100m"}
+    write("test_a.py", "def test_1(): assert len(b'x' * 2**30)\ndef test_2(): pass\n")
+    result = docker_ground.run([batch("b0", "test_a.py::test_1", "test_a.py::test_2")], ["0"], max_rounds=1)
+    assert outcomes(result) == {"test_a.py::test_1": "crashed", "test_a.py::test_2": "passed"}
+    assert "out of memory" in (result.attempts[0].message or "")
+
+
+def test_a_container_is_closed_in(docker_ground: Ground, write: Write) -> None:
+    """Sources cannot be written, nothing outside is reached, files are the caller's, a variable can be taken away."""
+    docker_ground.options = {
+        "environment": {"CI": None}, "shm_size": "8m", "pids_limit": 64, "devices": ("/dev/null:/dev/accel{card}",),
+    }  # fmt: skip
+    write(
+        "test_a.py",
+        f"""
+        import os, pathlib, pytest, socket
+        def test_sources():
+            with pytest.raises(OSError):
+                pathlib.Path("written").touch()
+        def test_network():
+            with pytest.raises(OSError):
+                socket.create_connection(("192.0.2.1", 80), timeout=5)
+        def test_environment():
+            assert "CI" not in os.environ and os.environ["IMAGE_OWN"] == "1"
+        def test_user():
+            assert (os.getuid(), os.getgid()) == ({os.getuid()}, {os.getgid()})
+        def test_sizes():
+            shm = os.statvfs("/dev/shm")
+            assert shm.f_blocks * shm.f_frsize == 8 << 20
+            children = []
+            with pytest.raises(OSError):
+                for _ in range(100):
+                    child = os.fork()
+                    if child == 0:
+                        import time
+                        time.sleep(1000)
+                    children.append(child)
+            for child in children:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+        def test_devices():
+            assert sorted(name for name in os.listdir("/dev") if name.startswith("accel")) == ["accel0", "accel1"]
+        """,
+    )
+    tests = [f"test_a.py::test_{name}" for name in ("sources", "network", "environment", "user", "sizes", "devices")]
+    result = docker_ground.run([batch("b0", *tests)], ["0,1"], max_rounds=1)
+    assert {attempt.test: attempt.message for attempt in result.attempts} == dict.fromkeys(tests)
+
+
+def test_abandoned_containers_are_found_and_removed(docker_ground: Ground, write: Write) -> None:
+    slow(write, 100)
+    driver = docker_ground.driver(100)
+    wait_for(docker_ground.streamed)
+    names = {container.name for container in docker_ground.containers()}
+    assert len(names) == 2
+    assert not names & set(remove_abandoned())
+    driver.kill()
+    driver.wait()
+    assert names <= set(remove_abandoned(dry_run=True))
+    assert docker_ground.containers()
+    assert names <= set(remove_abandoned())
+    assert not docker_ground.containers()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"image": "accel-ci.example/none:1"}, "no image 'accel-ci.example/none:1'; `docker pull`"),
+        ({"devices": ("/dev/no-such-card",)}, "no-such-card"),
+        ({"gpus": "card"}, "could not start a container"),
+        ({"network": "no-such-network"}, "no-such-network"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_refuses_is_said(docker_ground: Ground, write: Write, options: dict[str, Any], said: str) -> None:
+    image = options.pop("image", docker_ground.image)
+    docker_ground = replace(docker_ground, image=image, options=options)
+    write("test_a.py", "def test_1(): pass\n")
+    with pytest.raises(PoolError, match=said):
+        docker_ground.run([batch("b0", "test_a.py::test_1")])
+    assert not docker_ground.containers()
+
+
+def test_no_engine_is_said(root: Path, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    write("test_a.py", "def test_1(): pass\n")
+    with pytest.raises(PoolError, match=r"no Docker engine answers at unix://.*none.sock .*set DOCKER_HOST"):
+        Ground("docker", root, tmp_path / "run", image="any").run([batch("b0", "test_a.py::test_1")])
+
+
+def test_a_command_runs_where_workers_run(ground: Ground, root: Path, write: Write, tmp_path: Path) -> None:
+    write("test_a.py", "")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    python = sys.executable if ground.kind == "local" else "python3"
+    launch = Launch(python, str(root), {}, "CARD")
+    out = scratch / "out"
+    code = f"import os; open({str(out)!r}, 'w').write(str(os.listdir({str(root)!r}))); print('done'); exit(3)"
+    finished = ground.pool.execute([python, "-c", code], launch, scratch, 60)
+    assert (finished.status, finished.output.strip()) == (3, "done")
+    assert out.read_text() == "['test_a.py']"
