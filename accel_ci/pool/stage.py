@@ -35,7 +35,9 @@ from accel_ci.model import (
 from accel_ci.plan.device_plan import read_plan
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.pool.choose_pool import pool_for
+from accel_ci.pool.command_provider import CommandProvider
 from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.instance import LEASES, running_instance
 from accel_ci.progress import Step
 from accel_ci.scope.selection import read_selection, select_tests
 
@@ -145,7 +147,7 @@ def _run(
         said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         (step.advance if before is None else step.note)(said)
 
-    with _cards_taken(bench.cards_lock, step):
+    with _cards_taken(bench.cards_lock, step), _instance_running(settings, bench, step):
         run = run_rounds(
             pool_for(settings),
             plan.batches,
@@ -177,6 +179,24 @@ def _cards_taken(lock_file: Path, step: Step) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _instance_running(settings: Settings, bench: Bench, step: Step) -> Iterator[None]:
+    """Have the pool's machine running, where it has one that is started for the tests."""
+    instance = settings.pool.instance
+    if instance is None:
+        yield
+        return
+    provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, instance.timeout_seconds)
+    with running_instance(
+        provider,
+        bench.cards_lock.with_name(LEASES) / "instance.json",
+        lease_s=instance.lease_seconds,
+        timeout_s=instance.timeout_seconds,
+        note=step.note,
+    ):
+        yield
 
 
 def _not_run(test: SelectedTest, word: str) -> Attempt:
