@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -24,6 +25,7 @@ from accel_ci.model import (
     OUTCOMES,
     Artifact,
     Attempt,
+    Batch,
     DeviceTestResults,
     Launch,
     Limits,
@@ -37,6 +39,7 @@ from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.pool.command_provider import CommandProvider
 from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.engine import cards_in
 from accel_ci.pool.instance import LEASES, running_instance
 from accel_ci.progress import Step
 from accel_ci.scope.selection import read_selection, select_tests
@@ -128,6 +131,25 @@ def run_device_stage(
         ]
         run = replace(run, attempts=(*run.attempts, *lost))
     return _results(selected, tuple(suites), run, started, bench.artifacts)
+
+
+def run_in_order(
+    settings: Settings, tests: Sequence[SelectedTest], card: str, launch: Launch, bench: Bench, step: Step
+) -> PoolRun:
+    """Run the tests on one card (or group of cards) in the order given, in one session while no test ends it, and once.
+
+    A card that the pool has not any more is replaced by its first ones. Raises `PoolError`.
+    """
+    wanted = cards_in(card)
+    there = cards_of(settings)
+    cards = list(wanted) if set(wanted) <= set(there) else there[: len(wanted)]
+    groups = groupby(tests, key=lambda test: (test.suite, test.file))
+    batches = tuple(
+        Batch(f"b{number:05d}", suite, file, tuple(test.test for test in of_file), 1.0, cards=len(cards))
+        for number, ((suite, file), of_file) in enumerate(groups)
+    )
+    step.total(len(tests))
+    return _run(settings, Plan(batches, len(batches), 0, 0.0, 0.0), cards, launch, bench, step, rounds=1)
 
 
 def _run(
