@@ -162,6 +162,21 @@ class Suite(_Section):
     cards: Annotated[int, Field(ge=1, le=64)] = 1
 
 
+class Instance(_Section):
+    """A machine that is started before tests and paused after them: commands as lists of words, limits in seconds.
+
+    `ready` and `ready_url` say when it can be used; `timeout_seconds` is for each command and for it to become ready. When
+    the lease has run out without a renewal, `accel-ci janitor` pauses the machine.
+    """
+
+    start: tuple[str, ...] = Field(min_length=1)
+    pause: tuple[str, ...] = Field(min_length=1)
+    ready: tuple[str, ...] = ()
+    ready_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    lease_seconds: Annotated[float, Field(ge=3)] = 900
+    timeout_seconds: Seconds = 600
+
+
 class PoolSettings(_Section):
     """Where workers run: what pools of all kinds have in common.
 
@@ -173,6 +188,7 @@ class PoolSettings(_Section):
     environment: dict[EnvironmentName, str | None] = {}
     pass_environment: tuple[EnvironmentName, ...] = ()
     rounds: Annotated[int, Field(ge=1, le=10)] = 2
+    instance: Instance | None = None
 
     @property
     def unset_environment(self) -> tuple[str, ...]:

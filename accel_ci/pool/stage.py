@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -24,6 +25,7 @@ from accel_ci.model import (
     OUTCOMES,
     Artifact,
     Attempt,
+    Batch,
     DeviceTestResults,
     Launch,
     Limits,
@@ -35,7 +37,10 @@ from accel_ci.model import (
 from accel_ci.plan.device_plan import read_plan
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.pool.choose_pool import pool_for
+from accel_ci.pool.command_provider import CommandProvider
 from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.engine import cards_in
+from accel_ci.pool.instance import LEASES, running_instance
 from accel_ci.progress import Step
 from accel_ci.scope.selection import read_selection, select_tests
 
@@ -128,6 +133,25 @@ def run_device_stage(
     return _results(selected, tuple(suites), run, started, bench.artifacts)
 
 
+def run_in_order(
+    settings: Settings, tests: Sequence[SelectedTest], card: str, launch: Launch, bench: Bench, step: Step
+) -> PoolRun:
+    """Run the tests on one card (or group of cards) in the order given, in one session while no test ends it, and once.
+
+    A card that the pool has not any more is replaced by its first ones. Raises `PoolError`.
+    """
+    wanted = cards_in(card)
+    there = cards_of(settings)
+    cards = list(wanted) if set(wanted) <= set(there) else there[: len(wanted)]
+    groups = groupby(tests, key=lambda test: (test.suite, test.file))
+    batches = tuple(
+        Batch(f"b{number:05d}", suite, file, tuple(test.test for test in of_file), 1.0, cards=len(cards))
+        for number, ((suite, file), of_file) in enumerate(groups)
+    )
+    step.total(len(tests))
+    return _run(settings, Plan(batches, len(batches), 0, 0.0, 0.0), cards, launch, bench, step, rounds=1)
+
+
 def _run(
     settings: Settings, plan: Plan, cards: list[str], launch: Launch, bench: Bench, step: Step, *, rounds: int
 ) -> PoolRun:
@@ -145,7 +169,7 @@ def _run(
         said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         (step.advance if before is None else step.note)(said)
 
-    with _cards_taken(bench.cards_lock, step):
+    with _cards_taken(bench.cards_lock, step), _instance_running(settings, bench, step):
         run = run_rounds(
             pool_for(settings),
             plan.batches,
@@ -177,6 +201,24 @@ def _cards_taken(lock_file: Path, step: Step) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def _instance_running(settings: Settings, bench: Bench, step: Step) -> Iterator[None]:
+    """Have the pool's machine running, where it has one that is started for the tests."""
+    instance = settings.pool.instance
+    if instance is None:
+        yield
+        return
+    provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, instance.timeout_seconds)
+    with running_instance(
+        provider,
+        bench.cards_lock.with_name(LEASES) / "instance.json",
+        lease_s=instance.lease_seconds,
+        timeout_s=instance.timeout_seconds,
+        note=step.note,
+    ):
+        yield
 
 
 def _not_run(test: SelectedTest, word: str) -> Attempt:

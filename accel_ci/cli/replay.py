@@ -1,0 +1,108 @@
+"""`replay`: what a worker ran, once more and in the same order."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from accel_ci.cli.context import terminal, with_project
+
+if TYPE_CHECKING:
+    from accel_ci.config import Project
+    from accel_ci.model import Build
+    from accel_ci.pool.driver import PoolRun
+    from accel_ci.results.replay import WorkerSession
+
+
+@click.command()
+@click.argument("build", required=False)
+@click.option("--worker", help="The worker, such as w0-1; --dry-run alone lists all.")
+@click.option("--round", "number", type=click.IntRange(min=1), help="The round in which it ran.")
+@click.option("--stage", type=click.Choice(["smoke", "device"]), help="The stage in which it ran.")
+@click.option("--test", help="The worker that this test failed on (else ran on), up to this test.")
+@click.option("--dry-run", is_flag=True, help="Show the order, and run nothing.")
+@with_project
+def replay(
+    project: Project,
+    build: str | None,
+    worker: str | None,
+    number: int | None,
+    stage: str | None,
+    test: str | None,
+    dry_run: bool,
+) -> None:
+    """Run once more what one worker ran in BUILD [default: the newest]: the same tests in the same order in one session.
+
+    For failures that depend on what ran before. Results are not stored. Exit status: 0 when nothing failed, 1 when a test
+    failed, 2 for mistakes.
+    """
+    from accel_ci.manifests import ManifestStore
+    from accel_ci.results.open import open_results
+    from accel_ci.results.replay import choose_session, worker_sessions
+    from accel_ci.results.status import find_build
+
+    found = find_build(ManifestStore(project.home), build)
+    stages = {name: suite.stage for name, suite in project.settings.suites.items()}
+    sessions = worker_sessions(open_results(project), found, stages)
+    if dry_run and not any((worker, number, stage, test)):
+        for each in sessions:
+            click.echo(f"{_title(each)}: {len(each.tests)} tests, {each.failing} failed")
+        return
+    session = choose_session(sessions, worker=worker, number=number, stage=stage, test=test)
+    if dry_run:
+        for selected, outcome in zip(session.tests, session.outcomes, strict=True):
+            click.echo(f"{outcome}\t{selected.suite}\t{_shown(selected.test)}")
+        return
+    run = _run(project, found, session)
+    now = {(attempt.suite, attempt.test): attempt for attempt in run.attempts}
+    for selected, before in zip(session.tests, session.outcomes, strict=True):
+        attempt = now.get((selected.suite, selected.test))
+        outcome = attempt.outcome if attempt is not None else "not_run"
+        if outcome != before:
+            click.echo(f"{_shown(selected.test)}: {before} in the build, {outcome} now")
+    from accel_ci.model import FAILING_OUTCOMES
+
+    failed = [attempt for attempt in run.attempts if attempt.outcome in FAILING_OUTCOMES]
+    for attempt in failed:
+        click.echo(f"{attempt.outcome}: {_shown(attempt.test)}: {_shown((attempt.message or '').partition(chr(10))[0])}")
+    click.echo(f"{len(run.attempts)} of {len(session.tests)} tests ran again, {len(failed)} failed")
+    sys.exit(1 if failed or len(run.attempts) < len(session.tests) else 0)
+
+
+def _title(session: WorkerSession) -> str:
+    return f"--stage {session.stage} --round {session.round} --worker {session.worker} (card {session.card})"
+
+
+def _shown(text: str) -> str:
+    from accel_ci.hud.text import one_line
+
+    return one_line(text, 400)
+
+
+def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
+    """Run a session's tests in the build's image and sources. Raises `AccelCiError` when they are not there any more."""
+    import shutil
+
+    from accel_ci.artifacts import ArtifactStore
+    from accel_ci.errors import AccelCiError
+    from accel_ci.manifests import ManifestStore
+    from accel_ci.model import RuntimeImage
+    from accel_ci.pool.choose_pool import launch_for
+    from accel_ci.pool.package import build_runner
+    from accel_ci.pool.stage import Bench, run_in_order
+    from accel_ci.source.revision import checkout_backend
+
+    manifests = ManifestStore(project.home)
+    revision = manifests.revision(build.revision)
+    if revision is None:
+        raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay where the build ran")
+    image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
+    launch = launch_for(project.settings, image, checkout_backend(project, revision.backend))
+    folder = project.home / "runs" / build.revision / build.variant / "replay"
+    shutil.rmtree(folder, ignore_errors=True)
+    runner = build_runner(project.home / "cache" / "runner.pyz")
+    bench = Bench(runner, folder, project.home / "cards.lock", ArtifactStore(project.home / "artifacts"))
+    with terminal()[1].step("replay") as step:
+        return run_in_order(project.settings, session.tests, session.card, launch, bench, step)

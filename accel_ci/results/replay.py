@@ -1,0 +1,83 @@
+"""What each worker of a build ran, in its order: what it takes to meet a failure again that depends on the order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import FAILING_OUTCOMES, Build, Outcome, SelectedTest
+from accel_ci.results.store import ResultsStore
+
+
+@dataclass(frozen=True)
+class WorkerSession:
+    """The tests that one worker ran in one round of a stage, in that order, each with its outcome there."""
+
+    stage: str
+    round: int
+    worker: str
+    card: str
+    tests: tuple[SelectedTest, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def failing(self) -> int:
+        """How many of them failed."""
+        return sum(outcome in FAILING_OUTCOMES for outcome in self.outcomes)
+
+    def until(self, test: str) -> WorkerSession:
+        """The session up to and with that test."""
+        end = [selected.test for selected in self.tests].index(test) + 1
+        return replace(self, tests=self.tests[:end], outcomes=self.outcomes[:end])
+
+
+def worker_sessions(store: ResultsStore, build: Build, stages: Mapping[str, str]) -> list[WorkerSession]:
+    """The sessions of a build by stage, round and worker; `stages` says the stage of a suite, `device` by default.
+
+    Raises `AccelCiError` when the store knows of no worker of the build.
+    """
+    rows = store.query(
+        """
+        SELECT suite, test, round, outcome, worker, card FROM attempts
+        WHERE worker IS NOT NULL AND card IS NOT NULL AND started_at IS NOT NULL ORDER BY started_at
+        """,
+        (),
+        store.suites(build=build),
+    )
+    found: dict[tuple[str, int, str, str], list[tuple[SelectedTest, Outcome]]] = {}
+    for suite, test, number, outcome, worker, card in rows:
+        key = (stages.get(suite, "device"), number, worker, card)
+        found.setdefault(key, []).append((SelectedTest(suite, test), outcome))
+    if not found:
+        raise AccelCiError(f"no worker is known of {build.name}: nothing is stored of it, or it was ingested from reports")
+    return [WorkerSession(*key, *zip(*ran, strict=True)) for key, ran in sorted(found.items())]
+
+
+def choose_session(
+    sessions: Sequence[WorkerSession],
+    *,
+    worker: str | None = None,
+    number: int | None = None,
+    stage: str | None = None,
+    test: str | None = None,
+) -> WorkerSession:
+    """The one session of that worker, round and stage; with a test, the first in which it failed, else ran, up to it.
+
+    Raises `AccelCiError` naming the sessions that there are when it is not one.
+    """
+    left = [
+        session
+        for session in sessions
+        if (worker is None or session.worker == worker)
+        and (number is None or session.round == number)
+        and (stage is None or session.stage == stage)
+        and (test is None or any(selected.test == test for selected in session.tests))
+    ]
+    if test is not None and left:
+        cut = [session.until(test) for session in left]
+        return next((session for session in cut if session.outcomes[-1] in FAILING_OUTCOMES), cut[0])
+    if len(left) != 1:
+        known = "; ".join(f"--stage {s.stage} --round {s.round} --worker {s.worker}" for s in (left or sessions)[:8])
+        raise AccelCiError(f"{len(left)} sessions are meant, and one is needed; there are: {known}")
+    return left[0]
