@@ -49,8 +49,15 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
     for key, why in _OURS.items():
         if key in spec:
             yield ("spec", key), f"cannot be set here: {why}"
+    for key in ("volumes", "imagePullSecrets"):
+        yield from _list_mistakes(spec, key, "name", ("spec", key))
+    if not isinstance(spec.get("tolerations", []), list):
+        yield ("spec", "tolerations"), "must be a list"
     containers = spec.get("containers", [])
-    for index, container in enumerate(containers if isinstance(containers, list) else [containers]):
+    if not isinstance(containers, list):
+        yield ("spec", "containers"), "must be a list"
+        return
+    for index, container in enumerate(containers):
         if not isinstance(container, dict) or container.get("name") != WORKER:
             yield (
                 ("spec", "containers", index),
@@ -60,6 +67,24 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
         for key, why in _OURS_OF_WORKER.items():
             if key in container:
                 yield ("spec", "containers", index, key), f"cannot be set here: {why}"
+        yield from _list_mistakes(container, "volumeMounts", "mountPath", ("spec", "containers", index, "volumeMounts"))
+        env = ("spec", "containers", index, "env")
+        yield from _list_mistakes(container, "env", "name", env)
+        for place, entry in enumerate(container["env"] if isinstance(container.get("env"), list) else []):
+            if isinstance(entry, dict) and str(entry.get("name")).startswith("ACCEL_CI_"):
+                yield (*env, place), "is the pool's own"
+
+
+def _list_mistakes(
+    mapping: Mapping[str, Any], key: str, by: str, where: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    entries = mapping.get(key, [])
+    if not isinstance(entries, list):
+        yield where, "must be a list"
+        return
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not isinstance(entry.get(by), str):
+            yield (*where, index), f"must be a mapping with the key {by!r}"
 
 
 def lay_over(base: Any, over: Any, key: str = "") -> Any:

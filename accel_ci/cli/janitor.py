@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @with_project
 def janitor(project: Project, dry_run: bool) -> None:
-    """Pause instances whose lease has run out and remove containers whose driver is gone; meant for cron.
+    """Pause instances whose lease has run out, and clear away containers and Jobs that dead runs left; meant for cron.
 
     Exit status: 0 when nothing is left behind, 1 when something could not be cleared away.
     """
-    from accel_ci.config import DockerPoolSettings
+    from accel_ci.config import DockerPoolSettings, KubernetesPoolSettings
     from accel_ci.pool.command_provider import CommandProvider
     from accel_ci.pool.instance import LEASES, enforce_leases
 
@@ -37,4 +37,9 @@ def janitor(project: Project, dry_run: bool) -> None:
 
         for name in remove_abandoned(dry_run=dry_run):
             click.echo(f"container {name}: its driver is gone: {'would be removed' if dry_run else 'removed'}")
+    if isinstance(project.settings.pool, KubernetesPoolSettings):
+        from accel_ci.defs.leftovers import clear_leftovers_here
+
+        for leftover in clear_leftovers_here(project, dry_run=dry_run):
+            click.echo(f"{leftover.what}: {leftover.why}: {'would be deleted' if dry_run else 'deleted'}")
     sys.exit(1 if failed else 0)

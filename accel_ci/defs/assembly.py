@@ -9,6 +9,7 @@ from accel_ci.config import Project
 from accel_ci.defs.integration import integration_assets
 from accel_ci.defs.jobs import build_jobs
 from accel_ci.defs.ledger import ledger_asset
+from accel_ci.defs.leftovers import leftovers_schedules
 from accel_ci.defs.manifest_io import ManifestIOManager
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.revision import revision_spec
@@ -26,7 +27,7 @@ def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any]
     return dg.Definitions(
         assets=[revision_spec(workspace), *assets],
         jobs=list(jobs.values()),
-        schedules=build_schedules(workspace, jobs),
+        schedules=[*build_schedules(workspace, jobs), *leftovers_schedules(project)],
         sensors=build_sensors(workspace, jobs),
         resources={
             "io_manager": ManifestIOManager(workspace.manifests),

@@ -15,7 +15,7 @@ from accel_ci.defs.workspace import Workspace
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.plan.device_plan import plan_device_tests
 from accel_ci.pool.choose_pool import launch_for
-from accel_ci.pool.stage import cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
+from accel_ci.pool.stage import Bench, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.progress import Progress
 from accel_ci.results.ledger import failed_attempts
 from accel_ci.source.revision import checkout_backend
@@ -88,6 +88,9 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             },
         )
 
+    def bench_of(context: dg.AssetExecutionContext, stage_name: str) -> Bench:
+        return workspace.bench(build_of(context), stage_name, context.run.run_id)
+
     @dg.asset(
         **common,
         ins={"revision": of_revision()},
@@ -105,7 +108,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stage(context, workspace, progress) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "smoke")
-            results = run_smoke_stage(settings, suites, launch, workspace.bench(build_of(context), "smoke"), step)
+            results = run_smoke_stage(settings, suites, launch, bench_of(context, "smoke"), step)
         failures = failed_attempts(results, artifacts)
         passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
@@ -133,7 +136,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stage(context, workspace, progress) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
-            selection = collect_tests(settings, suites, launch, workspace.bench(build_of(context), "device"))
+            selection = collect_tests(settings, suites, launch, bench_of(context, "device"))
             step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
         return dg.MaterializeResult(
             value=selection,
@@ -197,7 +200,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
                 [suite.suite for suite in test_selection.suites],
                 test_plan,
                 launch,
-                workspace.bench(build_of(context), "device"),
+                bench_of(context, "device"),
                 step,
             )
         return dg.MaterializeResult(

@@ -55,7 +55,7 @@ class Workspace:
         """The runner as one file, made when first asked for."""
         return build_runner(self.project.home / "cache" / "runner.pyz")
 
-    def bench(self, build: Build, stage: str) -> Bench:
-        """Where a stage of a build runs its tests."""
+    def bench(self, build: Build, stage: str, run: str = "") -> Bench:
+        """Where a stage of a build runs its tests, asked for by the Dagster run of that id."""
         folder = self.project.home / "runs" / build.revision / build.variant / stage
-        return Bench(self.runner, folder, self.project.home / "cards.lock", self.artifacts)
+        return Bench(self.runner, folder, self.project.home / "cards.lock", self.artifacts, run)

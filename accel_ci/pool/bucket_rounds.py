@@ -25,7 +25,3 @@ class BucketRounds:
     def courier(self, folder: Path) -> Courier:
         """The courier of a round that was opened."""
         return self._couriers[folder]
-
-    def clear(self) -> None:
-        """Delete what the run has in the bucket. Raises `PoolError`."""
-        self._store.of_round(self._run).clear()

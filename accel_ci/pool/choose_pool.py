@@ -18,12 +18,12 @@ from accel_ci.s3 import environment_keys
 _SIGNED_LONGER_S = 3600.0
 
 
-def pool_for(settings: Settings) -> Pool:
-    """The pool of the configured kind; nothing is started or reached yet."""
+def pool_for(settings: Settings, run: str = "") -> Pool:
+    """The pool of the configured kind, asked for by `run`, such as a Dagster run's id; nothing is started or reached yet."""
     if isinstance(settings.pool, DockerPoolSettings):
         return DockerPool(settings.pool)
     if isinstance(settings.pool, KubernetesPoolSettings):
-        return KubernetesPool(settings.pool, round_store(settings.pool, settings), settings.backend.name)
+        return KubernetesPool(settings.pool, round_store(settings.pool, settings), settings.backend.name, run)
     return LocalPool()
 
 

@@ -71,6 +71,9 @@ class DockerPool:
         with _explained("remove the containers of an earlier run"):
             _remove(client, _containers(client, run_dir.resolve()))
 
+    def forget(self, run_dir: Path) -> None:
+        """Nothing to do: all is in the folder."""
+
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = _connect()

@@ -19,7 +19,7 @@ from pathlib import Path
 from accel_ci.errors import PoolError
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
 from accel_ci.plan.guided import make_plan
-from accel_ci.pool.engine import DRIVER_LOCK, Crew, Pool, WorkerState, groups_of
+from accel_ci.pool.engine import DRIVER_LOCK, ENDED_WELL, Crew, Pool, WorkerState, groups_of
 from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.tally import Tally, TestKey
 
@@ -36,7 +36,7 @@ class PoolRun:
 
     `attempts` has every attempt once, with `infra` set where the card was unhealthy; a test that could not be run has
     none. `makespan_s` is the time from a round's start to its last attempt, summed over the rounds; `lower_bound_s` is
-    of round 1.
+    of round 1. `lost` says in the engine's words how workers ended that should not have.
     """
 
     attempts: tuple[Attempt, ...]
@@ -44,6 +44,7 @@ class PoolRun:
     cards: tuple[CardReport, ...]
     makespan_s: float
     lower_bound_s: float
+    lost: tuple[str, ...] = ()
 
 
 def run_rounds(
@@ -74,6 +75,7 @@ def run_rounds(
         pool.clear(run_dir)
         tally = Tally(cards, on_attempt)
         reports: list[RoundReport] = []
+        lost: list[str] = []
         for number in range(1, max_rounds + 1):
             todo = list(batches) if number == 1 else retries(batches, tally.attempts, tally.healthy(), number)
             if not todo or not tally.healthy():
@@ -85,7 +87,7 @@ def run_rounds(
                 record = pool.open_round(run_dir / (f"round-{number}" if width == 1 else f"round-{number}-cards-{width}"))
                 if record.prepare(number, phase, launch, limits, first):
                     _remove_rounds_after(run_dir, number)
-                makespan_s += _run_phase(pool, record, number, phase, launch, limits, tally)
+                makespan_s += _run_phase(pool, record, number, phase, launch, limits, tally, lost)
             reports.append(tally.round_report(number, makespan_s))
     return PoolRun(
         attempts=tuple(tally.attempts),
@@ -93,6 +95,7 @@ def run_rounds(
         cards=tally.card_reports(),
         makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0,
+        lost=tuple(lost),
     )
 
 
@@ -130,10 +133,11 @@ def _run_phase(
     launch: Launch,
     limits: Limits,
     tally: Tally,
+    lost: list[str],
 ) -> float:
     """Run the batches of a round for one number of cards to their end, or what is missing; gives back the seconds it took.
 
-    Where too few cards are healthy for a single group, nothing is run.
+    Where too few cards are healthy for a single group, nothing is run. Words for workers that were lost are added to `lost`.
     """
     width, phase = batches[0].cards, record.path.name
     cards = tally.groups(width)
@@ -151,6 +155,11 @@ def _run_phase(
             crew = pool.start(record.path, usable, launch, driver)
             try:
                 _attend(crew, record, number, width, expected, limits, tally)
+                lost += [
+                    f"worker {worker.name} on card {worker.card}: {worker.ended}"
+                    for worker in crew.workers()
+                    if worker.ended is not None and worker.ended not in ENDED_WELL
+                ]
             finally:
                 crew.close()
             _read(crew, record, number, tally)

@@ -34,6 +34,10 @@ def cards_in(name: str) -> tuple[str, ...]:
     return tuple(name.split(","))
 
 
+ENDED_WELL = frozenset({"exit code 0", "Completed", "the round is over"})
+"""The words of engines for an end that speaks against nobody."""
+
+
 @dataclass(frozen=True)
 class WorkerState:
     """A worker of a crew on its card or group of cards.
@@ -77,6 +81,9 @@ class Pool(Protocol):
 
     def clear(self, run_dir: Path) -> None:
         """End what the crews of an earlier driver left running for the rounds in `run_dir`. Raises `PoolError`."""
+
+    def forget(self, run_dir: Path) -> None:
+        """Delete what is kept outside of the folder of a run that is over. Raises `PoolError`."""
 
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end where workers run, with the sources to read and `folder` to write, without a card.

@@ -72,6 +72,7 @@ class KubernetesPool:
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         request = JobRequest(
             name=name,
+            project=self._project,
             round=name,
             pods=len(slots),
             cards=len(cards_in(cards[0])),
@@ -119,6 +120,10 @@ class KubernetesPool:
     def clear(self, run_dir: Path) -> None:
         """Nothing to do: what an earlier driver left running is taken up by `start`."""
 
+    def forget(self, run_dir: Path) -> None:
+        """Delete what the bucket has of the run. Raises `PoolError`."""
+        self._store.of_round(f"{self._project}/{_run_name(run_dir)}").clear()
+
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a pod without a card. Raises `PoolError` when it cannot, or at the limit, queueing apart."""
         cluster = Cluster(self._settings)
@@ -139,8 +144,9 @@ class KubernetesPool:
             }
             bucket.put("errand", gzip.compress(json.dumps(errand).encode()))
             request = JobRequest(
-                name, name, 1, 0, signer.get("errand"), folders_of(root, [str(folder)]), launch.environment, self._run
-            )
+                name, self._project, name, 1, 0, signer.get("errand"), folders_of(root, [str(folder)]), launch.environment,
+                self._run,
+            )  # fmt: skip
             cluster.create_job(job_manifest(self._settings, request))
             self._await_end(cluster, name, timeout_s)
             said, result = bucket.get("said"), bucket.get("result")

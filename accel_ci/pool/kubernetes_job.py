@@ -25,6 +25,9 @@ RUN_LABEL = "accel-ci/run"
 ROUND_LABEL = "accel-ci/round"
 """The name of the Job that a round began with; a Job that was added to it has the same."""
 
+PROJECT_LABEL = "accel-ci/project"
+"""Whose it is, where several projects share a namespace."""
+
 BUILD_ANNOTATION = "accel-ci/build"
 PLAN_ANNOTATION = "accel-ci/plan"
 
@@ -46,6 +49,7 @@ class JobRequest:
     """
 
     name: str
+    project: str
     round: str
     pods: int
     cards: int
@@ -70,7 +74,8 @@ def label(text: str) -> str:
 
 def job_manifest(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str, Any]:
     """The Job as the cluster is asked for it."""
-    labels = {**MANAGED_BY, ROUND_LABEL: request.round, **({RUN_LABEL: label(request.run)} if request.run else {})}
+    run = {RUN_LABEL: label(request.run)} if request.run else {}
+    labels = {**MANAGED_BY, PROJECT_LABEL: label(request.project), ROUND_LABEL: request.round, **run}
     queue = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else {}
     annotations = {BUILD_ANNOTATION: request.build, PLAN_ANNOTATION: request.plan}
     template = {"metadata": {"labels": {**labels}, "annotations": annotations}, "spec": _pod_spec(settings, request)}
@@ -136,8 +141,11 @@ def _pod_spec(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str
 
 def _environment(request: JobRequest) -> list[dict[str, Any]]:
     own = {"HOME": OWN_FOLDER, "TMPDIR": OWN_FOLDER, **request.environment, "ACCEL_CI_ERRAND_URL": request.errand_url}
-    pod = {"name": "ACCEL_CI_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    return [*({"name": name, "value": value.replace("$", "$$")} for name, value in own.items()), pod]
+    fields = {"ACCEL_CI_POD": "metadata.name", "ACCEL_CI_NODE": "spec.nodeName"}
+    return [
+        *({"name": name, "value": value.replace("$", "$$")} for name, value in own.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+    ]
 
 
 def _resources(settings: KubernetesPoolSettings, cards: int) -> dict[str, Any]:

@@ -43,6 +43,9 @@ class LocalPool:
     def clear(self, run_dir: Path) -> None:
         """Nothing to do: the kernel ends workers with their driver."""
 
+    def forget(self, run_dir: Path) -> None:
+        """Nothing to do: all is in the folder."""
+
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
         return run_tool(command, timeout_s=timeout_s, environment=launch.environment)

@@ -73,7 +73,8 @@ def main() -> None:
     command = errand["command"]
     if errand["result"] is None:
         os.environ["ACCEL_CI_ROUND_URL"] = errand["round"]
-        sys.argv = [*command, "--identity", os.environ.pop("ACCEL_CI_POD", os.uname().nodename)]
+        pod, node = (os.environ.pop(name, os.uname().nodename) for name in ("ACCEL_CI_POD", "ACCEL_CI_NODE"))
+        sys.argv = [*command, "--identity", pod, "--host", node]
         sys.path[0] = ""
         runpy.run_path(command[0], run_name="__main__")
         return

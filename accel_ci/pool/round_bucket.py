@@ -47,6 +47,14 @@ class RoundStore:
         """The objects of the round of that name, such as `<run>/round-1`."""
         return RoundBucket(self, f"{self.prefix.strip('/')}/{name}/".lstrip("/"))
 
+    def runs(self, project: str) -> dict[str, float]:
+        """What a project has here: the names of its runs, and when each changed last in seconds since the epoch."""
+        changed: dict[str, float] = {}
+        for name, moment in self.of_round(project).changes().items():
+            run = name.partition("/round-")[0] if "/round-" in name else name.partition("/")[0]
+            changed[run] = max(moment, changed.get(run, 0.0))
+        return changed
+
 
 class RoundBucket:
     """The objects of one round; all names are below its prefix. Methods raise `PoolError`."""
@@ -99,11 +107,18 @@ class RoundBucket:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The objects below a folder, name to size in bytes, in the order of their names; names are below the folder."""
+        return {name: item["Size"] for name, item in self._list(folder)}
+
+    def changes(self) -> dict[str, float]:
+        """When each object changed last, in seconds since the epoch."""
+        return {name: item["LastModified"].timestamp() for name, item in self._list("")}
+
+    def _list(self, folder: str) -> list[tuple[str, Any]]:
         top = f"{self._prefix}{folder}"
 
-        def ask() -> dict[str, int]:
+        def ask() -> list[tuple[str, Any]]:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._store.bucket, Prefix=top)
-            return {item["Key"].removeprefix(top): item["Size"] for page in pages for item in page.get("Contents", ())}
+            return [(item["Key"].removeprefix(top), item) for page in pages for item in page.get("Contents", ())]
 
         return self._patiently(folder, ask)
 

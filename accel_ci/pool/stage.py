@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -49,12 +49,16 @@ _ATTEMPTS = TypeAdapter(list[Attempt])
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a stage works: the runner as one file, the folder of its claims and events, the lock of the cards, the store."""
+    """Where a stage works: the runner as one file, the folder of its claims and events, the lock of the cards, the store.
+
+    `run` names who asks for it, such as a Dagster run.
+    """
 
     runner: Path
     folder: Path
     cards_lock: Path
     artifacts: ArtifactStore
+    run: str = ""
 
 
 def cards_of_suites(settings: Settings) -> dict[str, int]:
@@ -69,7 +73,7 @@ def cards_of(settings: Settings) -> list[str]:
 
 def collect_tests(settings: Settings, suites: dict[str, Suite], launch: Launch, bench: Bench) -> TestSelection:
     """What is in scope of the suites, collected where the pool's workers run. Raises `SelectionError` and `PoolError`."""
-    pool = pool_for(settings)
+    pool = pool_for(settings, bench.run)
     return select_tests(
         suites, launch, bench.runner, bench.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
     )
@@ -112,7 +116,8 @@ def run_device_stage(
     """Run the plan on all cards, and what failed once more.
 
     A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
-    healthy cards were left for have an attempt `not_run` with the pool's word. Raises `PoolError`.
+    healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the pool's word.
+    Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
@@ -120,14 +125,19 @@ def run_device_stage(
     batches = read_plan(plan.batches, bench.artifacts)
     run = _run(settings, batches, cards, launch, bench, step, rounds=settings.pool.rounds)
     healthy = sum(card.healthy for card in run.cards)
-    if healthy < max(batch.cards for batch in batches.batches):
+    if run.lost or healthy < max(batch.cards for batch in batches.batches):
         word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
         seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
         needed = cards_of_suites(settings)
         lost = [
-            _not_run(test, f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})")
+            _not_run(
+                test,
+                f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})"
+                if needed[test.suite] > healthy
+                else f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})",
+            )
             for test in read_selection(selected, bench.artifacts)
-            if (test.suite, test.test) not in seen and needed[test.suite] > healthy
+            if (test.suite, test.test) not in seen and (needed[test.suite] > healthy or run.lost)
         ]
         run = replace(run, attempts=(*run.attempts, *lost))
     return _results(selected, tuple(suites), run, started, bench.artifacts)
@@ -169,9 +179,11 @@ def _run(
         said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         (step.advance if before is None else step.note)(said)
 
-    with _cards_taken(bench.cards_lock, step), _instance_running(settings, bench, step):
+    pool = pool_for(settings, bench.run)
+    local_cards = nullcontext() if settings.pool.kind == "kubernetes" else _cards_taken(bench.cards_lock, step)
+    with local_cards, _instance_running(settings, bench, step):
         run = run_rounds(
-            pool_for(settings),
+            pool,
             plan.batches,
             cards,
             launch,
@@ -184,6 +196,7 @@ def _run(
     kept = bench.folder.with_name(f"{bench.folder.name}.last")
     shutil.rmtree(kept, ignore_errors=True)
     bench.folder.rename(kept)
+    pool.forget(bench.folder)
     return run
 
 

@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--card", help="with --run-dir: the card's name")
     work.add_argument("--rank", type=int, default=0, help="with --run-dir: the place among those that start together")
     work.add_argument("--identity", help="with --round-url: what this process is called elsewhere; by default its host")
+    work.add_argument("--host", help="with --round-url: the machine that the card is in; by default what this one is called")
     work.add_argument("--scratch", help="with --round-url: a folder for the worker alone; by default a new one")
     work.add_argument("--card-environment", metavar="NAME", help="with --round-url: a variable to put the card's name in")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
@@ -62,8 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             url = given if arguments.round_url == "-" else arguments.round_url
             if not url.startswith(("http://", "https://")):
                 parser.error(f"--round-url is no URL; with '-' it is taken from ${ROUND_URL}")
-            identity = arguments.identity or os.uname().nodename
-            return work_by_invitation(url, identity, arguments.scratch, arguments.card_environment, arguments.end_with)
+            here = os.uname().nodename
+            return work_by_invitation(
+                url, arguments.identity or here, arguments.host or here, arguments.scratch, arguments.card_environment,
+                arguments.end_with,
+            )  # fmt: skip
         if arguments.worker is None or arguments.card is None:
             parser.error("--run-dir needs --worker and --card")
         return work(

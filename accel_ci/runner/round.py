@@ -7,6 +7,7 @@ Here belongs the seam between the supervisor and where a round is kept; the roun
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Protocol
@@ -20,12 +21,14 @@ from .round_folder import PlannedBatch, RoundPlan
 class Round(Protocol):
     """What a worker knows of its round and what it can do to it.
 
-    `own` is a folder of the worker's alone. What is written to `log` reaches the driver.
+    `host` is the machine that the card is in. `own` is a folder of the worker's alone. What is written to `log` reaches the
+    driver.
     """
 
     worker: str
     card: str
     rank: int
+    host: str
     plan: RoundPlan
     claims: Claims
     own: Path
@@ -46,7 +49,7 @@ class FolderRound:
 
     def __init__(self, folder: Path, worker: str, card: str, rank: int) -> None:
         """Take part under a name that no worker has had. Raises `OSError` or `ValueError` when there is no such round."""
-        self.worker, self.card, self.rank = worker, card, rank
+        self.worker, self.card, self.rank, self.host = worker, card, rank, os.uname().nodename
         self.own = folder / round_folder.WORKERS / worker
         self.own.mkdir(parents=True, exist_ok=True)
         self._alive = hold(self.own / round_folder.ALIVE)

@@ -13,7 +13,6 @@ Here belongs what these objects mean; how they are asked for is in `signed_store
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 import uuid
@@ -100,10 +99,10 @@ class SignedClaims:
 class SignedRound:
     """A round by pre-signed URLs; see `accel_ci_runner.round.Round`."""
 
-    def __init__(self, store: SignedStore, invitation: Any, slot: Any, own: Path) -> None:
+    def __init__(self, store: SignedStore, invitation: Any, slot: Any, host: str, own: Path) -> None:
         """Take part in the slot that this worker has claimed. Raises `StoreError` when the plan cannot be read."""
         self.worker, self.card, self.rank = slot["worker"], slot["card"], slot["rank"]
-        self.own = own
+        self.host, self.own = host, own
         self.plan = round_folder.plan_of(store.read(invitation["plan"], "the plan"))
         urls = store.read(invitation["claim_urls"], "the URLs of claims")
         self._store = store
@@ -150,14 +149,15 @@ class SignedRound:
         self._uploads.ask("POST", self._form["url"], "events", body, {"Content-Type": content_type}, (200, 201, 204))
 
 
-def join(url: str, identity: str, own: Path) -> SignedRound | None:
+def join(url: str, identity: str, host: str, own: Path) -> SignedRound | None:
     """Take part in the round that the invitation at `url` is for; None when it needs no more workers.
 
-    `identity` names this process to the driver, `own` is a folder of this worker's alone. Raises `StoreError`.
+    `identity` names this process to the driver, `host` is the machine that the card is in, `own` is a folder of
+    this worker's alone. Raises `StoreError`.
     """
     store = SignedStore()
     deadline = time.monotonic() + SLOT_PATIENCE_S
-    token = json.dumps({"identity": identity, "host": os.uname().nodename, "token": uuid.uuid4().hex}).encode()
+    token = json.dumps({"identity": identity, "host": host, "token": uuid.uuid4().hex}).encode()
     refused: set[str] = set()
     while True:
         invitation = store.read(url, "the invitation")
@@ -165,7 +165,7 @@ def join(url: str, identity: str, own: Path) -> SignedRound | None:
         start = zlib.crc32(identity.encode()) % max(1, len(free))
         for slot in free[start:] + free[:start]:
             if create(store, ClaimUrls(*slot["claim_urls"]), token, "a slot"):
-                return SignedRound(store, invitation, slot, own)
+                return SignedRound(store, invitation, slot, host, own)
             refused.add(slot["worker"])
         if time.monotonic() > deadline:
             return None

@@ -54,7 +54,7 @@ class Worker:
         """Prepare; nothing is started. `parent` is the process whose end is this worker's, None when there is none."""
         self._round, self._plan, self._claims, self._log = place, place.plan, place.claims, place.log
         self._worker, self._card, self._rank, self._parent = place.worker, place.card, place.rank, parent
-        self._host = os.uname().nodename
+        self._host = place.host
         self._batches = list(place.plan.batches)
         self._child: PytestChild | None = None
         self._own = place.own
@@ -350,7 +350,7 @@ def work(run_dir: str, worker: str, card: str, rank: int, parent: int | None, lo
 
 
 def work_by_invitation(
-    url: str, identity: str, scratch: str | None, card_environment: str | None, parent: int | None
+    url: str, identity: str, host: str, scratch: str | None, card_environment: str | None, parent: int | None
 ) -> int:
     """Run one worker on the round that a signed URL invites to; gives back the exit code, 0 also when it is not needed.
 
@@ -365,7 +365,7 @@ def work_by_invitation(
     own.mkdir(parents=True, exist_ok=True)
     with hold(own / round_folder.ALIVE):
         try:
-            place = join(url, identity, own)
+            place = join(url, identity, host, own)
             if place is None:
                 sys.stderr.write("no slot of the round is free: this worker is not needed\n")
                 return 0

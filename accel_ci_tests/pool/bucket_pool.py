@@ -49,6 +49,9 @@ class BucketPool:
     def clear(self, run_dir: Path) -> None:
         pass
 
+    def forget(self, run_dir: Path) -> None:
+        pass
+
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         raise NotImplementedError
 

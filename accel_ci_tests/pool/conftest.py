@@ -49,7 +49,7 @@ def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
         return
     store = round_store()
     yield Ground(store)
-    BucketRounds(store, "run").clear()
+    store.of_round("run").clear()
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch, Limits
-from accel_ci.pool.bucket_rounds import BucketRounds
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.round_bucket import RoundBucket, RoundStore
 from accel_ci.pool.signing import Signer
@@ -73,7 +72,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
     batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
     result = Ground(store).run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", lambda _: None)
     thread.join()
-    BucketRounds(store, "run").clear()
+    store.of_round("run").clear()
     assert server.refused > 10
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(log.read_text().splitlines()) == 40  # and nothing was run twice
