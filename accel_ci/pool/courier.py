@@ -95,12 +95,13 @@ class Courier:
             content = self._bucket.get(f"handed_on/{name}")
             if content is not None:
                 (self.folder / round_folder.HANDED_ON / name).write_bytes(content)
-        ends: dict[str, int] = {}
+        chunks: dict[str, list[int]] = {worker: [] for worker in self._bucket.sizes("slots/")}
+        ends: dict[str, int] = dict.fromkeys(chunks, 0)
         for name, size in self._bucket.sizes("workers/").items():
             worker, _, chunk = name.partition("/")
-            ends[worker] = int(chunk.rpartition("/")[2]) + size
-        for worker in self._bucket.sizes("slots/"):
-            ends.setdefault(worker, 0)
+            offset = int(chunk.rpartition("/")[2])
+            chunks.setdefault(worker, []).append(offset)
+            ends[worker] = offset + size
         for path in (self.folder / round_folder.WORKERS).iterdir():
             events = path / round_folder.EVENTS
             if path.name not in ends:
@@ -110,7 +111,7 @@ class Courier:
                 events.unlink()
         with ThreadPoolExecutor(CONNECTIONS) as crowd:
             self._fetch_claims(crowd)
-            list(crowd.map(self._fetch_events, ends))
+            list(crowd.map(self._fetch_known_events, chunks, chunks.values()))
 
     def claims(self) -> BucketClaims:
         """The driver's way to claim batches."""
@@ -232,6 +233,14 @@ class Courier:
                 file.write(chunk)
                 file.flush()
                 offset += len(chunk)
+
+    def _fetch_known_events(self, worker: str, chunks: Sequence[int]) -> None:
+        """The chunks that are known to be there, in the order of their offsets, after what is in the folder."""
+        with (self._own_folder(worker) / round_folder.EVENTS).open("ab") as file:
+            offset = file.seek(0, 2)
+            for chunk in chunks:
+                if chunk >= offset:
+                    file.write(self._bucket.get(f"workers/{worker}/{round_folder.EVENT_CHUNKS}/{chunk_name(chunk)}") or b"")
 
     def _own_folder(self, worker: str) -> Path:
         path = self.folder / round_folder.WORKERS / worker

@@ -353,14 +353,15 @@ def _can_attach(job: Mapping[str, Any], plan: str) -> bool:
 
 
 def _delete_jobs(cluster: Cluster, round_name: str) -> None:
-    """Delete the Jobs of a round, and wait until their pods have ended or have had the time to."""
+    """Delete the Jobs of a round, and wait until those of their pods that run have ended or have had the time to."""
     selector = f"{ROUND_LABEL}={round_name}"
     names = [job["metadata"]["name"] for job in cluster.jobs(selector)]
     for name in names:
         cluster.delete_job(name)
     deadline = time.monotonic() + GRACE_S + 15
     while time.monotonic() < deadline:
-        if all(pod_state(pod).ended is not None for pod in cluster.pods(selector)) and not cluster.jobs(selector):
+        states = [pod_state(pod) for pod in cluster.pods(selector)]
+        if not any(state.ended is None and state.waits is None for state in states) and not cluster.jobs(selector):
             return
         time.sleep(0.5)
 

@@ -7,13 +7,17 @@ Here belongs S3 with its failures; what the objects mean is `courier.py`'s busin
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from accel_ci.errors import PoolError
 from accel_ci.pool.signing import LONGEST_S, Signer
+from accel_ci.runner.signed_store import SignedStore, StoreError
 from accel_ci.s3 import s3_client, s3_session
 
 PATIENCE_S = 900.0
@@ -24,6 +28,7 @@ CONNECTIONS = 32
 
 _Result = TypeVar("_Result")
 _LONGEST_PAUSE_S = 10.0
+_RESIGN_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ class RoundBucket:
         self._session = s3_session(store.access_key, store.secret_key, store.region)
         self._client = s3_client(self._session, store.endpoint, connections=CONNECTIONS)
         self._outside = s3_client(self._session, store.worker_endpoint) if store.worker_endpoint else self._client
+        self._stores = threading.local()
+        self._reading: tuple[float, Signer] | None = None
+        host = urlsplit(self._client.meta.endpoint_url)
+        self._proxied = host.scheme in getproxies() and not proxy_bypass(host.hostname or "")
 
     def below(self, folder: str) -> RoundBucket:
         """The objects below a folder of this one's."""
@@ -74,16 +83,31 @@ class RoundBucket:
     # --- objects ------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes | None:
-        """What an object holds, None when there is none."""
+        """What an object holds, None when there is none.
 
-        def ask() -> bytes | None:
-            try:
-                answer = self._client.get_object(Bucket=self._store.bucket, Key=self._prefix + name)
-                return bytes(answer["Body"].read())
-            except self._client.exceptions.NoSuchKey:
-                return None
+        By a URL of its own and the runner's client, which take a fifth of boto3's time: a driver reads thousands of objects.
+        """
+        if self._proxied:
+            return self._patiently(name, lambda: self._get_by_boto3(name))
+        stores = self._stores
+        if not hasattr(stores, "reader"):
+            stores.reader = SignedStore()
+        if self._reading is None or time.monotonic() - self._reading[0] > _RESIGN_S:
+            self._reading = time.monotonic(), Signer(self._session, self._client, self._store.bucket, 2 * _RESIGN_S)
+        stores.reader.patience_s = self.patience_s
+        url = self._reading[1].get(self._prefix + name)
+        try:
+            answer = stores.reader.ask("GET", url, name, accept=(200, 404))
+        except StoreError as error:
+            raise self._trouble(name, error) from error
+        return answer.body if answer.status == 200 else None
 
-        return self._patiently(name, ask)
+    def _get_by_boto3(self, name: str) -> bytes | None:
+        try:
+            answer = self._client.get_object(Bucket=self._store.bucket, Key=self._prefix + name)
+            return bytes(answer["Body"].read())
+        except self._client.exceptions.NoSuchKey:
+            return None
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object."""
@@ -165,12 +189,13 @@ class RoundBucket:
                 status = _status(error)
                 passes = not isinstance(error, NoCredentialsError) and (status == 0 or status >= 500 or status in (409, 429))
                 if not passes or time.monotonic() - began > self.patience_s:
-                    place = f"bucket {self._store.bucket}, {self._prefix}{name}"
-                    raise PoolError(
-                        f"{place}: {error}; look at the pool's bucket: its endpoint, credentials and policy"
-                    ) from error
+                    raise self._trouble(name, error) from error
             time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    def _trouble(self, name: str, error: Exception) -> PoolError:
+        place = f"bucket {self._store.bucket}, {self._prefix}{name}"
+        return PoolError(f"{place}: {error}; look at the pool's bucket: its endpoint, credentials and policy")
 
 
 @dataclass(frozen=True)

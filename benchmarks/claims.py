@@ -1,0 +1,282 @@
+"""What a round costs beside its tests: `python -m benchmarks.claims [--json]`.
+
+Two questions: how long a claim takes while workers race for batches, in a folder and in a bucket; and how long a driver
+takes to merge what 2,048 workers have written, 200,000 attempts, from a folder and from the bucket alone. The bucket is
+that of `ACCEL_CI_S3_ENDPOINT`, `…_BUCKET`, `…_ACCESS_KEY` and `…_SECRET_KEY`; without them its half is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from accel_ci.build.process import Finished
+from accel_ci.errors import PoolError
+from accel_ci.model import Batch, Launch, Limits
+from accel_ci.pool.bucket_rounds import BucketRounds
+from accel_ci.pool.courier import Slot
+from accel_ci.pool.driver import run_rounds
+from accel_ci.pool.engine import Crew
+from accel_ci.pool.round_bucket import CONNECTIONS, RoundStore
+from accel_ci.pool.round_record import RoundRecord
+from accel_ci.runner import round_folder
+from accel_ci.runner.claims import Claims, FolderClaims
+from accel_ci.runner.signed_round import ClaimUrls, News, SignedClaims
+from accel_ci.runner.signed_store import SignedStore
+from accel_ci.runner.upload import chunk_name
+from accel_ci.s3 import environment_keys
+
+GOALS = {"folder_p50_ms": 2.0, "bucket_p50_ms": 25.0, "merge_folder_s": 10.0, "merge_bucket_s": 10.0}
+RACERS = 8
+BATCHES = 2_000
+WORKERS = 2_048
+TESTS = 98
+CHUNKS = 2
+"""Of each worker; and `TESTS` is of each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and give an exit code: 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    options = parser.parse_args(argv)
+    store = _store()
+    with tempfile.TemporaryDirectory(prefix="accel-ci-claims-") as scratch:
+        found = {
+            "claims": {
+                "folder": _race(Path(scratch, "folder-race"), None),
+                **({"bucket": _race(Path(scratch, "bucket-race"), store)} if store else {}),
+            },
+            "merge": {
+                "folder": _merge(Path(scratch, "folder"), None),
+                **({"bucket": _merge(Path(scratch, "bucket"), store)} if store else {}),
+            },
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
+        }
+    reached = {
+        "folder_p50_ms": found["claims"]["folder"]["p50_ms"],
+        "merge_folder_s": found["merge"]["folder"]["seconds"],
+    }
+    if store:
+        reached["bucket_p50_ms"] = found["claims"]["bucket"]["p50_ms"]
+        reached["merge_bucket_s"] = found["merge"]["bucket"]["seconds"]
+    found["missed"] = [goal for goal, value in reached.items() if value > GOALS[goal]]
+    console = Console()
+    if options.json:
+        console.print_json(json.dumps(found))
+    else:
+        _show(console, found)
+    return 1 if found["missed"] else 0
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
+    """Processes race for batches, each beginning at a place of its own; the times of all claims, won or lost."""
+    batches = [Batch(f"b{number}", "suite", "test_a.py", ("test_a.py::t",), 1.0) for number in range(BATCHES)]
+    run = f"claims-{uuid.uuid4().hex[:8]}"
+    rounds = BucketRounds(store, run) if store is not None else None
+    record = _Finished(rounds).open_round(run_dir / "round-1")
+    record.prepare(1, batches, Launch("python3", "/sources", {}, "CARD"), Limits(), 0)
+    courier = rounds.courier(record.path) if rounds is not None else None
+    url = courier.invite([Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)]) if courier is not None else ""
+    context = multiprocessing.get_context("spawn")
+    began = context.Barrier(RACERS)
+    answers: Any = context.SimpleQueue()
+    racers = [context.Process(target=_claim_all, args=(rank, record.path, url, began, answers)) for rank in range(RACERS)]
+    for racer in racers:
+        racer.start()
+    results = [answers.get() for _ in racers]
+    for racer in racers:
+        racer.join()
+    if courier is not None and store is not None:
+        courier.close()
+        store.of_round(run).clear()
+    times = sorted(time_s for result in results for time_s in result["times"])
+    won = sum(result["won"] for result in results)
+    if won != BATCHES:
+        raise AssertionError(f"{won} claims were won of {BATCHES} batches")
+    return {
+        "p50_ms": round(statistics.median(times) * 1e3, 3),
+        "p99_ms": round(times[int(len(times) * 0.99)] * 1e3, 3),
+        "claims_per_s": round(won / max(result["seconds"] for result in results)),
+        "tries_per_claim": round(len(times) / won, 3),
+    }
+
+
+def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> None:
+    claims: Claims
+    if url:
+        store = SignedStore()
+        invitation = store.read(url, "the invitation")
+        urls = {batch: ClaimUrls(*pair) for batch, pair in store.read(invitation["claim_urls"], "URLs").items()}
+        claims = SignedClaims(store, urls, f"w0-{rank}", News(store, invitation["news"], invitation["every_s"]))
+    else:
+        claims = FolderClaims(folder / round_folder.CLAIMS, f"w0-{rank}")
+    first = rank * BATCHES // RACERS
+    order = [f"b{(first + step) % BATCHES}" for step in range(BATCHES)]
+    claims.taken()
+    began.wait()
+    start = time.perf_counter()
+    times, won = [], 0
+    while True:
+        taken = claims.taken()
+        batch = next((batch for batch in order if batch not in taken), None)
+        if batch is None:
+            break
+        before = time.perf_counter()
+        won += claims.take(batch)
+        times.append(time.perf_counter() - before)
+    answers.put({"times": times, "won": won, "seconds": time.perf_counter() - start})
+
+
+# --- merging --------------------------------------------------------------------------------------------------------
+
+
+class _Finished:
+    """A pool whose round is over: a driver that comes to it merges what its workers have written."""
+
+    def __init__(self, rounds: BucketRounds | None) -> None:
+        self._rounds = rounds
+
+    def open_round(self, folder: Path) -> RoundRecord:
+        return self._rounds.open(folder) if self._rounds is not None else RoundRecord(folder)
+
+    def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
+        raise PoolError("the round is over")
+
+    def clear(self, run_dir: Path) -> None:
+        """Nothing to do."""
+
+    def forget(self, run_dir: Path) -> None:
+        """Nothing to do."""
+
+    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+        raise PoolError("the round is over")
+
+
+def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
+    """The seconds from the start of a driver to all attempts; from a bucket its folder is empty."""
+    launch, limits = Launch("python3", "/sources", {}, "CARD"), Limits()
+    batches = [
+        Batch(
+            f"b{worker:05d}",
+            "suite",
+            f"test_{worker % 400}.py",
+            tuple(_test(worker, n) for n in range(TESTS)),
+            1.0,
+        )
+        for worker in range(WORKERS)
+    ]
+    cards = [str(number) for number in range(WORKERS)]
+    run = f"merge-{uuid.uuid4().hex[:8]}"
+    rounds = BucketRounds(store, run) if store is not None else None
+    record = _Finished(rounds).open_round(run_dir / "round-1")
+    record.prepare(1, batches, launch, limits, 0)
+    if rounds is not None and store is not None:
+        bucket = store.of_round(f"{run}/round-1").below(rounds.courier(run_dir / "round-1").plan_digest)
+
+        def send(worker: int) -> None:
+            lines = _events(worker)
+            bucket.put(f"slots/w0-{worker}", b'{"identity": "pod"}')
+            bucket.put(f"claims/b{worker:05d}", f"w0-{worker}".encode())
+            half = sum(map(len, lines[: len(lines) // CHUNKS]))
+            text = b"".join(lines)
+            for offset, chunk in ((0, text[:half]), (half, text[half:])):
+                bucket.put(f"workers/w0-{worker}/{round_folder.EVENT_CHUNKS}/{chunk_name(offset)}", chunk)
+
+        with ThreadPoolExecutor(CONNECTIONS) as crowd:
+            list(crowd.map(send, range(WORKERS)))
+        bucket.put("report", b'{"makespan_s": 1.0}')
+        run_dir = run_dir.with_name("empty")
+    else:
+        for worker in range(WORKERS):
+            own = record.path / round_folder.WORKERS / f"w0-{worker}"
+            own.mkdir()
+            (own / round_folder.EVENTS).write_bytes(b"".join(_events(worker)))
+        record.finish(1.0)
+    began = time.perf_counter()
+    merged = run_rounds(
+        _Finished(BucketRounds(store, run) if store is not None else None),
+        batches, cards, launch, limits, run_dir, lambda attempt: None, 1,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    if store is not None:
+        store.of_round(run).clear()
+    count = len(merged.attempts)
+    if count != WORKERS * TESTS:
+        raise AssertionError(f"{count} attempts were merged")
+    return {"seconds": round(seconds, 2), "attempts": count, "attempts_per_s": round(count / seconds)}
+
+
+def _test(worker: int, number: int) -> str:
+    return f"test_{worker % 400}.py::TestCommonPRIVATEUSE1::test_out_warning_op_{worker}_{number}_privateuse1_float32"
+
+
+def _events(worker: int) -> list[bytes]:
+    """What one worker writes."""
+    begin = datetime(2026, 11, 27, tzinfo=timezone.utc)
+    name, host, card = f"w0-{worker}", f"host-{worker // 8}", str(worker)
+    events: list[dict[str, Any]] = [
+        {"event": "worker_started", "worker": name, "card": card, "host": host, "pid": 1},
+        {"event": "claimed", "batch": f"b{worker:05d}", "tests": TESTS},
+    ]
+    for number in range(TESTS):
+        at = (begin + timedelta(seconds=number)).isoformat()
+        test = _test(worker, number)
+        events.append({"event": "started", "suite": "suite", "test": test})
+        events.append(
+            {
+                "event": "attempt", "suite": "suite", "test": test, "round": 1, "outcome": "passed", "started_at": at,
+                "duration_s": 0.5, "message": None, "output_tail": None, "card": card, "host": host, "worker": name,
+            }
+        )  # fmt: skip
+    at = begin.isoformat()
+    return [json.dumps({"at": at, **event}, separators=(",", ":")).encode() + b"\n" for event in events]
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def _store() -> RoundStore | None:
+    endpoint, bucket = os.environ.get("ACCEL_CI_S3_ENDPOINT"), os.environ.get("ACCEL_CI_S3_BUCKET")
+    if not bucket:
+        return None
+    access_key, secret_key = environment_keys()
+    return RoundStore(bucket, "rounds-of-benchmarks", endpoint, None, access_key, secret_key)
+
+
+def _show(console: Console, found: dict[str, Any]) -> None:
+    claims = Table(title=f"{RACERS} processes racing for {BATCHES} batches")
+    for column in ("claims in", "p50 ms", "p99 ms", "claims/s", "tries a claim"):
+        claims.add_column(column)
+    for place, one in found["claims"].items():
+        claims.add_row(place, *(f"{one[key]:g}" for key in ("p50_ms", "p99_ms", "claims_per_s", "tries_per_claim")))
+    merge = Table(title=f"a driver merges what {WORKERS} workers have written")
+    for column in ("from", "attempts", "seconds", "attempts/s"):
+        merge.add_column(column)
+    for place, one in found["merge"].items():
+        merge.add_row(place, *(f"{one[key]:g}" for key in ("attempts", "seconds", "attempts_per_s")))
+    console.print(claims, merge)
+    console.print(f"goals missed: {', '.join(found['missed']) or 'none'}; {found['machine']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
