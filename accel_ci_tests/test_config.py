@@ -15,6 +15,10 @@ from accel_ci.config import Settings, find_config, load_project, parse_settings
 from accel_ci.errors import ConfigError
 from accel_ci_tests.conftest import ROOT, minimal_config
 
+KUBERNETES = {
+    "kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel",
+    "bucket": {"bucket": "rounds", "endpoint": "http://127.0.0.1:8333"},
+}  # fmt: skip
 DOCKER = {"kind": "docker", "card_environment": "TOY_CARD", "image": "toy:1"}
 
 
@@ -76,6 +80,18 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool.instance", {"start": ["a"], "pause": ["b"], "lease_seconds": 1}, "pool.instance.lease_seconds: input"),
         ("pool", {**DOCKER, "user": "a b"}, "pool.user: string should match pattern"),
         ("pool", None, "pool:"),
+        ("pool", {**KUBERNETES, "bucket": None}, "pool.bucket: is missing: pods reach their round through a bucket"),
+        ("pool", {**KUBERNETES, "quue": "a"}, "pool.quue: unknown key; did you mean 'queue'?"),
+        ("pool", {**KUBERNETES, "card_environment": "X"}, "pool.card_environment: unknown key"),
+        ("pool", {**KUBERNETES, "resource": "accel"}, "pool.resource: string should match pattern"),
+        ("pool", {**KUBERNETES, "memory": "16 GB"}, "pool.memory: must be a quantity of Kubernetes, such as '4'"),
+        ("pool", {**KUBERNETES, "run_as_user": 0}, "pool.run_as_user: input should be greater than or equal to 1"),
+        ("pool", {**KUBERNETES, "bucket": {"bucket": "b", "endpoint": "s3"}}, "pool.bucket.bucket: string should match"),
+        ("pool", {**KUBERNETES, "tolerations": [{"efect": "NoSchedule"}]}, "pool.tolerations[0].efect: unknown key; did"),
+        ("pool", {**KUBERNETES, "pod_template": {"spec": {"containers": [{"name": "sidecar"}]}}},
+         "pool.pod_template.spec.containers[0]: only the container named 'worker' can be changed"),
+        ("pool", {**KUBERNETES, "pod_template": {"spec": {"restartPolicy": "Always"}}},
+         "pool.pod_template.spec.restartPolicy: cannot be set here"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place(path: str, value: object, expected: str) -> None:

@@ -47,7 +47,8 @@ def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch
     """
     pool = settings.pool
     if isinstance(pool, DockerPoolSettings | KubernetesPoolSettings):
-        python, own = pool.python, {"HOME": "/tmp"}  # noqa: S108 - the container's own
+        python = pool.python
+        own = {"HOME": "/tmp"} if isinstance(pool, DockerPoolSettings) else {}  # noqa: S108 - the container's own
         inherited = {name: os.environ[name] for name in pool.pass_environment if name in os.environ}
     else:
         python, own = image.python, {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / "pycache")}

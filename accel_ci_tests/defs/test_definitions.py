@@ -32,6 +32,15 @@ def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., P
     }
 
 
+def test_a_pool_of_pods_has_a_janitor(make_project: Callable[..., Project]) -> None:
+    pool = {"kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}}
+    definitions = build_definitions(make_project(pool=pool))
+    dg.Definitions.validate_loadable(definitions)
+    [schedule] = [one for one in definitions.schedules or () if one.name == "janitor_schedule"]
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.default_status.value, schedule.job_name) == ("RUNNING", "janitor")
+
+
 def test_the_installed_releases_of_dagster_pair_up() -> None:
     """An integration package of another release train installs without a word and breaks at run time."""
     for name in ("dagster", "dagster-webserver", "dagster-graphql", "dagster-pipes", "dagster-shared"):

@@ -20,17 +20,22 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config import KubernetesPoolSettings
+from accel_ci.artifacts import ArtifactStore
+from accel_ci.config import KubernetesPoolSettings, Project
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Batch, Launch, Limits
 from accel_ci.pool.cluster import Cluster
 from accel_ci.pool.driver import PoolRun, run_rounds
 from accel_ci.pool.kubernetes import KubernetesPool
 from accel_ci.pool.leftovers import clear_leftovers
+from accel_ci.pool.package import build_runner
 from accel_ci.pool.round_bucket import RoundStore
+from accel_ci.pool.stage import Bench
+from accel_ci.results.ledger import failed_attempts
 
 from .bucket_pool import round_store
 from .conftest import Write, batch, outcomes
+from .test_stage import run_device
 
 DRIVER = """
 import os, sys
@@ -255,6 +260,35 @@ def test_a_command_in_a_pod(ground: Ground, write: Write, tmp_path: Path) -> Non
     assert (done.status, done.output.strip()) == (3, "said")
     assert (folder / "out").read_text() == "hello"
     assert not ground.jobs()
+
+
+def test_a_stage_collects_and_runs_on_the_cluster(
+    ground: Ground, make_project: Callable[..., Project], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    write(
+        "tests/unit/test_a.py",
+        """
+        import os, pytest, sys
+        @pytest.mark.parametrize("python", [sys.executable])
+        def test_python(python): assert python == sys.executable
+        def test_environment():
+            assert "SECRET" not in os.environ
+            assert (os.environ["OWN"], os.environ["HOME"], os.getcwd()) == ("value", "/accel-ci", ROOT)
+        """.replace("ROOT", repr(str(ground.root))),
+    )
+    pool = {
+        "kind": "kubernetes", "cards": 2, "image": ground.settings.image, "resource": ground.settings.resource,
+        "host_network": True, "environment": {"OWN": "value"},
+        "bucket": {"bucket": ground.store.bucket, "prefix": ground.store.prefix, "endpoint": ground.store.endpoint},
+    }  # fmt: skip
+    suites = {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}}
+    runner = build_runner(tmp_path / "runner.pyz")
+    folder = tmp_path / "runs" / ground.project / "device"
+    bench = Bench(runner, folder, tmp_path / "cards.lock", ArtifactStore(tmp_path / "artifacts"), "run-of-a-test")
+    results = run_device(make_project(pool=pool, suites=suites), ground.root, bench)
+    assert (results.counts, failed_attempts(results, bench.artifacts)) == ({"passed": 2}, [])
+    assert not ground.store.of_round("toy").sizes("")  # nothing is left behind
 
 
 def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
