@@ -36,18 +36,21 @@ class Tally:
         self._cards = {card: _Card() for card in cards}
         self._on_attempt = on_attempt
         self._done: defaultdict[int, set[TestKey]] = defaultdict(set)
+        self._hosts: dict[tuple[int, str], str] = {}
         self._spans: dict[tuple[int, str], tuple[datetime, datetime]] = {}
 
     def take(self, round_number: int, worker: str, card: str | None, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take more events of a worker in; `card` is the worker's when its own events do not say."""
+        """Take more events of a worker in; `card` is the worker's."""
         for event in events:
             self.last_event = time.monotonic()
             at = datetime.fromisoformat(event["at"])
             crew = (round_number, worker.partition("-")[0])
             self._spans[crew] = (self._spans.get(crew, (at, at))[0], at)
             kind = event["event"]
-            if kind == "attempt":
-                self._take_attempt(round_number, event)
+            if kind == "worker_started":
+                self._hosts[round_number, worker] = event["host"]
+            elif kind == "attempt":
+                self._take_attempt(round_number, worker, card, event)
             elif kind == "probe":
                 self._take_probe(event, card)
             elif kind == "child_started" and card in self._cards:
@@ -55,31 +58,31 @@ class Tally:
             elif kind == "collected" and card in self._cards:
                 self._cards[card].setup_s += event["seconds"]
 
-    def _take_attempt(self, round_number: int, event: Mapping[str, Any]) -> None:
-        started_at = event["started_at"]
+    def _take_attempt(self, round_number: int, worker: str, card: str | None, event: Mapping[str, Any]) -> None:
+        started_at = event.get("started_at")
         attempt = Attempt(
             suite=event["suite"],
             test=event["test"],
             round=round_number,
             outcome=event["outcome"],
             started_at=datetime.fromisoformat(started_at) if started_at is not None else None,
-            duration_s=event["duration_s"],
-            message=event["message"],
-            output_tail=event["output_tail"],
-            card=event["card"],
-            host=event["host"],
-            worker=event["worker"],
+            duration_s=event.get("duration_s"),
+            message=event.get("message"),
+            output_tail=event.get("output_tail"),
+            card=card,
+            host=self._hosts.get((round_number, worker)),
+            worker=worker,
         )
         key = (attempt.suite, attempt.test)
         if key in self._done[round_number]:
             return
         self._done[round_number].add(key)
         if attempt.card in self._cards:
-            card = self._cards[attempt.card]
-            card.attempts += 1
-            card.busy_s += attempt.duration_s or 0.0
+            state = self._cards[attempt.card]
+            state.attempts += 1
+            state.busy_s += attempt.duration_s or 0.0
             if attempt.outcome in FAILING_OUTCOMES:
-                card.doubtful.append(len(self.attempts))
+                state.doubtful.append(len(self.attempts))
         self.attempts.append(attempt)
         self.last_attempt = time.monotonic()
         self._on_attempt(attempt)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from accel_ci.errors import LedgerError
 from accel_ci.model import VERDICTS, Verdict
-from accel_ci.results.columns import counted, counts_of, repeats
+from accel_ci.results.columns import counted, counts_of, database, repeats
 from accel_ci.results.verdicts import check_balance
 
 
@@ -34,10 +33,11 @@ def account_of(expected: pa.Array[Any], rollup: pa.Table) -> SuiteAccount:
 
     Raises `LedgerError` when the sums differ or a test is expected twice.
     """
-    with duckdb.connect() as connection:
-        connection.register("expected", pa.table({"test": expected}))
-        connection.register("rollup", rollup.select(["test", "verdict", "duration_s", "message"]))
-        connection.register("codes", pa.table({"code": counted(len(VERDICTS)), "word": pa.array(VERDICTS)}))
+    with database(
+        expected=pa.table({"test": expected}),
+        rollup=rollup.select(["test", "verdict", "duration_s", "message"]),
+        codes=pa.table({"code": counted(len(VERDICTS)), "word": pa.array(VERDICTS)}),
+    ) as connection:
         verdicts = connection.sql(
             """
             SELECT test, coalesce(word, 'not_run') AS verdict, duration_s, message
