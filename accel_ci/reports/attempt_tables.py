@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,9 +41,9 @@ _FIELDS = {
 _READ = """
 SELECT list_position($paths, filename) - 1 AS place, event, coalesce(test, '') AS test,
        round, outcome, try_cast(started_at AS TIMESTAMPTZ) AS started_at, duration_s, message, card, host, worker,
-       event = 'attempt' AND (NOT list_contains($outcomes, outcome) OR outcome IS NULL OR abs(round) >= 2147483648
-           OR duration_s < 0 OR NOT isfinite(duration_s) OR length(message) > $text) AS odd
-FROM read_json($patterns, format = 'newline_delimited', auto_detect = false, columns = $fields, filename = true)
+       abs(round) >= 2147483648 OR duration_s < 0 OR NOT isfinite(duration_s) OR length(message) > $text AS odd
+FROM read_json($patterns, format = 'newline_delimited', auto_detect = false, columns = $fields, filename = true,
+               maximum_object_size = 4194304)
 WHERE event IN ('attempt', 'worker_started')
 """
 _READ_MOMENTS = "SELECT * REPLACE (try_cast(started_at AS TIMESTAMPTZ) AS started_at) FROM lines"
@@ -89,28 +90,36 @@ def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | No
         "paths": names,
         "patterns": [re.sub(r"([*?\[])", r"[\1]", name) for name in names],
         "fields": _FIELDS,
-        "outcomes": list(OUTCOMES),
         "text": limits.text,
     }
     with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
         try:
-            rows = cast(pa.Table, connection.execute(_READ, bound).to_arrow_table())
+            rows = cast(pa.Table, connection.sql(_READ, params=bound).to_arrow_table())
         except (duckdb.Error, OSError):  # gzip too
             return None
-    if _kernels.any(rows["odd"]).as_py():
+    known = _kernels.or_(
+        _kernels.is_in(rows["outcome"], pa.array(OUTCOMES)), _kernels.equal(rows["event"], "worker_started")
+    )
+    if _kernels.any(rows["odd"]).as_py() or not _kernels.all(known).as_py():
         return None
-    ends = [_kernels.sum(_kernels.less_equal(rows["place"], place)).as_py() or 0 for place in range(len(paths))]
-    return [_spread(rows.slice(begin, end - begin)) for begin, end in zip([0, *ends], ends, strict=False)]
+    counts = {row["values"]: row["counts"] for row in _kernels.value_counts(rows["place"]).to_pylist()}
+    ends = list(accumulate(counts.get(place, 0) for place in range(len(paths))))
+    return [_spread(rows.slice(begin, end - begin)) for begin, end in pairwise([0, *ends])]
 
 
 def _spread(events: pa.Table) -> pa.Table:
     """The attempts among the events of a file, with what was said once."""
-    started = _kernels.equal(events["event"], "worker_started")
-    columns: dict[str, Any] = {name: events[name] for name in SCHEMA.names}
-    for name in SAID_ONCE:
-        said = _kernels.fill_null_forward(_kernels.if_else(started, events[name], None))
-        columns[name] = _kernels.coalesce(events[name], said)
-    return pa.table(columns).filter(_kernels.invert(started)).cast(SCHEMA)
+    places = _kernels.indices_nonzero(_kernels.equal(events["event"], "worker_started")).to_pylist()
+    said: dict[str, Any] = {}
+    tables = [SCHEMA.empty_table()]
+    for place, end in pairwise([-1, *places, len(events)]):
+        if place >= 0:
+            said |= {name: events[name][place] for name in SAID_ONCE if events[name][place].is_valid}
+        run = events.slice(place + 1, end - place - 1)
+        columns: dict[str, Any] = {name: run[name] for name in SCHEMA.names}
+        columns |= {name: _kernels.fill_null(columns[name], value) for name, value in said.items()}
+        tables.append(pa.table(columns).cast(SCHEMA))
+    return pa.concat_tables(tables)
 
 
 def _read_by_line(path: Path, limits: Limits) -> Attempts:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import duckdb
 
 kernels: Any = pyarrow.compute
-pa.set_memory_pool(pa.system_memory_pool())  # the default one keeps what is freed, a quarter of an ingest's memory
 
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"
 

@@ -36,6 +36,8 @@ _ALONE_BYTES = 4 << 20
 
 _TASK_FILES = 64
 _TASK_BYTES = 8 << 20
+_LINES_TASK_FILES = 512
+_LINES_TASK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,9 @@ class _Read:
 def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
     lines = [file for file in files if _is_runners(file)]
     with ThreadPoolExecutor(processes) as threads:  # DuckDB reads lines without the interpreter's lock
-        yield from threads.map(_read_lines, _tasks(lines, list(map(_size, lines))))
+        sizes = list(map(_size, lines))
+        most = min(max(_TASK_BYTES, -(-sum(sizes) // processes)), _LINES_TASK_BYTES)  # a query has its price
+        yield from threads.map(_read_lines, _tasks(lines, sizes, _LINES_TASK_FILES, most))
     yield from _read_reports(sorted({*files}.difference(lines)), processes)
 
 
@@ -175,11 +179,14 @@ def _read_reports(files: Sequence[Path], processes: int) -> Iterator[_Read]:
             raise AccelCiError("a process that read reports was killed; give it memory, or use fewer processes") from None
 
 
-def _tasks(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[list[Path]]:
+def _tasks(
+    files: Sequence[Path], sizes: Sequence[int], most_files: int = _TASK_FILES, most_bytes: int = _TASK_BYTES
+) -> Iterator[list[Path]]:
+    """Cut the files, which have these sizes, into tasks of so many files and bytes."""
     task: list[Path] = []
     weight = 0
     for file, size in zip(files, sizes, strict=True):
-        if task and (len(task) >= _TASK_FILES or weight + size > _TASK_BYTES):
+        if task and (len(task) >= most_files or weight + size > most_bytes):
             yield task
             task, weight = [], 0
         task.append(file)
@@ -283,10 +290,14 @@ def _in_order(reads: list[_Read]) -> pa.Table:
 
     `reads` is emptied: the tables are to go as soon as there is another form of them.
     """
-    timestamps = {file.path: time for read in reads for file, time in zip(read.files, read.timestamps_ns, strict=True)}
-    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
-    places = {path: place for place, path in enumerate(order)}
-    column = [constant(places[file.path], file.rows, pa.int32()) for read in reads for file in read.files]
-    tables = [read.table for read in reads]
+    timestamps, tables = {}, {}
+    for read in reads:
+        begin = 0
+        for file, time in zip(read.files, read.timestamps_ns, strict=True):
+            timestamps[file.path] = time
+            tables[file.path] = read.table.slice(begin, file.rows)
+            begin += file.rows
     reads.clear()
-    return pa.concat_tables(tables).append_column(REPORT_ORDER, pa.chunked_array(column))
+    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
+    places = [constant(place, len(tables[path]), pa.int32()) for place, path in enumerate(order)]
+    return pa.concat_tables([tables[path] for path in order]).append_column(REPORT_ORDER, pa.chunked_array(places))

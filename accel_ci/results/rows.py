@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, cast
@@ -16,7 +15,17 @@ from typing import Any, cast
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
-from accel_ci.results.columns import Column, conform, constant, in_order, kernels, one_chunk, repeats, schema_of
+from accel_ci.results.columns import (
+    Column,
+    conform,
+    constant,
+    in_order,
+    kernels,
+    one_chunk,
+    release_memory,
+    repeats,
+    schema_of,
+)
 from accel_ci.results.signature import signatures
 
 ATTEMPTS = schema_of(
@@ -86,7 +95,7 @@ def from_report(
     Where attempts of a test and round have no numbers of their own, or several files number them, they are counted in the
     order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
     """
-    order: Column = report[REPORT_ORDER] if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
+    order = one_chunk(report[REPORT_ORDER]) if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
     columns = {name: one_chunk(column) for name, column in zip(REPORT.names, conform(report, REPORT).columns, strict=True)}
     columns["test"] = _canonical(columns)
     columns["round"] = kernels.fill_null(columns["round"], 1)
@@ -95,14 +104,29 @@ def from_report(
         default = pa.scalar(started_at, REPORT.field("started_at").type)
         columns["started_at"] = kernels.fill_null(columns["started_at"], default)
     del report
+    by = _order_of(columns["test"], columns["round"], order, columns["attempt"])
     rows = pa.table(columns)
-    keys = pa.table({"test": columns["test"], "round": columns["round"], "order": order, "attempt": columns["attempt"]})
-    by = kernels.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
-    del columns, keys, order
+    del columns, order
+    release_memory()
     for begin, end in pairwise(_cuts(rows["test"], by, slice_rows)):
         of_tests = rows.take(by[begin:end])
         place = of_tests.schema.get_field_index("attempt")
         yield _finish(build, suite, of_tests.set_column(place, "attempt", _numbered_on(of_tests)))
+
+
+def _order_of(tests: pa.Array[Any], *further: pa.Array[Any]) -> pa.Array[Any]:
+    """The places of rows sorted by test and then by further columns, stable.
+
+    Most columns never fall, and then need not be compared: that and sorting in pieces, which Arrow merges, halve the time.
+    """
+    falling = [place for place, column in enumerate(further) if kernels.any(kernels.less(column[1:], column[:-1])).as_py()]
+    columns = [tests, *further[: max(falling, default=-1) + 1]]
+    pieces = range(0, len(tests), SLICE_ROWS)
+    keys = {
+        str(place): pa.chunked_array([column[at : at + SLICE_ROWS] for at in pieces], column.type)
+        for place, column in enumerate(columns)
+    }
+    return cast("pa.Array[Any]", kernels.sort_indices(pa.table(keys), [(name, "ascending") for name in keys]))
 
 
 def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
@@ -151,13 +175,6 @@ def _cuts(tests: Column, by: pa.Array[Any], slice_rows: int) -> Iterator[int]:
         while cut < len(by) and tests[by[cut].as_py()].equals(tests[by[cut - 1].as_py()]):
             cut += 1
     yield cut
-
-
-def to_attempts(rows: pa.Table) -> list[Attempt]:
-    """The rows as attempts, in their order, for `accel_ci.results.verdicts.make_account`."""
-    known = {field.name for field in fields(Attempt)}
-    records = ({name: value for name, value in row.items() if name in known} for row in rows.to_pylist())
-    return [Attempt(**record, output_tail=None) for record in records]
 
 
 def failing(rows: pa.Table) -> Column:

@@ -16,7 +16,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
-from accel_ci.results.columns import conform, database, in_order, kernels, pairs
+from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
 from accel_ci.results.places import Entry, Folder, Place
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests
 from accel_ci.results.rows import ATTEMPTS, from_attempts
@@ -111,11 +111,12 @@ class ResultsStore:
             raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
-        with ThreadPoolExecutor(1) as thread, pq.ParquetWriter(sink, ATTEMPTS, compression="zstd") as writer:
-            for rows in slices:
-                tests = thread.submit(judge_tests, rows)
-                writer.write_table(conform(rows, ATTEMPTS))
-                judged.append(tests.result())
+        at_work: list[Future[Any]] = []
+        with ThreadPoolExecutor(2) as threads, pq.ParquetWriter(sink, ATTEMPTS, compression="zstd") as writer:
+            for rows in slices:  # the next one is made while this one is written and judged
+                judged += [task.result() for task in at_work][1:]
+                at_work = [threads.submit(writer.write_table, conform(rows, ATTEMPTS)), threads.submit(judge_tests, rows)]
+            judged += [task.result() for task in at_work][1:]
         entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
         stored = StoredSuite(day, build, suite, entry)
         self._roll_up(stored, judged)
@@ -169,6 +170,13 @@ class ResultsStore:
             there = {entry.name: entry for entry in self.place.list(_ROLLUPS, min(days), max(days))}
         for stored in suites:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
+
+    def judged(self, stored: StoredSuite | None) -> pa.Table:
+        """What each test of a suite of a build did (columns of `ROLLUP`); no row for one that is not stored."""
+        if stored is None:
+            return ROLLUP.empty_table()
+        [rollup] = self.rollups([stored])
+        return rollup.table(ROLLUP.names)
 
     def query(
         self,
@@ -310,6 +318,7 @@ class ResultsStore:
         build, day = stored.build, stored.day.isoformat()
         tests = pa.concat_tables(judged)
         judged.clear()
+        release_memory()
         content = encode(tests, stored.entry.version, day, build.revision, build.variant, stored.suite)
         return self.place.put(stored.rollup_name, content)
 

@@ -10,8 +10,9 @@ from accel_ci.errors import LedgerError
 from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build, SelectedTest
 from accel_ci.results.account import account_of
 from accel_ci.results.rollups import judge_tests
-from accel_ci.results.rows import from_attempts, from_report, to_attempts
+from accel_ci.results.rows import from_attempts, from_report
 from accel_ci.results.verdicts import make_account
+from accel_ci_tests.results.conftest import to_attempts
 
 
 @pytest.mark.parametrize("seed", range(3))
