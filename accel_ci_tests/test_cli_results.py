@@ -54,6 +54,27 @@ def test_what_changed_between_two_builds(stored: Run) -> None:
     assert (passing["test"], passing["before"], passing["after"]) == ("t.T::b", "failed", "passed")
 
 
+def test_every_expected_test_has_one_verdict(stored: Run, tmp_path: Path) -> None:
+    (tmp_path / "expected.txt").write_text("# of the selection\nt.T::a\nt.T::b\n\nt.T::gone\n")
+    build = ("--revision", "nightly-20261126", "--variant", "py3", "--suite", "unit", "--day", "2026-11-26")
+    done = stored("ingest", "26.xml", *build, "--expected", "expected.txt", "--json")
+    said = json.loads(done.stdout)
+    assert {verdict: count for verdict, count in said["verdicts"].items() if count} == {
+        "failed": 1,
+        "passed": 1,
+        "not_run": 1,
+    }
+    assert (said["not_run"], said["unexpected"], done.returncode) == (["t.T::gone"], ["t.T::c"], 1)
+    shown = stored("ingest", "26.xml", *build, "--expected", "expected.txt").stdout
+    assert "t.T::gone" in shown
+    assert "t.T::c" in shown
+    for text, message in (("t.T::a\nt.T::a\n", "t.T::a is expected twice"), ("\n# none\n", "names no test")):
+        (tmp_path / "expected.txt").write_text(text)
+        refused = stored("ingest", "26.xml", *build, "--expected", "expected.txt")
+        assert refused.returncode != 0
+        assert message in refused.stderr
+
+
 def test_questions_about_one_build(stored: Run) -> None:
     [cluster] = ask(stored, "failures", "nightly-20261126~py3")
     assert (cluster["tests"], cluster["message"], cluster["some_tests"]) == (1, "0x1f off by 3", ["t.T::a"])

@@ -235,7 +235,7 @@ def _events(worker: int) -> list[bytes]:
     begin = datetime(2026, 11, 27, tzinfo=timezone.utc)
     name, host, card = f"w0-{worker}", f"host-{worker // 8}", str(worker)
     events: list[dict[str, Any]] = [
-        {"event": "worker_started", "worker": name, "card": card, "host": host, "pid": 1},
+        {"event": "worker_started", "worker": name, "card": card, "host": host, "pid": 1, "round": 1},
         {"event": "claimed", "batch": f"b{worker:05d}", "tests": TESTS},
     ]
     for number in range(TESTS):
@@ -244,8 +244,7 @@ def _events(worker: int) -> list[bytes]:
         events.append({"event": "started", "suite": "suite", "test": test})
         events.append(
             {
-                "event": "attempt", "suite": "suite", "test": test, "round": 1, "outcome": "passed", "started_at": at,
-                "duration_s": 0.5, "message": None, "output_tail": None, "card": card, "host": host, "worker": name,
+                "event": "attempt", "suite": "suite", "test": test, "outcome": "passed", "started_at": at, "duration_s": 0.5,
             }
         )  # fmt: skip
     at = begin.isoformat()

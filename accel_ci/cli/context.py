@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,11 +28,12 @@ def with_project(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def terminal() -> tuple[Console, Progress]:
-    """Where to print, and how to tell of progress there."""
+def terminal(*, stderr: bool = False) -> tuple[Console, Progress]:
+    """Where to print, and how to tell of progress there: on the standard error where the output is the answer."""
     from rich.console import Console
 
     from accel_ci.progress import BarProgress, LineProgress
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    return console, BarProgress(console) if console.is_terminal else LineProgress(click.echo)
+    stream = sys.stderr if stderr else sys.stdout
+    console = Console(width=None if stream.isatty() else 140, stderr=stderr)
+    return console, BarProgress(console) if console.is_terminal else LineProgress(partial(click.echo, err=stderr))

@@ -56,38 +56,58 @@ def parse(path: Path, as_json: bool) -> None:
 @click.option("--variant", required=True, help="The variant that was tested.")
 @click.option("--suite", required=True, help="The suite that the reports are of; its earlier rows are replaced.")
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The revision's day [default: today, UTC].")
+@click.option("--expected", type=_EXISTING, help="A file with the ids of the tests that had to run, one a line.")
 @_AS_JSON
 @with_project
 def ingest(
-    project: Project, paths: tuple[Path, ...], revision: str, variant: str, suite: str, day: datetime | None, as_json: bool
+    project: Project,
+    paths: tuple[Path, ...],
+    revision: str,
+    variant: str,
+    suite: str,
+    day: datetime | None,
+    expected: Path | None,
+    as_json: bool,
 ) -> None:
     """Store the report files PATHS, and all in folders among them, as the results of a suite of a build.
 
     Any mixture of formats: JUnit XML, Bazel's event stream, pytest-reportlog, the runner's own lines; plain or gzip. Exit
     status: 0 when all were complete, 1 when some were salvaged, 2 when some were rejected or had no rows.
+
+    With --expected each of those tests gets one verdict, not_run where no report has it (then the exit status is 1 at
+    least), and tests that nobody expected are listed.
     """
     from accel_ci.model import Build
+    from accel_ci.results.account import account_of, read_expected
     from accel_ci.results.ingest import ingest as store_reports
 
-    progress = terminal()[1]
+    wanted = None if expected is None else read_expected(expected)
+    store, progress = _store(project), terminal(stderr=True)[1]
     with progress.step("ingest") as step:
         report = store_reports(
             paths,
             Build(revision, variant),
             suite,
             (day or datetime.now(timezone.utc)).date(),
-            _store(project),
-            step=None if as_json else step,
+            store,
+            step=step,
         )
         step.note(f"{report.rows:,} rows of {len(report.files):,} files")
+    account = None if wanted is None else account_of(wanted, store.judged(report.stored))
     troubled = [[file.path, file.status, file.rows, file.reason] for file in report.troubled]
+    counts = report.counts if account is None else account.counts
+    missing = [] if account is None else account.missing
+    unexpected = [] if account is None else account.unexpected
     if as_json:
-        click.echo(json.dumps({"rows": report.rows, "verdicts": report.counts, "troubled": troubled}, default=str))
+        said = {"rows": report.rows, "verdicts": counts, "troubled": troubled}
+        lists = {} if account is None else {"not_run": missing, "unexpected": unexpected}
+        click.echo(json.dumps({**said, **lists}, default=str))
     else:
         _print_table(["file", "status", "rows", "why"], troubled)
-        counts = [f"{count:,} {verdict}" for verdict, count in report.counts.items() if count]
-        click.echo(", ".join(counts) or "nothing is stored")
-    sys.exit(report.exit_code)
+        _print_table(["expected, but not run"], [[test] for test in missing])
+        _print_table(["run, but not expected"], [[test] for test in unexpected])
+        click.echo(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count) or "nothing is stored")
+    sys.exit(max(report.exit_code, int(bool(missing))))
 
 
 @click.group()
@@ -205,7 +225,7 @@ def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
     if not suites:
         raise AccelCiError(f"nothing is stored of {build}; `accel-ci status` names the newest build")
     engine = open_sink(url)
-    with terminal()[1].step("to-sql") as step:
+    with terminal(stderr=True)[1].step("to-sql") as step:
         step.total(len(suites))
         for stored in suites:
             step.advance(f"{stored.suite}: {sink(engine, store, stored):,} rows")

@@ -233,9 +233,7 @@ def _read_others(record: RoundRecord, number: int, tally: Tally, known: Collecti
     """Take in what workers of earlier drivers have written, be it that the last of it came late."""
     for worker in record.workers():
         if worker not in known:
-            events = record.events(worker)
-            card = next((event["card"] for event in events if event["event"] == "worker_started"), None)
-            tally.take(number, worker, card, events, record.path.name)
+            tally.take(number, worker, None, record.events(worker), record.path.name)
 
 
 def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:

@@ -37,12 +37,13 @@ class Tally:
         self._doubtful: defaultdict[str, list[int]] = defaultdict(list)  # failing attempts since the last healthy probe
         self._on_attempt = on_attempt
         self._done: defaultdict[int, set[TestKey]] = defaultdict(set)
+        self._homes: dict[tuple[str, str], tuple[str, str]] = {}  # the card and host of each worker, as it said
         self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
 
     def take(
         self, round_number: int, worker: str, card: str | None, events: Iterable[Mapping[str, Any]], phase: str = ""
     ) -> None:
-        """Take more events of a worker in; `card` (or group of cards) is the worker's when its own events do not say.
+        """Take more events of a worker in; `card` (or group of cards) is the worker's, None when it alone has said so.
 
         `phase` tells workers apart that have one name in different parts of the round.
         """
@@ -52,8 +53,12 @@ class Tally:
             crew = (phase, worker.partition("-")[0])
             self._spans[crew] = (self._spans.get(crew, (at, at))[0], at)
             kind = event["event"]
+            if kind == "worker_started":
+                self._homes[phase, worker] = event["card"], event["host"]
+            said, host = self._homes.get((phase, worker), (None, None))
+            card = card or said
             if kind == "attempt":
-                self._take_attempt(round_number, event)
+                self._take_attempt(round_number, worker, card, host, event)
             elif kind == "probe":
                 self._take_probe(event, card)
             elif kind in ("child_started", "collected"):
@@ -64,28 +69,30 @@ class Tally:
         """The card of that name, or those of a group."""
         return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
 
-    def _take_attempt(self, round_number: int, event: Mapping[str, Any]) -> None:
-        started_at = event["started_at"]
+    def _take_attempt(
+        self, round_number: int, worker: str, card: str | None, host: str | None, event: Mapping[str, Any]
+    ) -> None:
+        started_at = event.get("started_at")
         attempt = Attempt(
             suite=event["suite"],
             test=event["test"],
             round=round_number,
             outcome=event["outcome"],
             started_at=datetime.fromisoformat(started_at) if started_at is not None else None,
-            duration_s=event["duration_s"],
-            message=event["message"],
-            output_tail=event["output_tail"],
-            card=event["card"],
-            host=event["host"],
-            worker=event["worker"],
+            duration_s=event.get("duration_s"),
+            message=event.get("message"),
+            output_tail=event.get("output_tail"),
+            card=card,
+            host=host,
+            worker=worker,
         )
         key = (attempt.suite, attempt.test)
         if key in self._done[round_number]:
             return
         self._done[round_number].add(key)
-        for card in self._of(attempt.card):
-            card.attempts += 1
-            card.busy_s += attempt.duration_s or 0.0
+        for one in self._of(attempt.card):
+            one.attempts += 1
+            one.busy_s += attempt.duration_s or 0.0
         if attempt.card is not None and attempt.outcome in FAILING_OUTCOMES:
             self._doubtful[attempt.card].append(len(self.attempts))
         self.attempts.append(attempt)

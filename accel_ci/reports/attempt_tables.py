@@ -1,118 +1,167 @@
 """The runner's event lines as Arrow tables of attempts: the fast way from workers' files to the store.
 
-Here belong columns and no rows: node ids stay whole, so that they match the expected tests. Blocks of lines go to Arrow's
-JSON reader; a block that it refuses or reads otherwise than line by line is read again line by line.
+Here belong columns and no rows: node ids stay whole, so that they match the expected tests. DuckDB's JSON reader takes many
+files at a time; a file that it refuses, or whose values are not what the runner writes, is read line by line. What a worker
+says once, when it starts (`SAID_ONCE`), goes with each of its attempts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import IO, cast
+from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
+import pyarrow.compute
 
 from accel_ci.model import OUTCOMES
 
 from .characters import Characters
+from .detect import read_chunks_of
 from .durations import duration_of
 from .json_lines import DAMAGE, Object, read_objects
 from .report import DEFAULT_LIMITS, Limits, Status
+from .runner_lines import SAID_ONCE, attempts_of
 
-_TEXTS = ("suite", "test", "outcome", "started_at", "message", "output_tail", "card", "host", "worker")
-_TYPES: dict[str, pa.DataType] = {**dict.fromkeys(_TEXTS, pa.string()), "round": pa.int64(), "duration_s": pa.float64()}
+_TYPES: dict[str, pa.DataType] = {
+    "test": pa.string(), "round": pa.int32(), "outcome": pa.string(), "started_at": pa.timestamp("us", tz="UTC"),
+    "duration_s": pa.float64(), "message": pa.string(), "card": pa.string(), "host": pa.string(), "worker": pa.string(),
+}  # fmt: skip
 SCHEMA = pa.schema(_TYPES)
-"""The fields of an attempt as the runner writes them; `started_at` is ISO 8601."""
+"""The fields of an attempt. `round` and `started_at` are null where nothing is said, or nothing that the column can hold."""
 
-_WITH_EVENT = pa.schema({"event": pa.string(), **_TYPES})
-_BLOCK = 1 << 21
-_OF_ARROW = pj.ParseOptions(explicit_schema=_WITH_EVENT, unexpected_field_behavior="ignore")
-_KNOWN = pa.array(OUTCOMES)
-_ATTEMPT = pa.array(["attempt"])
+_kernels: Any = pyarrow.compute
+_FIELDS = {
+    "event": "VARCHAR", "test": "VARCHAR", "round": "BIGINT", "outcome": "VARCHAR", "started_at": "VARCHAR",
+    "duration_s": "DOUBLE", "message": "VARCHAR", "card": "VARCHAR", "host": "VARCHAR", "worker": "VARCHAR",
+}  # fmt: skip
+_READ = """
+SELECT list_position($paths, filename) - 1 AS place, event, coalesce(test, '') AS test,
+       round, outcome, try_cast(started_at AS TIMESTAMPTZ) AS started_at, duration_s, message, card, host, worker,
+       abs(round) >= 2147483648 OR duration_s < 0 OR NOT isfinite(duration_s) OR length(message) > $text AS odd
+FROM read_json($patterns, format = 'newline_delimited', auto_detect = false, columns = $fields, filename = true,
+               maximum_object_size = 4194304)
+WHERE event IN ('attempt', 'worker_started')
+"""
+_READ_MOMENTS = "SELECT * REPLACE (try_cast(started_at AS TIMESTAMPTZ) AS started_at) FROM lines"
 _ROWS = 50_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def attempt_tables(path: Path, warnings: set[str], limits: Limits = DEFAULT_LIMITS) -> Iterator[pa.Table]:
-    """Tables of `SCHEMA` with a row per attempt line of a worker's file, in order, with bounded memory.
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts of one worker's file, in the order of its lines (columns of `SCHEMA`), and what is wrong with it."""
 
-    Args:
-        path: The file, plain or gzip; `OSError` if it cannot be read.
-        warnings: Takes the codes of what is found; `status_of` them, at the end, is the file's status.
-        limits: What a line may cost.
-    """
-    with path.open("rb", buffering=0) as stream:
-        rest = stream.read(_BLOCK)
-        while rest and not rest.startswith(b"\x1f\x8b") and len(rest) <= limits.line + _BLOCK:
-            chunk = stream.read(_BLOCK)
-            cut = rest.rfind(b"\n") + 1 if chunk else len(rest)
-            block, rest = rest[:cut], rest[cut:] + chunk
-            table = _by_arrow(block)
-            if table is not None:
-                yield table
-            else:
-                yield from _by_line([block], warnings, limits)
-        if rest:
-            yield from _by_line(chain([rest], iter(lambda: stream.read(_BLOCK), b"")), warnings, limits)
+    table: pa.Table
+    warnings: frozenset[str] = frozenset()
+
+    @property
+    def status(self) -> Status:
+        """`salvaged` where lines may be missing, `rejected` when the file could not be read at all."""
+        if any(warning.startswith("x_unreadable") for warning in self.warnings):
+            return "rejected"
+        return "salvaged" if self.warnings & (DAMAGE | {"gzip_corrupt"}) else "complete"
 
 
-def status_of(warnings: set[str]) -> Status:
-    """The status of a file that was read with these warnings."""
-    return "salvaged" if warnings & (DAMAGE | {"gzip_corrupt"}) else "complete"
+def read_attempts(paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> Iterator[Attempts]:
+    """The attempts of workers' files, plain or gzip, one after the other; memory grows with their rows."""
+    tables = _read_together(paths, limits)
+    if tables is not None:
+        yield from map(Attempts, tables)
+    elif len(paths) > 1:
+        for path in paths:
+            yield from read_attempts([path], limits)
+    else:
+        try:
+            yield _read_by_line(paths[0], limits)
+        except OSError as error:
+            yield Attempts(SCHEMA.empty_table(), frozenset({f"x_unreadable ({error.strerror})"}))
 
 
-def _by_arrow(block: bytes) -> pa.Table | None:
-    """The attempts of a block of whole lines; None if Arrow may not have read what the lines say."""
-    lines = block.count(b"\n")
-    if not block.endswith(b"\n") or not block.startswith(b"{") or block.count(b"\n{") != lines - 1:  # a blank line, say
-        return None
-    try:
-        events = pj.read_json(cast(IO[bytes], pa.BufferReader(block)), parse_options=_OF_ARROW)
-        events.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    if events.num_rows != lines:
-        return None
-    table = events.filter(pc.is_in(events["event"], _ATTEMPT)).drop_columns("event")
-    seconds, rounds = table["duration_s"], table["round"]
-    sound = (
-        all(table[name].null_count == 0 for name in ("suite", "test", "round", "outcome"))
-        and pc.all(pc.is_in(table["outcome"], _KNOWN)).as_py() is not False
-        and pc.all(pc.and_(pc.greater(rounds, pa.scalar(-1 << 31)), pc.less(rounds, pa.scalar(1 << 31)))).as_py()
-        is not False
-        and pc.all(pc.and_(pc.is_finite(seconds), pc.greater_equal(seconds, pa.scalar(0.0)))).as_py() is not False
+def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | None:
+    """A table for each file; None if one of them may not be what was read of it."""
+    import duckdb  # 20 MB that reports of other kinds do without
+
+    names = [str(path) for path in paths]
+    bound = {
+        "paths": names,
+        "patterns": [re.sub(r"([*?\[])", r"[\1]", name) for name in names],
+        "fields": _FIELDS,
+        "text": limits.text,
+    }
+    with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
+        try:
+            rows = cast(pa.Table, connection.sql(_READ, params=bound).to_arrow_table())
+        except (duckdb.Error, OSError):  # gzip too
+            return None
+    known = _kernels.or_(
+        _kernels.is_in(rows["outcome"], pa.array(OUTCOMES)), _kernels.equal(rows["event"], "worker_started")
     )
-    return table if sound else None
+    if _kernels.any(rows["odd"]).as_py() or not _kernels.all(known).as_py():
+        return None
+    counts = {row["values"]: row["counts"] for row in _kernels.value_counts(rows["place"]).to_pylist()}
+    ends = list(accumulate(counts.get(place, 0) for place in range(len(paths))))
+    return [_spread(rows.slice(begin, end - begin)) for begin, end in pairwise([0, *ends])]
 
 
-def _by_line(chunks: Iterable[bytes], warnings: set[str], limits: Limits) -> Iterator[pa.Table]:
-    characters = Characters(chunks, limits)
-    characters.warnings = warnings
-    rows = (_row(event, warnings) for event in read_objects(characters, limits) if event.get("event") == "attempt")
-    while batch := list(islice(rows, _ROWS)):
-        yield pa.Table.from_pylist(batch, schema=SCHEMA)
+def _spread(events: pa.Table) -> pa.Table:
+    """The attempts among the events of a file, with what was said once."""
+    places = _kernels.indices_nonzero(_kernels.equal(events["event"], "worker_started")).to_pylist()
+    said: dict[str, Any] = {}
+    tables = [SCHEMA.empty_table()]
+    for place, end in pairwise([-1, *places, len(events)]):
+        if place >= 0:
+            said |= {name: events[name][place] for name in SAID_ONCE if events[name][place].is_valid}
+        run = events.slice(place + 1, end - place - 1)
+        columns: dict[str, Any] = {name: run[name] for name in SCHEMA.names}
+        columns |= {name: _kernels.fill_null(columns[name], value) for name, value in said.items()}
+        tables.append(pa.table(columns).cast(SCHEMA))
+    return pa.concat_tables(tables)
+
+
+def _read_by_line(path: Path, limits: Limits) -> Attempts:
+    import duckdb
+
+    characters = Characters(read_chunks_of(path), limits)
+    warnings = characters.warnings
+    rows: list[dict[str, object]] = []
+    tables = [_FROM_TEXT.empty_table()]
+    for row in _rows(read_objects(characters, limits), warnings):
+        rows.append(row)
+        if len(rows) == _ROWS:
+            tables.append(pa.Table.from_pylist(rows, schema=_FROM_TEXT))
+            rows.clear()
+    tables.append(pa.Table.from_pylist(rows, schema=_FROM_TEXT))
     if characters.gzip_fault or (characters.gzip_cut and "truncated" not in warnings):
         warnings.add("gzip_corrupt")
+    with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
+        connection.register("lines", pa.concat_tables(tables))
+        table = connection.sql(_READ_MOMENTS).to_arrow_table()
+    return Attempts(table.cast(SCHEMA), frozenset(warnings))
 
 
-def _row(event: Object, warnings: set[str]) -> dict[str, object]:
-    """One attempt, with null for what is not of its type."""
-    row: dict[str, object] = {}
-    for name in SCHEMA.names:
-        value = event.get(name)
-        row[name] = _SURROGATE.sub("\ufffd", value) if isinstance(value, str) and name in _TEXTS else None
-    row["suite"], row["test"] = row["suite"] or "", row["test"] or ""
-    if row["outcome"] not in OUTCOMES:
-        row["outcome"] = "error"
-        warnings.add("x_unknown_outcome")
-    number = event.get("round")
-    whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
-    row["round"] = number if whole else 1
-    row["duration_s"], warning = duration_of(event.get("duration_s"))
-    if warning:
-        warnings.add(warning)
-    return row
+_FROM_TEXT = SCHEMA.set(SCHEMA.get_field_index("started_at"), pa.field("started_at", pa.string()))
+
+
+def _rows(events: Iterable[Object], warnings: set[str]) -> Iterator[dict[str, object]]:
+    """The attempts, with null for what is not of its type."""
+    for event in attempts_of(events):
+        row: dict[str, object] = {name: _text(event.get(name)) for name in SCHEMA.names}
+        row["test"] = row["test"] or ""
+        if row["outcome"] not in OUTCOMES:
+            row["outcome"] = "error"
+            warnings.add("x_unknown_outcome")
+        number = event.get("round")
+        whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
+        row["round"] = number if whole else None
+        row["duration_s"], warning = duration_of(event.get("duration_s"))
+        if warning:
+            warnings.add(warning)
+        yield row
+
+
+def _text(value: object) -> str | None:
+    return _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from accel_ci.model import OUTCOMES
 
@@ -13,6 +13,8 @@ from .reportlog import split_node_id
 from .text import escaped, is_blank, plain
 
 _PROPERTIES = ("suite", "round", "started_at", "card", "host", "worker")
+SAID_ONCE = ("round", "card", "host", "worker")
+"""What `worker_started` says for all attempts after it; an attempt that says it itself is right for itself."""
 
 
 def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
@@ -20,10 +22,14 @@ def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limi
     report = ColumnReport(warnings=warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}
     finished = False
-    for event in events:
-        finished |= event.get("event") == "worker_finished"
-        if event.get("event") != "attempt":
-            continue
+
+    def heard() -> Iterator[Object]:
+        nonlocal finished
+        for event in events:
+            finished |= event.get("event") == "worker_finished"
+            yield event
+
+    for event in attempts_of(heard()):
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
@@ -36,6 +42,17 @@ def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limi
     if warnings & (DAMAGE | {"x_too_many_rows"}):
         report.status = "salvaged"
     return report
+
+
+def attempts_of(events: Iterable[Object]) -> Iterator[Object]:
+    """The attempts among events, each with what its worker said once."""
+    said: Object = {}
+    for event in events:
+        told = {name: value for name, value in event.items() if value is not None}
+        if told.get("event") == "worker_started":
+            said |= {name: told[name] for name in SAID_ONCE if name in told}
+        elif told.get("event") == "attempt":
+            yield {**said, **told}
 
 
 def _row(event: Object, warnings: set[str]) -> Row:

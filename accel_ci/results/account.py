@@ -6,14 +6,14 @@ The verdicts are those of the rollup, which are `judge`'s. Pure functions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
-from accel_ci.errors import LedgerError
+from accel_ci.errors import AccelCiError, LedgerError
 from accel_ci.model import VERDICTS, Verdict
-from accel_ci.results.columns import counted, counts_of, repeats
+from accel_ci.results.columns import counted, counts_of, database, kernels, repeats
 from accel_ci.results.verdicts import check_balance
 
 
@@ -28,16 +28,35 @@ class SuiteAccount:
     counts: dict[Verdict, int]
     unexpected: tuple[str, ...]
 
+    @property
+    def missing(self) -> list[str]:
+        """The expected tests that did not run."""
+        missing = self.verdicts.filter(kernels.equal(self.verdicts["verdict"], "not_run"))
+        return [str(test) for test in missing["test"].to_pylist()]
+
+
+def read_expected(path: Path) -> pa.Array[Any]:
+    """The ids of a file with one a line; blank lines and those that begin with `#` do not count.
+
+    Raises `AccelCiError` when there is none: an account of nothing would always balance.
+    """
+    lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+    tests = [line for line in lines if line and not line.startswith("#")]
+    if not tests:
+        raise AccelCiError(f"{path} names no test; write the ids of the tests that must run, one a line")
+    return pa.array(tests, pa.string())
+
 
 def account_of(expected: pa.Array[Any], rollup: pa.Table) -> SuiteAccount:
     """Give every expected test of a suite the verdict of its rollup, `not_run` where it has none.
 
     Raises `LedgerError` when the sums differ or a test is expected twice.
     """
-    with duckdb.connect() as connection:
-        connection.register("expected", pa.table({"test": expected}))
-        connection.register("rollup", rollup.select(["test", "verdict", "duration_s", "message"]))
-        connection.register("codes", pa.table({"code": counted(len(VERDICTS)), "word": pa.array(VERDICTS)}))
+    with database(
+        expected=pa.table({"test": expected}),
+        rollup=rollup.select(["test", "verdict", "duration_s", "message"]),
+        codes=pa.table({"code": counted(len(VERDICTS)), "word": pa.array(VERDICTS)}),
+    ) as connection:
         verdicts = connection.sql(
             """
             SELECT test, coalesce(word, 'not_run') AS verdict, duration_s, message

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute
+
+if TYPE_CHECKING:
+    import duckdb
 
 kernels: Any = pyarrow.compute
 
@@ -50,9 +54,11 @@ def in_order(table: pa.Table, *names: str) -> pa.Table:
     return table.take(kernels.sort_indices(table, [(name, "ascending") for name in names])).combine_chunks()
 
 
-def taken(columns: dict[str, Column], order: pa.Array[Any]) -> pa.Table:
-    """These rows of the columns, in one chunk. `columns` is emptied meanwhile, so that only one of them is there twice."""
-    return pa.table({name: columns.pop(name).take(order) for name in list(columns)}).combine_chunks()
+def one_chunk(column: Column) -> pa.Array[Any]:
+    """The column in one piece, which is copied only if there are several."""
+    if isinstance(column, pa.Array):
+        return column
+    return cast("pa.Array[Any]", column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
 
 
 def pairs(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
@@ -63,3 +69,19 @@ def pairs(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
 def repeats(column: pa.Array[Any]) -> pa.Array[Any]:
     """Of all values but the first: whether each equals the one before it."""
     return cast("pa.Array[Any]", kernels.equal(column[1:], column[:-1]))
+
+
+def database(**tables: pa.Table | pa.RecordBatchReader) -> duckdb.DuckDBPyConnection:
+    """A DuckDB of its own that sees these tables; loaded when asked for, because storing does without its 20 MB."""
+    import duckdb
+
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    for name, table in tables.items():
+        connection.register(name, table)
+    return connection
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system: a few objects on Python's free lists keep whole arenas of it."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()

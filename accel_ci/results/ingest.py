@@ -17,18 +17,17 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import duckdb
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Verdict
 from accel_ci.progress import Step
-from accel_ci.reports.attempt_tables import SCHEMA, attempt_tables, status_of
+from accel_ci.reports.attempt_tables import read_attempts
 from accel_ci.reports.parse import BEP_FILE, read_file
 from accel_ci.reports.report import ColumnReport, Status
-from accel_ci.results.columns import Column, conform, constant, kernels
+from accel_ci.results.columns import conform, constant, kernels, release_memory
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
 from accel_ci.results.store import ResultsStore, StoredSuite
 
@@ -37,6 +36,8 @@ _ALONE_BYTES = 4 << 20
 
 _TASK_FILES = 64
 _TASK_BYTES = 8 << 20
+_LINES_TASK_FILES = 512
+_LINES_TASK_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,10 @@ class _Read:
 
 def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
     lines = [file for file in files if _is_runners(file)]
-    with ThreadPoolExecutor(processes) as threads:  # Arrow reads lines without the interpreter's lock
-        yield from threads.map(_read, ([file] for file in lines))
+    with ThreadPoolExecutor(processes) as threads:  # DuckDB reads lines without the interpreter's lock
+        sizes = list(map(_size, lines))
+        most = min(max(_TASK_BYTES, -(-sum(sizes) // processes)), _LINES_TASK_BYTES)  # a query has its price
+        yield from threads.map(_read_lines, _tasks(lines, sizes, _LINES_TASK_FILES, most))
     yield from _read_reports(sorted({*files}.difference(lines)), processes)
 
 
@@ -176,11 +179,14 @@ def _read_reports(files: Sequence[Path], processes: int) -> Iterator[_Read]:
             raise AccelCiError("a process that read reports was killed; give it memory, or use fewer processes") from None
 
 
-def _tasks(files: Sequence[Path], sizes: Sequence[int]) -> Iterator[list[Path]]:
+def _tasks(
+    files: Sequence[Path], sizes: Sequence[int], most_files: int = _TASK_FILES, most_bytes: int = _TASK_BYTES
+) -> Iterator[list[Path]]:
+    """Cut the files, which have these sizes, into tasks of so many files and bytes."""
     task: list[Path] = []
     weight = 0
     for file, size in zip(files, sizes, strict=True):
-        if task and (len(task) >= _TASK_FILES or weight + size > _TASK_BYTES):
+        if task and (len(task) >= most_files or weight + size > most_bytes):
             yield task
             task, weight = [], 0
         task.append(file)
@@ -208,17 +214,17 @@ def _read(task: Sequence[Path]) -> _Read:
         table = REPORT.empty_table()
         if path.is_file():  # a pipe would be waited for
             try:
-                if _is_runners(path):
-                    table, report = _read_runner(path)
-                else:
-                    report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
-                    table = _table(report)
+                report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
+                table = _table(report)
             except OSError as error:
                 report = ColumnReport("rejected", {f"x_unreadable ({error.strerror})"})
         tables.append(table)
         outcomes.append(FileOutcome(path, report.status, len(table), tuple(sorted(report.warnings))))
         timestamps.append(report.timestamp_ns)
-    return _Read(pa.concat_tables(tables).combine_chunks(), outcomes, timestamps)
+    read = _Read(pa.concat_tables(tables).combine_chunks(), outcomes, timestamps)
+    del tables, table, report
+    release_memory()
+    return read
 
 
 def _is_runners(path: Path) -> bool:
@@ -234,26 +240,14 @@ def _is_runners(path: Path) -> bool:
 _RUNNERS = b'{"event":'
 
 
-def _read_runner(path: Path) -> tuple[pa.Table, ColumnReport]:
-    """A worker's event lines, in columns from the start: they are the most, and say the test's id themselves."""
-    warnings: set[str] = set()
-    lines = pa.concat_tables([SCHEMA.empty_table(), *attempt_tables(path, warnings)])
-    if not len(lines):
-        warnings.add("no_test_cases")
-    place = lines.schema.get_field_index("started_at")
-    lines = lines.set_column(place, "started_at", _moments(lines["started_at"]))
-    return conform(lines, REPORT), ColumnReport(status_of(warnings), warnings)
-
-
-def _moments(texts: Column) -> Column:
-    """The moments that are told, null for what is none."""
-    try:
-        return cast(Column, texts.cast(REPORT.field("started_at").type))
-    except pa.ArrowInvalid:  # one is none, or without a time zone
-        with duckdb.connect() as connection:
-            connection.register("lines", pa.table({"text": texts}))
-            told = connection.sql("SELECT try_cast(text AS TIMESTAMPTZ) AS moment FROM lines").to_arrow_table()
-        return cast(Column, told["moment"])
+def _read_lines(task: Sequence[Path]) -> _Read:
+    """Workers' event lines, in columns from the start: they are the most, and say the test's id themselves."""
+    tables, outcomes = [], []
+    for path, attempts in zip(task, read_attempts(task), strict=True):
+        warnings = {*attempts.warnings, *(() if len(attempts.table) else ("no_test_cases",))}
+        tables.append(conform(attempts.table, REPORT))
+        outcomes.append(FileOutcome(path, attempts.status, len(attempts.table), tuple(sorted(warnings))))
+    return _Read(pa.concat_tables(tables), outcomes, [None] * len(task))
 
 
 _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message")
@@ -296,10 +290,14 @@ def _in_order(reads: list[_Read]) -> pa.Table:
 
     `reads` is emptied: the tables are to go as soon as there is another form of them.
     """
-    timestamps = {file.path: time for read in reads for file, time in zip(read.files, read.timestamps_ns, strict=True)}
-    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
-    places = {path: place for place, path in enumerate(order)}
-    column = [constant(places[file.path], file.rows, pa.int32()) for read in reads for file in read.files]
-    tables = [read.table for read in reads]
+    timestamps, tables = {}, {}
+    for read in reads:
+        begin = 0
+        for file, time in zip(read.files, read.timestamps_ns, strict=True):
+            timestamps[file.path] = time
+            tables[file.path] = read.table.slice(begin, file.rows)
+            begin += file.rows
     reads.clear()
-    return pa.concat_tables(tables).append_column(REPORT_ORDER, pa.chunked_array(column))
+    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
+    places = [constant(place, len(tables[path]), pa.int32()) for place, path in enumerate(order)]
+    return pa.concat_tables([tables[path] for path in order]).append_column(REPORT_ORDER, pa.chunked_array(places))

@@ -8,21 +8,20 @@ it was made from; one that names another is stale. Here belongs one rollup; the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import duckdb
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
-from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.columns import Column, constant, counted, counts_of, kernels, repeats, schema_of, taken
+from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
+from accel_ci.results.columns import conform, constant, counted, counts_of, database, kernels, one_chunk, repeats, schema_of
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -42,35 +41,27 @@ start; `message` and `signature` are the last failure's, the message cut to `MES
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
-_SOURCE, _ORIGIN = b"accel_ci.source.1", b"accel_ci.origin"
+_SOURCE, _ORIGIN = b"accel_ci.source.2", b"accel_ci.origin"
 
-# Most tests have one attempt, and grouping a million of them costs seconds: only the others are grouped.
-_JUDGE = """
+_CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
+_UNTIMED = ("timeout", "crashed", "not_run")
+_SEVERAL = """
 WITH judged AS (
     SELECT *, infra IS NULL AND outcome <> 'not_run' AS own, list_contains($failing, outcome) AS bad,
-           CASE WHEN infra IS NULL AND outcome NOT IN ('timeout', 'crashed', 'not_run') THEN duration_s END AS seconds
+           CASE WHEN infra IS NULL AND NOT list_contains($untimed, outcome) THEN duration_s END AS seconds
     FROM attempts
 ),
-several AS (
-    SELECT test, min(place) AS place, count(*) AS attempts,
+tests AS (
+    SELECT test, count(*) AS attempts,
            count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
            count(infra) AS infra, arg_max(outcome, place) FILTER (own) AS last, median(seconds) AS duration_s,
            min(started_at) AS started_at, arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
-    FROM judged WHERE NOT alone GROUP BY test
-),
-tests AS (
-    SELECT test, place, 1 AS attempts, (own AND bad)::INT AS failures, (own AND NOT bad)::INT AS good,
-           (infra IS NOT NULL)::INT AS infra, outcome AS last, seconds AS duration_s, started_at,
-           CASE WHEN own AND bad THEN message END AS message, CASE WHEN own AND bad THEN signature END AS signature
-    FROM judged WHERE alone
-    UNION ALL SELECT * FROM several
+    FROM judged GROUP BY test
 )
-SELECT ('0x' || left(md5(test), 16))::UBIGINT AS key,
-       (list_position($verdicts, CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
-            WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END) - 1)::TINYINT AS verdict,
-       attempts::INT AS attempts, failures::INT AS failures, duration_s, started_at, left(message, $chars) AS message,
-       signature, place
+SELECT CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
+            WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END AS verdict,
+       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, test
 FROM tests
 """
 
@@ -88,51 +79,88 @@ class Origin:
 
 
 def test_key(test: str) -> int:
-    """The 64-bit key of a test's canonical id: the first eight bytes of its MD5.
+    """The 64-bit key of a test's canonical id (XXH3).
 
     Two of a million tests share a key once in thirty million stores; their histories would be told as one.
     """
-    return int.from_bytes(hashlib.md5(test.encode(), usedforsecurity=False).digest()[:8], "big")
+    return xxh3_64_intdigest(test.encode())
 
 
 test_key.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it for its name
 
 
 def judge_tests(attempts: pa.Table) -> pa.Table:
-    """One row per test (columns of `ROLLUP`), in the order of their keys, from the attempts of one build and suite.
+    """One row per test (columns of `ROLLUP`), in no order, from attempts of one build and suite.
 
-    The verdicts are those of `accel_ci.results.verdicts.judge`. The attempts must be sorted by test, round and attempt.
+    The verdicts are those of `accel_ci.results.verdicts.judge`. The attempts must be sorted by test, round and attempt, and
+    be all that there are of their tests.
     """
     tests = attempts["test"].combine_chunks()
     same, edge = repeats(tests), constant(False, min(1, len(tests)), pa.bool_())
-    alone = kernels.invert(kernels.or_(pa.concat_arrays([edge, same]), pa.concat_arrays([same, edge])))
+    several = kernels.or_(pa.concat_arrays([edge, same]), pa.concat_arrays([same, edge]))
     slim = attempts.select(["test", "outcome", "infra", "started_at", "duration_s", "message", "signature"])
-    slim = slim.append_column("alone", alone).append_column("place", counted(len(tests)))
-    bound = {"failing": sorted(FAILING_OUTCOMES), "verdicts": list(VERDICTS), "chars": MESSAGE_CHARS}
-    with duckdb.connect() as connection:
-        connection.register("attempts", slim)
-        rollup = connection.sql(_JUDGE, params=bound).to_arrow_table()
-    keys = rollup["key"].combine_chunks()
-    order: pa.Array[Any] = kernels.array_sort_indices(keys)
-    if kernels.any(repeats(keys.take(order))).as_py():
-        order = kernels.sort_indices(rollup, [("key", "ascending"), ("place", "ascending")])
-    columns: dict[str, Column] = dict(zip(rollup.column_names, rollup.columns, strict=True))
-    del rollup, keys
-    table = taken(columns, order)
-    return table.append_column("test", tests.take(table["place"].combine_chunks())).select(ROLLUP.names).cast(ROLLUP)
+    if kernels.any(several).as_py():  # most tests have one attempt, and grouping them would cost more than all else
+        slim = slim.append_column("place", counted(len(tests)))
+        judged = pa.concat_tables([_judge_alone(slim.filter(kernels.invert(several))), _judge_several(slim.filter(several))])
+    else:
+        judged = _judge_alone(slim)
+    keys = map(cast(Any, xxh3_64_intdigest), judged["test"].cast(pa.binary()).to_pylist())
+    return judged.set_column(0, ROLLUP.field("key"), pa.array(list(keys), pa.uint64()))
 
 
-def encode(rollup: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:
-    """A rollup as a file; `source` is the version of the attempts file that it was made from."""
-    totals = counts_of(rollup["verdict"])
-    counts = {verdict: totals.get(code, 0) for code, verdict in enumerate(VERDICTS)}
-    attempts = kernels.sum(rollup["attempts"]).as_py() or 0
+def _judge_alone(attempts: pa.Table) -> pa.Table:
+    """The tests that have one attempt."""
+    outcomes = kernels.index_in(attempts["outcome"], pa.array(OUTCOMES))
+    of_pool = kernels.is_valid(attempts["infra"])
+    bad = kernels.and_(_among(FAILING_OUTCOMES).take(outcomes), kernels.invert(of_pool))
+    untimed = kernels.or_(_among(_UNTIMED).take(outcomes), of_pool)
+    codes = [_CODES["failed" if outcome in FAILING_OUTCOMES else outcome] for outcome in OUTCOMES]
+    verdicts = pa.array(codes).take(outcomes)
+    columns = {
+        "verdict": kernels.if_else(of_pool, _CODES["infra"], verdicts),
+        "attempts": constant(1, len(attempts), pa.int32()),
+        "failures": bad,
+        "duration_s": kernels.if_else(untimed, None, attempts["duration_s"]),
+        "started_at": attempts["started_at"],
+        "message": kernels.utf8_slice_codeunits(kernels.if_else(bad, attempts["message"], None), 0, MESSAGE_CHARS),
+        "signature": kernels.if_else(bad, attempts["signature"], None),
+        "test": attempts["test"],
+    }
+    return conform(pa.table(columns), ROLLUP)
+
+
+def _among(some: Collection[str]) -> pa.Array[Any]:
+    """Of each outcome whether it is among some."""
+    return pa.array([outcome in some for outcome in OUTCOMES])
+
+
+def _judge_several(attempts: pa.Table) -> pa.Table:
+    """The tests that have several attempts; `place` is their order."""
+    bound = {"failing": sorted(FAILING_OUTCOMES), "untimed": _UNTIMED, "chars": MESSAGE_CHARS}
+    with database(attempts=attempts) as connection:
+        judged = connection.sql(_SEVERAL, params=bound).to_arrow_table()
+    return conform(judged.set_column(0, "verdict", kernels.index_in(judged["verdict"], pa.array(VERDICTS))), ROLLUP)
+
+
+def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:
+    """Judged tests as a file; `source` is the version of the attempts file that they were judged from."""
+    totals = counts_of(judged["verdict"])
+    counts = {verdict: totals.get(_CODES[verdict], 0) for verdict in VERDICTS}
+    attempts = kernels.sum(judged["attempts"]).as_py() or 0
     origin = Origin(day, revision, variant, suite, attempts, counts)
     schema = ROLLUP.with_metadata({_SOURCE: source.encode(), _ORIGIN: json.dumps(asdict(origin)).encode()})
-    bits = max(0, (len(rollup) // _BUCKET_ROWS).bit_length())
-    keys = rollup["key"].combine_chunks()
-    bounds = [_first(keys, bucket << (64 - bits)) for bucket in range(1 << bits)] + [len(rollup)]
-    whole = pa.RecordBatch.from_arrays([column.combine_chunks() for column in rollup.columns], schema=schema)
+    keys = one_chunk(judged["key"])
+    order = kernels.array_sort_indices(keys)
+    keys = keys.take(order)
+    if kernels.any(repeats(keys)).as_py():
+        order = kernels.sort_indices(judged, [("key", "ascending"), ("test", "ascending")])
+    bits = max(0, (len(keys) // _BUCKET_ROWS).bit_length())
+    bounds = [_first(keys, bucket << (64 - bits)) for bucket in range(1 << bits)] + [len(keys)]
+    columns = []
+    for name in ROLLUP.names:
+        columns.append(one_chunk(judged[name]).take(order))
+        judged = judged.drop_columns([name])
+    whole = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         for begin, end in pairwise(bounds):

@@ -7,16 +7,25 @@ Here belong shapes and conversions. Where rows are kept is `accel_ci.results.sto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
-import duckdb
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
-from accel_ci.results.columns import Column, conform, constant, in_order, kernels, repeats, schema_of, taken
+from accel_ci.results.columns import (
+    Column,
+    conform,
+    constant,
+    in_order,
+    kernels,
+    one_chunk,
+    release_memory,
+    repeats,
+    schema_of,
+)
 from accel_ci.results.signature import signatures
 
 ATTEMPTS = schema_of(
@@ -47,23 +56,15 @@ for the runner's attempts. `attempt` counts from 0 within a round, `round` from 
 _OF_ATTEMPT = ("test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra")
 _NOT_OF_REPORT = ("revision", "variant", "suite", "signature", "infra")
 
+SLICE_ROWS = 1 << 15
+"""How many rows are made, written and judged at a time."""
+
 REPORT = pa.schema([field for field in ATTEMPTS if field.name not in _NOT_OF_REPORT])
 """What a report says of an attempt; columns that it does not have are null. `test` is there where it says the canonical id
 itself, as the runner does."""
 
 REPORT_ORDER = "report"
 """A further column of a report table: the place of its file among the files of one test job, which orders attempts."""
-
-_CANONICAL = r"""
-SELECT coalesce(test, coalesce(target || '::', '') || CASE
-    WHEN file IS NULL THEN CASE WHEN classname = '' THEN name ELSE classname || '::' || name END
-    WHEN classname = module OR classname = '' THEN file || '::' || name
-    WHEN starts_with(classname, module || '.')
-        THEN file || '::' || replace(substr(classname, length(module) + 2), '.', '::') || '::' || name
-    ELSE file || '::' || classname || '::' || name END) AS test
-FROM (SELECT test, coalesce(classname, '') AS classname, name, file, target,
-             replace(replace(regexp_replace(file, '\.py$', ''), '\', '/'), '/', '.') AS module FROM report)
-"""
 
 
 def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.Table:
@@ -79,10 +80,13 @@ def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.T
     return _finish(build, suite, in_order(rows, "test", "round", "attempt"))
 
 
-def from_report(build: Build, suite: str, report: pa.Table, started_at: datetime | None = None) -> pa.Table:
-    """The rows of a report: columns of `REPORT`, and `REPORT_ORDER` when it was read from several files.
+def from_report(
+    build: Build, suite: str, report: pa.Table, started_at: datetime | None = None, slice_rows: int = SLICE_ROWS
+) -> Iterator[pa.Table]:
+    """The rows of a report, in the order of tests, a slice of whole tests after the other (some `slice_rows` rows each).
 
-    `test` is the canonical id, so that one test has one id whoever reports it:
+    The report has columns of `REPORT`, and `REPORT_ORDER` when it was read from several files. `test` is the canonical id,
+    so that one test has one id whoever reports it:
 
     * with a file whose dotted path begins the classname, pytest's node id: `tests/test_a.py::TestB::test_c[0]`;
     * with any other file, `<file>::<classname>::<name>`; without one, `<classname>::<name>`; no `::` for an empty classname;
@@ -91,32 +95,86 @@ def from_report(build: Build, suite: str, report: pa.Table, started_at: datetime
     Where attempts of a test and round have no numbers of their own, or several files number them, they are counted in the
     order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
     """
-    length = len(report)
-    order: Column = report[REPORT_ORDER] if REPORT_ORDER in report.column_names else constant(0, length, pa.int32())
-    report = conform(report, REPORT)
-    with duckdb.connect() as connection:
-        connection.register("report", report)
-        tests = connection.sql(_CANONICAL).to_arrow_table()["test"]
-    columns: dict[str, Any] = dict(zip(report.column_names, report.columns, strict=True))
-    columns |= {"test": tests, REPORT_ORDER: order}
+    order = one_chunk(report[REPORT_ORDER]) if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
+    columns = {name: one_chunk(column) for name, column in zip(REPORT.names, conform(report, REPORT).columns, strict=True)}
+    columns["test"] = _canonical(columns)
     columns["round"] = kernels.fill_null(columns["round"], 1)
     columns["attempt"] = kernels.fill_null(columns["attempt"], 0)
     if started_at is not None:
         default = pa.scalar(started_at, REPORT.field("started_at").type)
         columns["started_at"] = kernels.fill_null(columns["started_at"], default)
-    keys = pa.table({name: columns[name] for name in ("test", "round", REPORT_ORDER, "attempt")})
-    by = kernels.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
-    del report, tests, keys
-    rows = taken(columns, by)
-    place = rows.schema.get_field_index("attempt")
-    return _finish(build, suite, rows.set_column(place, "attempt", _numbered_on(rows)))
+    del report
+    by = _order_of(columns["test"], columns["round"], order, columns["attempt"])
+    rows = pa.table(columns)
+    del columns, order
+    release_memory()
+    for begin, end in pairwise(_cuts(rows["test"], by, slice_rows)):
+        of_tests = rows.take(by[begin:end])
+        place = of_tests.schema.get_field_index("attempt")
+        yield _finish(build, suite, of_tests.set_column(place, "attempt", _numbered_on(of_tests)))
 
 
-def to_attempts(rows: pa.Table) -> list[Attempt]:
-    """The rows as attempts, in their order, for `accel_ci.results.verdicts.make_account`."""
-    known = {field.name for field in fields(Attempt)}
-    records = ({name: value for name, value in row.items() if name in known} for row in rows.to_pylist())
-    return [Attempt(**record, output_tail=None) for record in records]
+def _order_of(tests: pa.Array[Any], *further: pa.Array[Any]) -> pa.Array[Any]:
+    """The places of rows sorted by test and then by further columns, stable.
+
+    Most columns never fall, and then need not be compared: that and sorting in pieces, which Arrow merges, halve the time.
+    """
+    falling = [place for place, column in enumerate(further) if kernels.any(kernels.less(column[1:], column[:-1])).as_py()]
+    columns = [tests, *further[: max(falling, default=-1) + 1]]
+    pieces = range(0, len(tests), SLICE_ROWS)
+    keys = {
+        str(place): pa.chunked_array([column[at : at + SLICE_ROWS] for at in pieces], column.type)
+        for place, column in enumerate(columns)
+    }
+    return cast("pa.Array[Any]", kernels.sort_indices(pa.table(keys), [(name, "ascending") for name in keys]))
+
+
+def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
+    """The canonical ids of a report's rows. What stands before the name is put together once for all tests of a class."""
+    if not report["test"].null_count:
+        return report["test"]
+    codes, places = [], constant(0, len(report["test"]), pa.int64())
+    for name in ("target", "file", "classname"):
+        encoded: Any = report[name].dictionary_encode("encode")
+        codes.append(encoded.dictionary.to_pylist())
+        places = kernels.add(kernels.multiply(places, len(codes[-1])), encoded.indices)
+    classes: Any = places.dictionary_encode()
+    prefixes = []
+    for place in classes.dictionary.to_pylist():
+        place, of_classname = divmod(place, len(codes[2]))
+        of_target, of_file = divmod(place, len(codes[1]))
+        prefixes.append(prefix_of(codes[0][of_target], codes[1][of_file], codes[2][of_classname]))
+    before = pa.array(prefixes, pa.string()).take(classes.indices)
+    tests = kernels.binary_join_element_wise(before, report["name"], "", null_handling="skip")
+    known = report["test"]
+    return cast("pa.Array[Any]", tests if known.null_count == len(known) else kernels.coalesce(known, tests))
+
+
+def prefix_of(target: str | None, file: str | None, classname: str | None) -> str:
+    """What stands before the name in the canonical id of a report's test: see `from_report`."""
+    parts = [target] if target is not None else []
+    if file is not None:
+        module = file.removesuffix(".py").replace("\\", "/").replace("/", ".")
+        inner = (classname or "").removeprefix(module)
+        parts.append(file)
+        if inner.startswith(".") and inner != classname:
+            parts.append(inner[1:].replace(".", "::"))
+        elif inner:
+            parts.append(classname or "")
+    elif classname:
+        parts.append(classname)
+    return "".join(f"{part}::" for part in parts)
+
+
+def _cuts(tests: Column, by: pa.Array[Any], slice_rows: int) -> Iterator[int]:
+    """Where to cut rows that are in the order `by` so that no test is cut."""
+    cut = 0
+    while cut < len(by):
+        yield cut
+        cut = min(cut + slice_rows, len(by))
+        while cut < len(by) and tests[by[cut].as_py()].equals(tests[by[cut - 1].as_py()]):
+            cut += 1
+    yield cut
 
 
 def failing(rows: pa.Table) -> Column:

@@ -25,7 +25,6 @@ from sqlalchemy import (
     delete,
     insert,
     make_url,
-    select,
 )
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
@@ -142,13 +141,6 @@ def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callabl
             if written is not None:
                 written(len(records))
     return len(rows)
-
-
-def count_rows(engine: Engine, stored: StoredSuite) -> int | None:
-    """How many attempts the database has of a suite of a build; None when it was never written."""
-    with engine.connect() as connection:
-        wanted = (SUITES.c[column] == value for column, value in _names(stored).items())
-        return connection.execute(select(SUITES.c.attempts).where(*wanted)).scalar_one_or_none()
 
 
 def _names(stored: StoredSuite) -> dict[str, str]:

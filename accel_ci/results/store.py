@@ -16,31 +16,29 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
-from accel_ci.results.columns import conform, in_order, kernels, pairs
+from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
 from accel_ci.results.places import Entry, Folder, Place
-from accel_ci.results.rollups import Rollup, encode, judge_tests
+from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests
 from accel_ci.results.rows import ATTEMPTS, from_attempts
 from accel_ci.results.windows import add_up, medians, names
 
-ROW_GROUP_ROWS = 1 << 16
 _LONGEST_NAME = 240
 _TRIES = 8
 _MOVED_DAYS = timedelta(days=31)
 _ROLLUPS = "rollups"
-_COVERS = b"accel_ci.covers.1"  # another number when `SUMS` changes
+_COVERS = b"accel_ci.covers.2"  # another number when `SUMS` changes
 _LAST = "day=9999-12-31"
 
 
@@ -99,24 +97,29 @@ class ResultsStore:
         for attempt in attempts:
             by_suite[attempt.suite].append(attempt)
         for suite, rows in by_suite.items():
-            self.write_rows(build, day, suite, from_attempts(build, suite, rows))
+            self.write_rows(build, day, suite, [from_attempts(build, suite, rows)])
         return sum(map(len, by_suite.values()))
 
-    def write_rows(self, build: Build, day: date, suite: str, rows: pa.Table) -> StoredSuite:
+    def write_rows(self, build: Build, day: date, suite: str, slices: Iterable[pa.Table]) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
 
-        Rows that were stored for another day, up to a month away, go: a build is in the store once.
+        The rows come in the order of tests, in slices of whole tests. Rows that were stored for another day, up to a month
+        away, go: a build is in the store once.
         """
         name = f"{'~'.join(map(_encode, (build.revision, build.variant, suite)))}.parquet"
         if len(name) > _LONGEST_NAME:
             raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
-        with ThreadPoolExecutor(1) as thread:
-            tests = thread.submit(judge_tests, rows)
-            sink = pa.BufferOutputStream()
-            pq.write_table(conform(rows, ATTEMPTS), sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-            entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
-            stored = StoredSuite(day, build, suite, entry)
-            self._roll_up(stored, tests.result())
+        sink = pa.BufferOutputStream()
+        judged: list[pa.Table] = [ROLLUP.empty_table()]
+        at_work: list[Future[Any]] = []
+        with ThreadPoolExecutor(2) as threads, pq.ParquetWriter(sink, ATTEMPTS, compression="zstd") as writer:
+            for rows in slices:  # the next one is made while this one is written and judged
+                judged += [task.result() for task in at_work][1:]
+                at_work = [threads.submit(writer.write_table, conform(rows, ATTEMPTS)), threads.submit(judge_tests, rows)]
+            judged += [task.result() for task in at_work][1:]
+        entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
+        stored = StoredSuite(day, build, suite, entry)
+        self._roll_up(stored, judged)
         for other in self.suites(day - _MOVED_DAYS, day + _MOVED_DAYS, build, suite=suite):
             if other.day != day:
                 self.place.delete(other.entry.name)
@@ -168,6 +171,13 @@ class ResultsStore:
         for stored in suites:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
 
+    def judged(self, stored: StoredSuite | None) -> pa.Table:
+        """What each test of a suite of a build did (columns of `ROLLUP`); no row for one that is not stored."""
+        if stored is None:
+            return ROLLUP.empty_table()
+        [rollup] = self.rollups([stored])
+        return rollup.table(ROLLUP.names)
+
     def query(
         self,
         question: str,
@@ -181,7 +191,9 @@ class ResultsStore:
         suites = self.suites() if suites is None else suites
         if not suites:
             return []
-        with duckdb.connect() as connection:
+        import duckdb  # for its errors: see `database`
+
+        with database() as connection:
             try:
                 files = [_literal(self.place.fetch(stored.entry)) for stored in suites]
                 attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
@@ -298,12 +310,16 @@ class ResultsStore:
             if now is not None and now.version != stored.entry.version:  # written meanwhile: the rows may be either's
                 stored = replace(stored, entry=now)
             else:
-                entry = self._roll_up(stored, judge_tests(rows))
+                entry = self._roll_up(stored, [judge_tests(rows)])
         raise AccelCiError(f"{stored.entry.name} in the results store changed whenever it was read; ask again later")
 
-    def _roll_up(self, stored: StoredSuite, tests: pa.Table) -> Entry:
-        build = stored.build
-        content = encode(tests, stored.entry.version, stored.day.isoformat(), build.revision, build.variant, stored.suite)
+    def _roll_up(self, stored: StoredSuite, judged: list[pa.Table]) -> Entry:
+        """Make a rollup of slices of judged tests, which go out of the list, so that their memory is free early."""
+        build, day = stored.build, stored.day.isoformat()
+        tests = pa.concat_tables(judged)
+        judged.clear()
+        release_memory()
+        content = encode(tests, stored.entry.version, day, build.revision, build.variant, stored.suite)
         return self.place.put(stored.rollup_name, content)
 
     def _open(self, entry: Entry) -> Rollup | None:

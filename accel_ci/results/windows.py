@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any, cast
 
-import duckdb
 import pyarrow as pa
 
 from accel_ci.model import VERDICTS
-from accel_ci.results.columns import constant, in_order, kernels, schema_of
+from accel_ci.results.columns import constant, database, in_order, kernels, schema_of
 from accel_ci.results.rollups import ROLLUP, Rollup
 
 SUMS = schema_of(
@@ -54,8 +53,7 @@ def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[R
                     columns: Any = [bad["key"], day, bad["started_at"], bad["message"]]
                     failures.append(pa.Table.from_arrays(columns, schema=_FAILURES))
 
-    with duckdb.connect() as connection:
-        connection.register("stream", pa.RecordBatchReader.from_batches(_STREAM, stream()))
+    with database(stream=pa.RecordBatchReader.from_batches(_STREAM, stream())) as connection:
         sums = connection.sql(
             "SELECT key, sum(builds)::INT AS builds, sum(failed)::INT AS failed, sum(flaky)::INT AS flaky "
             "FROM stream GROUP BY key HAVING sum(builds) > 0"
@@ -84,8 +82,7 @@ def medians(rollups: Sequence[Rollup]) -> pa.Table:
     """For each key, the median over the builds of the seconds that the test took (null when it never ended by itself)."""
     schema = pa.schema([ROLLUP.field(name) for name in ("key", "duration_s")])
     batches = (batch for rollup in rollups for batch in _slim(rollup, schema).to_batches(max_chunksize=1 << 17))
-    with duckdb.connect() as connection:
-        connection.register("stream", pa.RecordBatchReader.from_batches(schema, batches))
+    with database(stream=pa.RecordBatchReader.from_batches(schema, batches)) as connection:
         question = "SELECT key, median(duration_s) AS median_s FROM stream GROUP BY key"
         return cast(pa.Table, connection.sql(question).to_arrow_table())
 

@@ -71,7 +71,10 @@ class Worker:
 
     def run(self) -> str:
         """Work until nothing is left; gives back why the worker finished."""
-        self._log.write("worker_started", worker=self._worker, card=self._card, host=self._host, pid=os.getpid())
+        self._log.write(
+            "worker_started", worker=self._worker, card=self._card, host=self._host, pid=os.getpid(),
+            round=self._plan.round,
+        )  # fmt: skip
         reason = "stopped"
         try:
             self._check_card()
@@ -242,11 +245,9 @@ class Worker:
     ) -> None:  # fmt: skip
         """Record the one attempt of a test."""
         open_tests.pop(test, None)
-        self._log.write(
-            "attempt", suite=batch.suite, test=test, round=self._plan.round, outcome=outcome, started_at=started_at,
-            duration_s=duration_s, message=message, output_tail=output_tail or None, card=self._card, host=self._host,
-            worker=self._worker,
-        )  # fmt: skip
+        said = {"started_at": started_at, "duration_s": duration_s, "message": message, "output_tail": output_tail or None}
+        known = {name: value for name, value in said.items() if value is not None}
+        self._log.write("attempt", suite=batch.suite, test=test, outcome=outcome, **known)
         if outcome in FAILING:
             self._failures += 1
             if self._plan.probe and self._background is None and self._failures >= self._probe_after:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accel_ci.model import OUTCOMES
-from accel_ci.reports.attempt_tables import attempt_tables, status_of
-from accel_ci.reports.parse import parse_bytes, parse_group
+from accel_ci.reports.attempt_tables import read_attempts
+from accel_ci.reports.parse import parse_bytes, parse_file, parse_group
 from accel_ci.reports.report import Report
 from accel_ci.reports.reportlog import split_node_id
 from accel_ci.runner.events import EventLog
@@ -261,25 +262,66 @@ def test_bazel_targets_without_results(tmp_path: Path) -> None:
 def test_what_the_runner_writes(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = EventLog(path)
-    events.write("worker_started", worker="w", card="0", host="h", pid=1)
-    common = {"suite": "unit", "round": 1, "started_at": None, "output_tail": None, "card": "0", "host": "h", "worker": "w"}
-    for outcome, message in (("failed", "E\x1b"), ("passed", None)):
-        events.write("attempt", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, message=message, **common)
+    events.write("worker_started", worker="w", card="0", host="h", pid=1, round=2)
+    for outcome, said in (("failed", {"message": "E\x1b"}), ("passed", {})):
+        events.write("attempt", suite="unit", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, **said)
     events.write("worker_finished", reason="done")
     report = parse_bytes(path.read_bytes())
     assert [(row.classname, row.name, row.file, row.attempt, row.outcome, row.message) for row in report.rows] == [
         ("t.a.T", "t[1]", "t/a.py", 0, "failed", "E\ufffd"), ("t.a.T", "t[1]", "t/a.py", 1, "passed", None),
     ]  # fmt: skip
-    assert report.rows[0].properties == (("suite", "unit"), ("round", "1"), ("card", "0"), ("host", "h"), ("worker", "w"))
+    assert report.rows[0].properties == (("suite", "unit"), ("round", "2"), ("card", "0"), ("host", "h"), ("worker", "w"))
     assert end(report) == ("complete", {"invalid_char"})
     torn = parse_bytes(path.read_bytes()[:-70])
     assert (torn.status, len(torn.rows)) == ("salvaged", 2)
     assert "truncated" in torn.warnings
-    warnings: set[str] = set()
-    (table,) = attempt_tables(path, warnings)
-    assert table["test"].to_pylist() == ["t/a.py::T::t[1]"] * 2
-    assert table["message"].to_pylist() == ["E\x1b", None]
-    assert (status_of(warnings), warnings) == ("complete", set())
+    [attempts] = read_attempts([path])
+    rows = attempts.table.to_pylist()
+    assert [(row["test"], row["message"]) for row in rows] == [("t/a.py::T::t[1]", "E\x1b"), ("t/a.py::T::t[1]", None)]
+    assert {(row["card"], row["host"], row["worker"], row["round"]) for row in rows} == {("0", "h", "w", 2)}
+    assert (attempts.status, attempts.warnings) == ("complete", frozenset())
+
+
+def test_what_was_said_once_is_of_the_attempts_after_it(tmp_path: Path) -> None:
+    """The lines of several workers may have been put together, and an attempt may say it itself; read fast or by line."""
+    started = '{"event":"worker_started","at":"x","card":"%s","worker":"w%s","round":1}\n'
+    attempt = '{"event":"attempt","at":"x","test":"t%s","outcome":"passed"%s}\n'
+    lines = [started % (0, 0), attempt % (0, ""), attempt % (1, ',"card":"own"'), started % (1, 1), attempt % (2, "")]
+    plain, packed = tmp_path / "[a]*.jsonl", tmp_path / "b.jsonl"
+    plain.write_text("".join(lines))
+    packed.write_bytes(gzip.compress("".join(lines).encode()))
+    (tmp_path / "none.jsonl").write_text(attempt % (0, ""))
+    for paths in ([plain, tmp_path / "none.jsonl"], [packed, tmp_path / "none.jsonl"]):
+        first, second = read_attempts(paths)
+        rows = first.table.to_pylist()
+        assert [(row["test"], row["card"], row["worker"]) for row in rows] == [
+            ("t0", "0", "w0"), ("t1", "own", "w0"), ("t2", "1", "w1"),
+        ]  # fmt: skip
+        assert second.table.to_pylist()[0]["card"] is None
+    parsed = parse_file(plain)
+    assert [dict(row.properties).get("card") for row in parsed.rows] == ["0", "own", "1"]
+
+
+def test_one_bad_file_of_many_spoils_no_other(tmp_path: Path) -> None:
+    good = '{"event":"attempt","at":"x","test":"t","outcome":"passed","duration_s":0.5}\n'
+    odd = (
+        good.replace("passed", "odd"),
+        good.replace("0.5", "-1"),
+        good.replace("0.5", "1e999"),
+        good + '{"ev',
+        good + "[]\n",
+    )
+    paths = [tmp_path / f"{number}.jsonl" for number in range(2 * len(odd))]
+    for number, path in enumerate(paths):
+        path.write_text(odd[number // 2] if number % 2 else good)
+    read = list(read_attempts(paths))
+    assert [len(one.table) for one in read] == [1] * len(paths)
+    assert [one.warnings for one in read[::2]] == [frozenset()] * len(odd)
+    assert [set(one.warnings) for one in read[1::2]] == [
+        {"x_unknown_outcome"}, {"duration_invalid"}, {"duration_invalid"}, {"truncated"}, {"bad_json_line"},
+    ]  # fmt: skip
+    [gone] = read_attempts([tmp_path / "gone.jsonl"])
+    assert gone.status == "rejected"
 
 
 _value = st.one_of(
@@ -294,9 +336,7 @@ _event = st.fixed_dictionaries(
         "extra": _value,
     },
 )  # fmt: skip
-_odd_event = st.dictionaries(
-    st.sampled_from(["event", "suite", "test", "round", "outcome", "duration_s", "message", "x"]), _value
-)
+_odd_event = st.dictionaries(st.sampled_from(["event", "suite", "test", "round", "outcome", "message", "x"]), _value)
 _line = st.one_of(
     _event.map(json.dumps),
     _event.map(json.dumps),
@@ -308,14 +348,13 @@ _line = st.one_of(
 @example(texts=["", "{}{}"], end="\n")
 @given(st.lists(_line, max_size=6), st.sampled_from(["\n", "", '\n{"event":"att']))
 def test_tables_hold_what_rows_hold(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str) -> None:
-    """Arrow's reader gives what reading line by line gives."""
+    """Reading many files at a time gives what reading line by line gives."""
     path = tmp_path_factory.mktemp("lines") / "events.jsonl"
     first = json.dumps({"event": "worker_started", "at": "x"})
     path.write_text("\n".join([first, *texts]) + end)
-    rows = [row for table in attempt_tables(path, set()) for row in table.to_pylist()]
+    [attempts] = read_attempts([path])
+    rows = attempts.table.to_pylist()
     report = parse_bytes(path.read_bytes())
     assert [row["outcome"] for row in rows] == [row.outcome for row in report.rows]
     assert [row["duration_s"] for row in rows] == [row.duration_s for row in report.rows]
-    warnings: set[str] = set()
-    list(attempt_tables(path, warnings))
-    assert status_of(warnings) == report.status
+    assert attempts.status == report.status

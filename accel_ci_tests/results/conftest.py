@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 
 from accel_ci.model import Attempt, Outcome
@@ -31,3 +33,10 @@ def attempt() -> Callable[..., Attempt]:
         return Attempt(suite, test, round, outcome, started, seconds, message, None, card, "host", "w0", infra)
 
     return make
+
+
+def to_attempts(rows: pa.Table) -> list[Attempt]:
+    """Rows of the store as attempts, in their order."""
+    known = {field.name for field in fields(Attempt)}
+    records = ({name: value for name, value in row.items() if name in known} for row in rows.to_pylist())
+    return [Attempt(**record, output_tail=None) for record in records]

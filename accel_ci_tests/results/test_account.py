@@ -10,8 +10,9 @@ from accel_ci.errors import LedgerError
 from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build, SelectedTest
 from accel_ci.results.account import account_of
 from accel_ci.results.rollups import judge_tests
-from accel_ci.results.rows import from_attempts, from_report, to_attempts
+from accel_ci.results.rows import from_attempts, from_report
 from accel_ci.results.verdicts import make_account
+from accel_ci_tests.results.conftest import to_attempts
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -53,7 +54,7 @@ def test_attempts_within_a_round_of_a_report_are_judged_in_their_order(
     table = pa.table({
         "classname": ["C", "C"], "name": ["a", "a"], "attempt": [1, 0], "outcome": outcomes[::-1], "message": ["1", "0"],
     })  # fmt: skip
-    rows = from_report(Build("r", "v"), "unit", table)
+    [rows] = from_report(Build("r", "v"), "unit", table)
     [found] = make_account([SelectedTest("unit", "C::a")], to_attempts(rows)).verdicts
     assert (found.verdict, found.attempts, found.message) == (verdict, tuple(outcomes), message)
     assert account_of(pa.array(["C::a"]), judge_tests(rows)).verdicts["verdict"].to_pylist() == [verdict]

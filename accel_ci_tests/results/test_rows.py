@@ -9,7 +9,8 @@ import pytest
 
 from accel_ci.model import Attempt, Build
 from accel_ci.results.columns import conform
-from accel_ci.results.rows import ATTEMPTS, REPORT_ORDER, from_attempts, from_report, to_attempts
+from accel_ci.results.rows import ATTEMPTS, REPORT_ORDER, from_attempts, from_report
+from accel_ci_tests.results.conftest import to_attempts
 
 BUILD = Build("nightly-20261127", "py3")
 
@@ -17,6 +18,10 @@ BUILD = Build("nightly-20261127", "py3")
 def report(**columns: list[Any]) -> pa.Table:
     length = len(next(iter(columns.values())))
     return pa.table({"outcome": ["passed"] * length, "attempt": [0] * length, **columns})
+
+
+def rows_of(table: pa.Table, *arguments: Any) -> pa.Table:
+    return pa.concat_tables(from_report(BUILD, "s", table, *arguments))
 
 
 @pytest.mark.parametrize(
@@ -35,15 +40,13 @@ def report(**columns: list[Any]) -> pa.Table:
     ],
 )
 def test_canonical_ids(target: str | None, file: str | None, classname: str, name: str, test: str) -> None:
-    rows = from_report(BUILD, "s", report(target=[target], file=[file], classname=[classname], name=[name]))
+    rows = rows_of(report(target=[target], file=[file], classname=[classname], name=[name]))
     assert rows["test"].to_pylist() == [test]
     assert rows.schema == ATTEMPTS
 
 
 def test_attempts_of_a_test_go_on_from_file_to_file() -> None:
-    rows = from_report(
-        BUILD,
-        "s",
+    rows = rows_of(
         report(
             classname=["C"] * 6,
             name=["a", "b", "a", "a", "b", "c"],
@@ -59,10 +62,22 @@ def test_attempts_of_a_test_go_on_from_file_to_file() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("slice_rows", [1, 2, 3, 7, 100])
+def test_slices_hold_whole_tests(slice_rows: int) -> None:
+    names = [f"t{number % 5}" for number in range(12)] + ["u"] * 4
+    table = report(classname=["C"] * len(names), name=names)
+    slices = list(from_report(BUILD, "s", table, None, slice_rows))
+    tests = [set(rows["test"].to_pylist()) for rows in slices]
+    assert sum(map(len, tests)) == len(set(names)), "a test is in one slice"
+    assert all(len(rows) >= min(slice_rows, len(names)) for rows in slices[:-1])
+    assert pa.concat_tables(slices).equals(rows_of(table))
+    assert list(from_report(BUILD, "s", table.slice(0, 0))) == []
+
+
 def test_what_a_report_leaves_out_is_filled_in() -> None:
     began = datetime(2026, 11, 27, tzinfo=timezone.utc)
     table = report(classname=["C", "D"], name=["a", "b"], outcome=["failed", "passed"], message=["at 0x12", "ran 3 s"])
-    first, second = from_report(BUILD, "s", table, began).to_pylist()
+    first, second = rows_of(table, began).to_pylist()
     assert (first["round"], first["started_at"], first["signature"], first["card"]) == (1, began, "at <hex>", None)
     assert (second["message"], second["signature"]) == ("ran 3 s", None), "a pass has no failure's signature"
     assert (first["revision"], first["variant"], first["suite"]) == ("nightly-20261127", "py3", "s")

@@ -66,7 +66,14 @@ def test_every_outcome_of_pytest(work: Work, write: Write) -> None:
     by_test = attempts(events)
     failed = by_test["test_all.py::test_failed"]
     assert "one is not two" in failed["message"].splitlines()[0]
-    assert (failed["suite"], failed["round"], failed["card"], failed["worker"]) == ("suite", 1, "card:0", "w0-0")
+    started = events[0]
+    assert (started["event"], started["round"], started["card"], started["worker"]) == (
+        "worker_started",
+        1,
+        "card:0",
+        "w0-0",
+    )
+    assert failed["suite"] == "suite"
     assert failed["started_at"].endswith("+00:00")
     assert failed["duration_s"] >= 0
     assert by_test["test_all.py::test_skipped"]["message"] == "not today"
