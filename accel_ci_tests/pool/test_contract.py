@@ -320,7 +320,7 @@ def test_a_container_is_closed_in(docker_ground: Ground, write: Write) -> None:
         """,
     )
     tests = [f"test_a.py::test_{name}" for name in ("sources", "network", "environment", "user", "sizes", "devices")]
-    result = docker_ground.run([batch("b0", *tests)], ["0,1"], max_rounds=1)
+    result = docker_ground.run([batch("b0", *tests, cards=2)], max_rounds=1)
     assert {attempt.test: attempt.message for attempt in result.attempts} == dict.fromkeys(tests)
 
 
