@@ -270,6 +270,7 @@ def _create(
                 pids_limit=settings.pids_limit,
                 network_mode=settings.network,
                 init=True,
+                cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
                 log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
             )

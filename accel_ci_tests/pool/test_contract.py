@@ -301,6 +301,7 @@ def test_a_container_is_closed_in(docker_ground: Ground, write: Write) -> None:
             assert "CI" not in os.environ and os.environ["IMAGE_OWN"] == "1"
         def test_user():
             assert (os.getuid(), os.getgid()) == ({os.getuid()}, {os.getgid()})
+            assert "CapEff:\\t0000000000000000" in open("/proc/self/status").read()
         def test_sizes():
             shm = os.statvfs("/dev/shm")
             assert shm.f_blocks * shm.f_frsize == 8 << 20
