@@ -168,7 +168,7 @@ def timed(run: Callable[[Path], PoolRun], folder: Path) -> Mapping[str, float]:
 
 
 def measured_work(run_dir: Path) -> tuple[float, float]:
-    """The seconds of all workers in set-up, collection and tests (with pytest's reports of them), and of the longest test."""
+    """The seconds of all workers in set-up, collection and tests (with pytest's reports), and of the longest test."""
     work_s, longest_s = 0.0, 0.0
     for path in run_dir.glob("round-*/workers/*/events.jsonl"):
         started = datetime.min
