@@ -421,7 +421,7 @@ def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
     there = _mapping(content.get("pool")).get("cards", 1)
     for name, suite in _mapping(content.get("suites")).items():
         wanted = _mapping(suite).get("cards", 1)
-        if isinstance(wanted, int) and isinstance(there, int) and wanted > there:
+        if isinstance(wanted, int) and isinstance(there, int) and wanted > max(1, there):
             yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
         elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
             yield (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RUN_LABEL = "accel-ci.run"
 """The label with the folder of the run, whose lock the driver holds."""
 
-_WORKER_LABEL, _CARD_LABEL = "accel-ci.worker", "accel-ci.card"
+_HOST_LABEL, _WORKER_LABEL, _CARD_LABEL = "accel-ci.host", "accel-ci.worker", "accel-ci.card"
 _CALL_LIMIT_S = 60
 _GRACE_S = 10
 _LOOK_EVERY_S = 0.2
@@ -178,14 +178,17 @@ class DockerCrew:
 
 
 def remove_abandoned(*, dry_run: bool = False) -> list[str]:
-    """Remove the containers whose driver is gone, of any run on this machine; gives back their names.
+    """Remove the containers whose driver is gone, of any run that was started on this machine; gives back their names.
 
     Raises `PoolError` when there is no engine.
     """
     client = _connect()
     with _explained("look for abandoned containers"):
         found = [
-            each for each in _containers(client, None) if not _is_held(Path(each.attrs["Labels"][RUN_LABEL]) / DRIVER_LOCK)
+            each
+            for each in _containers(client, None)
+            if each.attrs["Labels"].get(_HOST_LABEL) == os.uname().nodename
+            and not _is_held(Path(each.attrs["Labels"][RUN_LABEL]) / DRIVER_LOCK)
         ]
         if not dry_run:
             _remove(client, found)
@@ -199,10 +202,10 @@ def _is_held(lock: Path) -> bool:
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is held, or is another user's
+        return True
     return False
 
 
@@ -265,7 +268,12 @@ def _create(
                 entrypoint=list(command[:1]),
                 command=list(command[1:]),
                 name=_container_name(folder, worker) if worker is not None else None,
-                labels={RUN_LABEL: str(run_dir), _WORKER_LABEL: worker or "", _CARD_LABEL: ",".join(cards)},
+                labels={
+                    RUN_LABEL: str(run_dir),
+                    _HOST_LABEL: os.uname().nodename,
+                    _WORKER_LABEL: worker or "",
+                    _CARD_LABEL: ",".join(cards),
+                },
                 environment=environment,
                 working_dir=root,
                 mounts=mounts,
@@ -278,6 +286,7 @@ def _create(
                 pids_limit=settings.pids_limit,
                 network_mode=settings.network,
                 init=True,
+                cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
                 log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
             )

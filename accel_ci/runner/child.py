@@ -10,6 +10,7 @@ the next test still needs it, and nothing is claimed before it can run.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -275,9 +276,19 @@ def run(commands_fd: int, results_fd: int, parent: int) -> int:
     arguments = [f"--rootdir={root}", "-p", "no:cacheprovider", "--capture=no", *request["pytest_args"]]
     files = list(_existing(root, request["files"]))
     status = pytest.main([*arguments, *files], plugins=[BatchSession(line)]) if files else _run_nothing(line)
-    if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
-        return 0
-    return int(status)
+    return _leave(0 if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else int(status))
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process with what is registered for its end, but do not take the interpreter apart.
+
+    With PyTorch loaded that takes a second or two, and nothing of it matters to a session that is over.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status)
 
 
 def _run_nothing(line: Line) -> int:

@@ -131,6 +131,7 @@ def test_clean_environment() -> None:
     inherited = {"PATH": "/bin", "LC_ALL": "C", "TOKEN": "s", "CI": "1", "HOME": "/h", "HTTPS_PROXY": "http://u:p@x"}
     expected = {"PATH": "/bin", "LC_ALL": "C", "HOME": "/own", "CI": "1", "A": "b"}
     assert clean_environment({"HOME": "/own", "A": "b"}, inherited=inherited, keep=("CI",)) == expected
+    assert clean_environment({"CI": None, "PATH": None}, inherited={"CI": "1", "PATH": "/bin"}, keep=("CI",)) == {}
 
 
 def test_an_interpreter_that_cannot_be_started(root: Path, tmp_path: Path) -> None:
