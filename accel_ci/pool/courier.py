@@ -38,6 +38,8 @@ DRIVER = "driver"
 REPORT = "report.json"
 _WORKERS_PER_SECOND = 256
 _LAST_PATIENCE_S = 60.0
+_BEAT_S = 60
+"""How often the news change at least, in seconds: by that workers know that there is a driver."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,8 @@ class Courier:
         claimed: dict[str, list[str]] = {}
         for batch, owner in list(self._claimed.items()):
             claimed.setdefault(owner, []).append(batch)
-        news = _packed({"claimed": claimed, "handed_on": handed_on, "over": over})
+        beat = int(time.time() // _BEAT_S)
+        news = _packed({"claimed": claimed, "handed_on": handed_on, "over": over, "beat": beat})
         if news != self._news:
             self._bucket.put("news", news)
             self._news = news

@@ -201,12 +201,16 @@ class KubernetesCrew:
         self._missing: dict[str, int] = {}
         self._ended: dict[str, str] = {}
         self._charged: set[str] = set()
+        self._began = time.monotonic()
         self._looked: float | None = None
         self._closed = False
 
     def add_job(self, name: str, pods: int) -> None:
         """Make a Job for that many pods. Raises `PoolError`."""
-        self._cluster.create_job(job_manifest(self._settings, replace(self._request, name=name, pods=pods)))
+        made = self._cluster.create_job(job_manifest(self._settings, replace(self._request, name=name, pods=pods)))
+        there = None if made else self._cluster.job(name)
+        if not made and (there is None or not _can_attach(there, self._request.plan)):
+            raise PoolError(f"the Job {name} of an earlier plan is still being deleted; run the same again in a minute")
 
     def workers(self) -> Sequence[WorkerState]:
         """All slots as workers: running while they wait for a pod. Raises `PoolError` when no pod can begin."""
@@ -252,7 +256,11 @@ class KubernetesCrew:
         self._known.update(pods)
         for slot in self._slots:
             pod = holders.get(slot.worker)
-            if slot.worker not in self._ended and pod is not None and pod != DRIVER:
+            if slot.worker in self._ended or pod is None:
+                continue
+            if pod == DRIVER:
+                self._end(slot, "an earlier driver gave it up", "")
+            else:
                 how = self._end_of(pod, pods)
                 if how is not None and self._courier.drained(slot.worker):
                     self._end(slot, how, self._known[pod].said if pod in self._known else "")
@@ -276,15 +284,21 @@ class KubernetesCrew:
         free = [slot for slot in self._slots if slot.worker not in holders and slot.worker not in self._ended]
         if not free:
             return
-        at_work = set(holders.values())
+        at_work = set(holders.values()) - {DRIVER}
         idle = [state for state in pods.values() if state.name not in at_work]
         hopeless = self._watch.hopeless(idle)
-        if hopeless and not at_work - {DRIVER}:
+        if hopeless and not at_work:
             raise PoolError(self._watch.verdict(hopeless[0]))
+        if not pods and not at_work and time.monotonic() - self._began > self._settings.queue_seconds:
+            why = job_failure(self._cluster.job(self._request.name)) or "it waits in a queue, or a quota forbids them"
+            raise PoolError(
+                f"the Job {self._request.name} got no pods within {self._settings.queue_seconds:g} s (pool.queue_seconds): "
+                f"{why}; everything is given back"
+            )
         over = (self._courier.folder / round_folder.ROUND_OVER).exists()
         failed = [state for state in idle if state.ended is not None and state.reason != "Completed"]
         for state in (*failed, *hopeless):
-            if state.name not in self._charged and free:
+            if state.name not in self._charged and free and not self._has_slot(state.name):
                 self._charged.add(state.name)
                 self._withdraw(free.pop(0), state.ended or state.waits or "", state)
         living = [state for state in idle if state.ended is None]
@@ -292,6 +306,10 @@ class KubernetesCrew:
             word = "the round is over" if over else job_failure(self._cluster.job(self._request.name))
             for slot in free if word is not None else ():
                 self._withdraw(slot, word or "")
+
+    def _has_slot(self, pod: str) -> bool:
+        """Whether a pod has a slot, or may have one that is not known yet."""
+        return not self._courier.drained(f"pod {pod}") or pod in self._courier.holders().values()
 
     def _withdraw(self, slot: Slot, word: str, pod: PodState | None = None) -> None:
         """End a slot, unless a pod has it by now; such a pod is looked at the next time."""
@@ -337,7 +355,7 @@ class _Watch:
             cause = f"{said} ({first})" if first and first != said else said
             return f"no pod can start with the image {self._settings.image}: {cause}; mend pool.image or its pull secret"
         return (
-            f"no pod got a card within {self._settings.queue_seconds:g} s (pool.queue_seconds): {said}; everything is given "
+            f"no pod began within {self._settings.queue_seconds:g} s (pool.queue_seconds): {said}; everything is given "
             f"back. Look at the free {self._settings.resource} of the cluster, at pool.node_selector, and at quotas"
         )
 

@@ -57,7 +57,8 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
             reason = condition.get("reason") or "Unschedulable"
             return PodState(name, created, waits=_with(reason, condition.get("message")), reason=reason)
     if status.get("phase") == "Pending":
-        return PodState(name, created, waits="Pending", reason="Pending")
+        word = (waiting or {}).get("reason") or "Pending"
+        return PodState(name, created, waits=word, reason=word)
     return PodState(name, created)
 
 

@@ -5,7 +5,8 @@ An invitation, the one URL that a worker is started with, names the rest. All ob
     invitation   slots: worker name, card, rank and the URLs to claim it; URLs of the rest; a form to send chunks with
     plan         as in `round_folder.py`
     claim_urls   batch id to the URLs that claim it and read who has it
-    news         what the driver says every few seconds: who has which batch, what is handed on, whether the round is over
+    news         what the driver says every few seconds: who has which batch, what is handed on, whether the round is over,
+                 and a number that changes every minute
 
 Here belongs what these objects mean; how they are asked for is in `signed_store.py`.
 """
@@ -32,6 +33,9 @@ from .upload import Uploader, chunk_name
 SLOT_PATIENCE_S = 60.0
 """How long a worker waits for a slot before it takes itself for surplus."""
 
+DRIVER_SILENCE_S = 1800.0
+"""How long the news may stay the same, in seconds, before a worker with nothing to claim gives its card back."""
+
 _SLOT_PAUSE_S = 1.0
 _LAST_WORDS_S = 20.0
 _SOMEBODY = "?"
@@ -52,10 +56,16 @@ class News:
         """Nothing is read yet; `every_s` is how many seconds the driver lets pass between two."""
         self._store, self._url, self._every_s = store, url, every_s
         self._read_at: float | None = None
+        self._changed_at = time.monotonic()
         self._etag: str | None = None
         self.over = False
         self.claimed: dict[str, str] = {}
         self.handed_on: list[Any] = []
+
+    @property
+    def silent(self) -> bool:
+        """Whether the driver has not been heard of for so long that it must be gone for good."""
+        return time.monotonic() - self._changed_at > DRIVER_SILENCE_S
 
     def refresh(self) -> None:
         """Read what is new, unless the last reading is fresh. Raises `StoreError`."""
@@ -69,6 +79,7 @@ class News:
             return
         content = parse(answer.body, "the news")
         self._etag = answer.etag
+        self._changed_at = self._read_at
         self.over = content["over"]
         self.handed_on = content["handed_on"]
         self.claimed = {batch: owner for owner, batches in content["claimed"].items() for batch in batches}
@@ -129,7 +140,7 @@ class SignedRound:
     def is_over(self) -> bool:
         """See `Round`."""
         self._news.refresh()
-        return self._news.over
+        return self._news.over or self._news.silent
 
     def hurry(self) -> None:
         """Wait for the store no longer than a process that is asked to end has time for."""

@@ -189,7 +189,7 @@ def test_an_image_that_is_not_there(ground: Ground, write: Write) -> None:
 def test_a_card_that_does_not_come_free(ground: Ground, write: Write) -> None:
     tests = slow(write, 1)
     ground.options = {"queue_seconds": 4, "node_selector": {"no-such": "node"}}
-    with pytest.raises(PoolError, match=r"no pod got a card within 4 s \(pool.queue_seconds\): Unschedulable: .*selector"):
+    with pytest.raises(PoolError, match=r"no pod began within 4 s \(pool.queue_seconds\): Unschedulable: .*selector"):
         ground.run([batch("b0", *tests)], ["0"])
     assert not ground.jobs()
 

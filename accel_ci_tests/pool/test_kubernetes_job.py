@@ -164,7 +164,7 @@ def container(**state: Any) -> list[dict[str, Any]]:
         ({"phase": "Running", "containerStatuses": container(running={})}, None, None),
         (
             {"phase": "Pending", "containerStatuses": container(waiting={"reason": "ContainerCreating"})},
-            "Pending",
+            "ContainerCreating",
             None,
         ),
         (
