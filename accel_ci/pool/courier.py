@@ -119,6 +119,17 @@ class Courier:
         """The driver's way to claim batches."""
         return BucketClaims(self)
 
+    def claim(self, batch: str) -> bool:
+        """Claim a batch for the driver; False when a worker has it."""
+        won = self._bucket.create(f"claims/{batch}", DRIVER.encode())
+        self.fetch_claims()
+        return won
+
+    def fetch_claims(self) -> None:
+        """Bring the claims of now into the folder."""
+        with ThreadPoolExecutor(CONNECTIONS) as crowd:
+            self._fetch_claims(crowd)
+
     def finish(self) -> None:
         """Note in the bucket that the round is done, as the folder has it."""
         self._bucket.put("report", (self.folder / REPORT).read_bytes())
@@ -168,7 +179,7 @@ class Courier:
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
-        self._bucket.patience_s = _LAST_PATIENCE_S
+        self._bucket.hurry(_LAST_PATIENCE_S)
         self._ending.set()
         thread.join()
         if self.trouble is None:
@@ -196,6 +207,8 @@ class Courier:
                     self._ending.wait(max(0.05, self.every_s / 2 - (time.monotonic() - began)))
         except PoolError as error:
             self.trouble = error
+        except Exception as error:  # whoever waits for what this thread brings must hear of it
+            self.trouble = PoolError(f"the traffic with the bucket has stopped: {type(error).__name__}: {error}")
 
     def _tour(self, crowd: ThreadPoolExecutor) -> None:
         """Everything once, both ways."""
@@ -299,14 +312,11 @@ class BucketClaims:
 
     def take(self, batch: str) -> bool:
         """Claim a batch; False when a worker has it."""
-        won = self._courier._bucket.create(f"claims/{batch}", DRIVER.encode())
-        self.taken()
-        return won
+        return self._courier.claim(batch)
 
     def taken(self) -> Mapping[str, str]:
         """Who has which batch, batch id to owner, as of now."""
-        with ThreadPoolExecutor(CONNECTIONS) as crowd:
-            self._courier._fetch_claims(crowd)
+        self._courier.fetch_claims()
         return self._mirror.taken()
 
 

@@ -66,12 +66,13 @@ class RoundBucket:
 
     def __init__(self, store: RoundStore, prefix: str) -> None:
         """Connect to nothing yet."""
-        self.patience_s = PATIENCE_S
+        self._patience_s = PATIENCE_S
         self._store, self._prefix = store, prefix
         self._session = s3_session(store.access_key, store.secret_key, store.region)
         self._client = s3_client(self._session, store.endpoint, connections=CONNECTIONS)
         self._outside = s3_client(self._session, store.worker_endpoint) if store.worker_endpoint else self._client
         self._stores = threading.local()
+        self._readers: list[SignedStore] = []
         self._reading: tuple[float, Signer] | None = None
         host = urlsplit(self._client.meta.endpoint_url)
         self._proxied = host.scheme in getproxies() and not proxy_bypass(host.hostname or "")
@@ -79,6 +80,12 @@ class RoundBucket:
     def below(self, folder: str) -> RoundBucket:
         """The objects below a folder of this one's."""
         return RoundBucket(self._store, f"{self._prefix}{folder}/")
+
+    def hurry(self, patience_s: float) -> None:
+        """Wait for a store that is away no longer than this, also where that is done already."""
+        self._patience_s = patience_s
+        for reader in self._readers:
+            reader.patience_s = patience_s
 
     # --- objects ------------------------------------------------------------------------------------------------
 
@@ -91,10 +98,10 @@ class RoundBucket:
             return self._patiently(name, lambda: self._get_by_boto3(name))
         stores = self._stores
         if not hasattr(stores, "reader"):
-            stores.reader = SignedStore()
+            stores.reader = SignedStore(self._patience_s)
+            self._readers.append(stores.reader)
         if self._reading is None or time.monotonic() - self._reading[0] > _RESIGN_S:
             self._reading = time.monotonic(), Signer(self._session, self._client, self._store.bucket, 2 * _RESIGN_S)
-        stores.reader.patience_s = self.patience_s
         url = self._reading[1].get(self._prefix + name)
         try:
             answer = stores.reader.ask("GET", url, name, accept=(200, 404))
@@ -188,7 +195,7 @@ class RoundBucket:
             except (BotoCoreError, ClientError) as error:
                 status = _status(error)
                 passes = not isinstance(error, NoCredentialsError) and (status == 0 or status >= 500 or status in (409, 429))
-                if not passes or time.monotonic() - began > self.patience_s:
+                if not passes or time.monotonic() - began > self._patience_s:
                     raise self._trouble(name, error) from error
             time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)

@@ -129,7 +129,7 @@ def test_a_store_that_stays_away_is_an_error_without_its_urls(server: FlakyServe
     with pytest.raises(StoreError, match=r"has not let us GET the plan for 0.5 s; last: status 503") as caught:
         SignedStore(patience_s=0.5).ask("GET", url, "the plan")
     assert "http" not in str(caught.value)
-    objects.patience_s = 0.1
+    objects.hurry(0.1)
     with pytest.raises(PoolError, match="look at the pool's bucket"):
         objects.get("plan")
 
