@@ -123,9 +123,9 @@ def run_device_stage(
     if healthy < max(batch.cards for batch in batches.batches):
         word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
         seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
-        needed = cards_of_suites(settings)
+        needed = {batch.suite: batch.cards for batch in batches.batches}
         lost = [
-            _not_run(test, f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})")
+            _not_run(test, f"{needed[test.suite]} healthy card(s) are needed and {healthy} left ({word})")
             for test in read_selection(selected, bench.artifacts)
             if (test.suite, test.test) not in seen and needed[test.suite] > healthy
         ]
