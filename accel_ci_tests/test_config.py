@@ -74,7 +74,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool.instance", {"start": ["a"], "pause": ["b"], "redy": ["c"]}, "pool.instance.redy: unknown key; did you"),
         ("pool.instance", {"start": "a", "pause": ["b"]}, "pool.instance.start: input should be a valid tuple (it is 'a')"),
         ("pool.instance", {"start": ["a"], "pause": ["b"], "lease_seconds": 1}, "pool.instance.lease_seconds: input"),
-        ("pool", {**DOCKER, "user": "a b"}, "pool.user: string should match pattern"),
+        ("pool", {**DOCKER, "user": "a b"}, "pool.user: must be numbers, such as '1000:1000'"),
         ("pool", None, "pool:"),
     ],
 )  # fmt: skip
