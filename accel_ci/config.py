@@ -79,6 +79,12 @@ def _device(value: str) -> str:
     return value
 
 
+def _user(value: str) -> str:
+    if not re.fullmatch(r"\d+(:\d+)?", value):
+        raise ValueError("must be numbers, such as '1000:1000': the machine need not know the image's names")
+    return value
+
+
 def _owner(value: str) -> str:
     if not (re.fullmatch(r"team:[\w.-]+", value) or re.fullmatch(r"[^@\s]+@[^@\s]+", value)):
         raise ValueError("must be 'team:<name>' or an e-mail address")
@@ -207,8 +213,8 @@ class DockerPoolSettings(PoolSettings):
     """Containers of an engine on this machine (`DOCKER_HOST`).
 
     In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or that of its card
-    alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is a uid or name with an optional `:gid`, by default this
-    process' own, so that what tests write belongs to it.
+    alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process' own;
+    another one is for accel-ci as root, which gives it the folders that workers write to.
     """
 
     kind: Literal["docker"]
@@ -221,7 +227,7 @@ class DockerPoolSettings(PoolSettings):
     memory: Size | None = None
     pids_limit: Annotated[int, Field(ge=16)] = 4096
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
-    user: Annotated[str, Field(pattern=r"^[\w.-]+(:[\w.-]+)?$")] | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
 
 
 class Toleration(_Section):

@@ -78,7 +78,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool.instance", {"start": ["a"], "pause": ["b"], "redy": ["c"]}, "pool.instance.redy: unknown key; did you"),
         ("pool.instance", {"start": "a", "pause": ["b"]}, "pool.instance.start: input should be a valid tuple (it is 'a')"),
         ("pool.instance", {"start": ["a"], "pause": ["b"], "lease_seconds": 1}, "pool.instance.lease_seconds: input"),
-        ("pool", {**DOCKER, "user": "a b"}, "pool.user: string should match pattern"),
+        ("pool", {**DOCKER, "user": "a b"}, "pool.user: must be numbers, such as '1000:1000'"),
         ("pool", None, "pool:"),
         ("pool", {**KUBERNETES, "bucket": None}, "pool.bucket: is missing: pods reach their round through a bucket"),
         ("pool", {**KUBERNETES, "quue": "a"}, "pool.quue: unknown key; did you mean 'queue'?"),

@@ -56,6 +56,7 @@ class DockerPool:
     def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
         build_runner(folder / "runner.pyz")
+        _give(folder / round_folder.CLAIMS, self._settings)
         crew = DockerCrew(_connect(), self._settings, folder, launch, attempt)
         try:
             for rank, card in enumerate(cards):
@@ -77,6 +78,7 @@ class DockerPool:
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = _connect()
+        _give(folder, self._settings)
         with (folder / DRIVER_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             container = _create(client, self._settings, command, launch, folder, (), None)
@@ -109,7 +111,9 @@ class DockerCrew:
     def add(self, card: str, rank: int) -> None:
         """Start one worker."""
         name = f"w{self._attempt}-{len(self._states)}"
-        (self._folder / round_folder.WORKERS / name).mkdir(parents=True)
+        own = self._folder / round_folder.WORKERS / name
+        own.mkdir(parents=True)
+        _give(own, self._settings)
         command = [
             self._launch.python, str(self._folder / "runner.pyz"), "work", "--run-dir", str(self._folder), "--worker", name,
             f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
@@ -277,7 +281,7 @@ def _create(
                 environment=environment,
                 working_dir=root,
                 mounts=mounts,
-                user=settings.user or f"{os.getuid()}:{os.getgid()}",
+                user=":".join(map(str, _user(settings))),
                 devices=_devices(settings.devices, cards),
                 device_requests=gpus,
                 shm_size=settings.shm_size,
@@ -296,6 +300,26 @@ def _create(
                 f"the Docker engine has no image {settings.image!r}; `docker pull` or build it, or mend pool.image"
             ) from error
         raise
+
+
+def _user(settings: DockerPoolSettings) -> tuple[int, int]:
+    """The user and group of containers."""
+    if settings.user is None:
+        return os.getuid(), os.getgid()
+    user, _, group = settings.user.partition(":")
+    return int(user), int(group or user)
+
+
+def _give(folder: Path, settings: DockerPoolSettings) -> None:
+    """Let the containers' user write to a folder. Raises `PoolError` when this process may not give it away."""
+    if settings.user is None:
+        return
+    try:
+        os.chown(folder, *_user(settings))
+    except PermissionError as error:
+        raise PoolError(
+            f"{folder} cannot be given to pool.user {settings.user}: run accel-ci as root or that user, or take the key out"
+        ) from error
 
 
 def _devices(wanted: Sequence[str], cards: Sequence[str]) -> list[str]:

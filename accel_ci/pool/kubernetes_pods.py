@@ -44,11 +44,13 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         said = (terminated or {}).get("message") or ""
         word = _with(status["reason"], status.get("message"))
         return PodState(name, created, ended=word, reason=status["reason"], said=said)
+    deleted = "the pod was deleted: " if metadata.get("deletionTimestamp") else ""
     if terminated is not None:
         reason, how = how_it_ended(terminated)
+        how = f"{deleted}{how}" if reason != "Completed" else how
         return PodState(name, created, ended=how, reason=reason, said=terminated.get("message") or "")
     if status.get("phase") in ("Succeeded", "Failed"):
-        return PodState(name, created, ended=str(status["phase"]), reason=str(status["phase"]))
+        return PodState(name, created, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]))
     waiting = state.get("waiting")
     if waiting is not None and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
         return PodState(name, created, waits=_with(waiting["reason"], waiting.get("message")), reason=waiting["reason"])

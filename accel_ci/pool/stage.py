@@ -128,11 +128,11 @@ def run_device_stage(
     if run.lost or healthy < max(batch.cards for batch in batches.batches):
         word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
         seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
-        needed = cards_of_suites(settings)
+        needed = {batch.suite: batch.cards for batch in batches.batches}
         lost = [
             _not_run(
                 test,
-                f"{needed[test.suite]} healthy card(s) are needed, {healthy} are left ({word})"
+                f"{needed[test.suite]} healthy card(s) are needed and {healthy} left ({word})"
                 if needed[test.suite] > healthy
                 else f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})",
             )

@@ -337,6 +337,20 @@ def test_a_container_is_closed_in(docker_ground: Ground, write: Write) -> None:
     assert {attempt.test: attempt.message for attempt in result.attempts} == dict.fromkeys(tests)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="root alone can give folders to another user")
+def test_containers_of_another_user(docker_ground: Ground, write: Write, tmp_path: Path) -> None:
+    docker_ground.options = {"user": "65534:65533"}
+    write("test_a.py", "import os\ndef test_1(): assert (os.getuid(), os.getgid()) == (65534, 65533)\ndef test_2(): pass\n")
+    result = docker_ground.run([batch("b0", "test_a.py::test_1"), batch("b1", "test_a.py::test_2")])
+    assert outcomes(result) == {"test_a.py::test_1": "passed", "test_a.py::test_2": "passed"}
+    assert {path.stat().st_uid for path in docker_ground.run_dir.glob("round-1/workers/*/events.jsonl")} == {65534}
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(mode=0o700)
+    launch = Launch("python3", str(docker_ground.root), {}, "CARD")
+    assert docker_ground.pool.execute(["touch", str(scratch / "out")], launch, scratch, 60).status == 0
+    assert (scratch / "out").stat().st_uid == 65534
+
+
 def test_abandoned_containers_are_found_and_removed(docker_ground: Ground, write: Write) -> None:
     slow(write, 100)
     driver = docker_ground.driver(100)

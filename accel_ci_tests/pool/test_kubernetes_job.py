@@ -208,6 +208,12 @@ def test_what_the_cluster_says_of_a_pod(status: dict[str, Any], waits: str | Non
     assert (state.waits, state.ended) == (waits, ended)
 
 
+def test_a_pod_that_somebody_deletes() -> None:
+    gone = pod(phase="Failed", containerStatuses=container(terminated={"reason": "Error", "exitCode": 143}))
+    gone["metadata"]["deletionTimestamp"] = "2026-11-27T12:00:00Z"
+    assert pod_state(gone).ended == "the pod was deleted: Error (signal 15)"
+
+
 def test_what_the_cluster_says_of_a_job() -> None:
     def job(*conditions: dict[str, str], **metadata: str) -> dict[str, Any]:
         return {"metadata": metadata, "status": {"conditions": list(conditions)}}

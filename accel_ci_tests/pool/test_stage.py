@@ -74,7 +74,7 @@ def test_tests_of_several_cards_and_too_few_of_them(
     results = run_device(make_project(pool=pool, **sections), root, bench)
     assert results.counts == {"passed": 1, "not_run": 1}
     [lost] = failed_attempts(results, bench.artifacts)
-    assert "2 healthy card(s) are needed, 1 are left (card 1: the probe ended with 1)" in (lost.message or "")
+    assert "2 healthy card(s) are needed and 1 left (card 1: the probe ended with 1)" in (lost.message or "")
 
 
 def test_the_docker_pool_collects_and_runs_in_its_image(
