@@ -51,6 +51,7 @@ def make_plan(
     cards: int,
     *,
     smallest_s: float = 0.25,
+    collect_s: float = 2.0,
 ) -> Plan:
     """Cut the tests into batches for `cards` cards.
 
