@@ -27,7 +27,8 @@ class Waiting:
         self._urgent: dict[str, PlannedBatch] = {}
         self._files: dict[str, dict[str, PlannedBatch]] = {}
         self._left_s: dict[str, float] = {}
-        self._workers: dict[str, set[str]] = {}
+        self._workers: dict[str, int] = {}
+        self._at: dict[str, str] = {}
         self.add(batches)
 
     def add(self, batches: Iterable[PlannedBatch]) -> None:
@@ -53,7 +54,11 @@ class Waiting:
         batch = self._batches.get(name)
         if batch is None:
             return
-        self._workers.setdefault(batch.file, set()).add(owner)
+        if not batch.urgent and (before := self._at.get(owner)) != batch.file:
+            self._at[owner] = batch.file
+            self._workers[batch.file] = self._workers.get(batch.file, 0) + 1
+            if before is not None:
+                self._workers[before] -= 1
         if self._urgent.pop(name, None) is None and self._files.get(batch.file, {}).pop(name, None) is not None:
             self._left_s[batch.file] -= batch.estimate_s
             if not self._files[batch.file]:
@@ -66,12 +71,12 @@ class Waiting:
     def at_hand(self, collected: Collection[str]) -> Iterator[PlannedBatch]:
         """The batches of those files, first of the file where most is left per worker."""
         files = [file for file in collected if file in self._files]
-        files.sort(key=lambda file: -self._left_s[file] / max(1, len(self._workers.get(file, ()))))
+        files.sort(key=lambda file: -self._left_s[file] / max(1, self._workers.get(file, 0)))
         return (batch for file in files for batch in self._files[file].values())
 
     def elsewhere(self) -> Iterator[PlannedBatch]:
         """The first batch of the file where most is left per worker, then what another that came after it would take."""
-        workers = {file: len(self._workers.get(file, ())) + 1 for file in self._files}
+        workers = {file: self._workers.get(file, 0) + 1 for file in self._files}
         order = [(-left_s / workers[file], number, file) for number, (file, left_s) in enumerate(self._left_s.items())]
         heapq.heapify(order)
         waiting = {}
