@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,25 +164,32 @@ class Simulation:
         self._at(min(clock, worker.dies_s), self._look, name)
 
     def _publish(self) -> None:
-        """All workers learn of the claims so far."""
+        """All workers learn of the claims so far; those that had nothing to claim look again."""
         for batch, owner in self._news:
             self._known.remove(batch, owner)
+        if self._publish_s:
+            if self._news:
+                self._wake()
+            if self._events:
+                self._at(self._now + self._publish_s, self._publish)
         self._news.clear()
-        if self._publish_s and self._events:
-            self._at(self._now + self._publish_s, self._publish)
 
     def _notice(self, name: str) -> None:
-        """The driver hands on what a dead worker had; whoever waits looks again."""
+        """The driver hands on what a dead worker had."""
         del self._living[name]
         fresh = lost_batches(self._batches, self._claimed, self._open, {worker: worker for worker in self._living})
         for batch in fresh:
             self._number += 1
-            handed_on = PlannedBatch(f"h{self._number}", batch.suite, batch.file, batch.tests, batch.estimate_s, (), True)
-            self._batches.append(Batch(handed_on.id, batch.suite, batch.file, batch.tests, batch.estimate_s))
-            self._known.add([handed_on])
+            handed_on = replace(batch, id=f"h{self._number}")
+            self._batches.append(handed_on)
+            self._known.add([_planned(handed_on, True)])
+        if fresh:
+            self._wake()
+
+    def _wake(self) -> None:
         idle, self._idle = self._idle, []
-        for waiting in idle:
-            self._look(waiting)
+        for name in idle:
+            self._look(name)
 
 
 def _planned(batch: Batch, urgent: bool) -> PlannedBatch:

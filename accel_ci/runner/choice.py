@@ -14,6 +14,7 @@ from itertools import islice
 from .round_folder import PlannedBatch
 
 _SPREAD = 16
+_LOSSES = 4
 
 
 class Waiting:
@@ -64,6 +65,11 @@ class Waiting:
             if not self._files[batch.file]:
                 del self._files[batch.file], self._left_s[batch.file]
 
+    @property
+    def news(self) -> int:
+        """A number that changes with every claim that is taken in."""
+        return len(self._taken)
+
     def urgent(self) -> Iterator[PlannedBatch]:
         """The urgent batches, in the order of the plan."""
         return iter(self._urgent.values())
@@ -96,7 +102,8 @@ class Choice:
 
     It tries the best batch that it knows to wait. When another was faster, what it knows is old, or many start together:
     it then looks further down its order, each time 16 times as far, at a place given by its `rank`, so that a second or
-    third try succeeds however many try. It goes on looking as far while that is needed.
+    third try succeeds however many try. It goes on looking as far while that is needed, and after four losses in a row
+    it waits for news of the others' claims, of which there are at least those that it has met.
     """
 
     def __init__(self, waiting: Waiting, rank: int) -> None:
@@ -104,11 +111,15 @@ class Choice:
         self._waiting = waiting
         self._rank = rank
         self._spread = 1
-        self._lost = False
+        self._losses = 0
+        self._news = 0
         self._tried: set[str] = set()
 
     def next(self, collected: Collection[str]) -> PlannedBatch | None:
         """The batch to try, None when there is none now. `collected` are the files that the worker's child has."""
+        if self._losses >= _LOSSES and self._news == self._waiting.news:
+            return None
+        self._news = self._waiting.news
         place = self._rank % self._spread
         urgent = self._first(place + 1, self._waiting.urgent())
         if place < len(urgent):
@@ -124,8 +135,10 @@ class Choice:
     def note(self, batch: PlannedBatch, won: bool) -> None:
         """Take in whether the claim of the last choice was won; it is not tried again, also where news comes late."""
         self._tried.add(batch.id)
-        if not won:
-            self._spread *= _SPREAD
-        elif not self._lost:
-            self._spread = max(1, self._spread // _SPREAD)
-        self._lost = not won
+        if won:
+            if self._losses == 0:
+                self._spread = max(1, self._spread // _SPREAD)
+            self._losses = 0
+        else:
+            self._losses += 1
+            self._spread = min(_SPREAD**_LOSSES, self._spread * _SPREAD)
