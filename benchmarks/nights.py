@@ -47,7 +47,14 @@ def make_night(
     """Draw a night: few large files and many small ones, skewed durations, `noise` (coefficient of variation) on each."""
     rng = random.Random(seed)  # noqa: S311
     counts = [max(1, round(tests / (rank * math.log(files + 1)))) for rank in range(1, files + 1)]
-    recorded = [[scale * rng.lognormvariate(0, 1) for _ in range(count)] for count in counts for scale in [rng.lognormvariate(0, 1)]]
+    recorded = [
+        [scale * rng.lognormvariate(0, 1) for _ in range(count)] for count in counts for scale in [rng.lognormvariate(0, 1)]
+    ]
+    factor = mean_s * sum(counts) / math.fsum(map(math.fsum, recorded))
+    recorded = []
+    for count in counts:
+        scale = rng.lognormvariate(0, 1)
+        recorded.append([scale * rng.lognormvariate(0, 1) for _ in range(count)])
     factor = mean_s * sum(counts) / math.fsum(map(math.fsum, recorded))
     recorded = [[min(LONGEST_S, factor * duration) for duration in of_file] for of_file in recorded]
     sigma = math.sqrt(math.log1p(noise * noise))

@@ -1,8 +1,9 @@
 """How near plans come to the bound that no schedule beats: `python -m benchmarks.plan_simulation [NIGHT.json …] [--json]`.
 
-The planner, the choice of a worker and what the driver hands on are the real ones; simulated are the clock, the cards and the
-claims. A night says what the planner may know and how long everything then takes (`benchmarks.nights`); without one, small ones are
-drawn. A claim is decided half its time after the worker looked, so workers race. A card that dies takes its running test along.
+The planner, the choice of a worker and what the driver hands on are the real ones; simulated are the clock, the cards and
+the store of claims, which decides some time after a worker looked, so that workers race. A card that dies takes its running
+test along. A night says what the planner may know and how long everything then takes (`benchmarks.nights`); without one,
+small ones are drawn.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import argparse
 import hashlib
 import heapq
 import json
+import math
 import statistics
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,18 @@ NOTICE_S = 2.0
 """After this time the driver has noticed that a card died."""
 
 LONG_FILE_S = 600.0
-"""PyTorch's continuous integration splits files that take longer."""
+"""PyTorch's continuous integration splits files that take longer than this."""
+
+GOALS = {24: 1.03, 128: 1.03, 512: 1.05, 1024: 1.08, 2048: 1.08}
+"""The mean ratio to the lower bound, by cards, of 200,000 tests in 900 files."""
+
+DEATHS_COST = 0.03
+"""How much the mean ratio may grow where cards die."""
 
 
 @dataclass
 class Outcome:
-    """What came of a night under one rule. `tried` claims were attempted and `claims` won; `collections` are worker and file."""
+    """What came of a night: claims won and tried, and `collections`, pairs of a worker and a file."""
 
     makespan_s: float = 0.0
     claims: int = 0
@@ -52,7 +60,8 @@ class Outcome:
 def names_of(night: Night) -> list[list[str]]:
     """The test ids of each file."""
     return [
-        [f"test_{number:04}.py::test_{place}" for place in range(len(of_file))] for number, of_file in enumerate(night["files"])
+        [f"test_{number:04}.py::test_{place}" for place in range(len(of_file))]
+        for number, of_file in enumerate(night["files"])
     ]
 
 
@@ -73,10 +82,18 @@ def plan_night(night: Night) -> Plan:
     return make_plan(tests, durations, len(night["ready_s"]), collect_s=night["collect_s"])
 
 
+def actual_durations(night: Night) -> dict[str, float]:
+    """How long each test takes tonight."""
+    return {
+        name: duration
+        for names, actual in zip(names_of(night), night["actual"], strict=True)
+        for name, duration in zip(names, actual, strict=True)
+    }
+
+
 @dataclass
 class _Worker:
     choice: Choice
-    waiting: Waiting
     ready_s: float
     dies_s: float
     collected: dict[str, None] = field(default_factory=dict)
@@ -86,21 +103,16 @@ class Simulation:
     """One night of a plan: workers claim, run and die by the clock of the night."""
 
     def __init__(self, night: Night, plan: Plan, publish_s: float = 0.0) -> None:
-        """Prepare. Workers learn of the others' claims every `publish_s` seconds, or at once."""
+        """Prepare. Workers learn of the others' claims at once, or every `publish_s` seconds."""
         self.outcome = Outcome()
         self._claim_s, self._collect_s, self._publish_s = night["claim_s"], night["collect_s"], publish_s
-        self._actual = {
-            name: duration
-            for names, actual in zip(names_of(night), night["actual"], strict=True)
-            for name, duration in zip(names, actual, strict=True)
-        }
+        self._actual = actual_durations(night)
         self._batches = list(plan.batches)
-        self._planned = {batch.id: _planned(batch, place < plan.urgent) for place, batch in enumerate(plan.batches)}
-        self._known = Waiting(self._planned.values())
+        self._known = Waiting(_planned(batch, place < plan.urgent) for place, batch in enumerate(plan.batches))
         self._claimed: dict[str, str] = {}
         self._news: list[tuple[str, str]] = []
         self._living = {
-            f"w{number}": _Worker(Choice(self._known, number), self._known, ready_s, float("inf") if dies_s is None else dies_s)
+            f"w{number}": _Worker(Choice(self._known, number), ready_s, math.inf if dies_s is None else dies_s)
             for number, (ready_s, dies_s) in enumerate(zip(night["ready_s"], night["dies_s"], strict=True))
         }
         self._idle: list[str] = []
@@ -194,3 +206,193 @@ class Simulation:
 
 def _planned(batch: Batch, urgent: bool) -> PlannedBatch:
     return PlannedBatch(batch.id, batch.suite, batch.file, batch.tests, batch.estimate_s, batch.avoid_cards, urgent)
+
+
+# --- the rules of others, on the same nights ------------------------------------------------------------------------
+
+
+def run_shards(night: Night, shards: Sequence[Sequence[str]]) -> Outcome:
+    """Run tests that were dealt out beforehand, a list for each card; what a card leaves when it dies, nobody runs."""
+    outcome, actual = Outcome(), actual_durations(night)
+    for tests, ready_s, dies_s in zip(shards, night["ready_s"], night["dies_s"], strict=True):
+        clock, files = ready_s, set()
+        for test in tests:
+            file = test.partition("::")[0]
+            clock += actual[test] + night["collect_s"] * (file not in files)
+            files.add(file)
+            if dies_s is not None and clock > dies_s:
+                break
+            outcome.ended[test] += 1
+            outcome.makespan_s = max(outcome.makespan_s, clock)
+        outcome.collections += len(files)
+    return outcome
+
+
+def deal(groups: Mapping[int, Sequence[str]], estimate_s: Mapping[int, float], cards: int) -> list[list[str]]:
+    """Groups of tests, longest first, each to the card with the least so far; a card keeps the order of the groups."""
+    least = [(0.0, card) for card in range(cards)]
+    of_card: list[list[int]] = [[] for _ in range(cards)]
+    for group in sorted(groups, key=lambda group: -estimate_s[group]):
+        total_s, card = least[0]
+        of_card[card].append(group)
+        heapq.heapreplace(least, (total_s + estimate_s[group], card))
+    return [[test for group in sorted(of_groups) for test in groups[group]] for of_groups in of_card]
+
+
+def longest_first(night: Night) -> Outcome:
+    """Our batches, dealt out beforehand."""
+    batches = dict(enumerate(plan_night(night).batches))
+    groups = {number: batch.tests for number, batch in batches.items()}
+    estimate_s = {number: batch.estimate_s for number, batch in batches.items()}
+    return run_shards(night, deal(groups, estimate_s, len(night["ready_s"])))
+
+
+def least_duration(night: Night) -> Outcome:
+    """pytest-split's `least_duration`: single tests, one without a record taken for an average one."""
+    tests, durations = known_tests(night)
+    average_s = statistics.fmean(durations.values())
+    groups = {number: (test.test,) for number, test in enumerate(tests)}
+    estimate_s = {number: durations.get((SUITE, test.test), average_s) for number, test in enumerate(tests)}
+    return run_shards(night, deal(groups, estimate_s, len(night["ready_s"])))
+
+
+def pytorch_shards(night: Night) -> Outcome:
+    """PyTorch's `calculate_shards`: whole files, and of those over ten minutes parts by the hash of a test's name."""
+    groups: dict[int, list[str]] = {}
+    estimate_s: dict[int, float] = {}
+    for names, recorded in zip(names_of(night), night["files"], strict=True):
+        total_s = sum(duration for duration in recorded if duration is not None)
+        parts, first = max(1, math.ceil(total_s / LONG_FILE_S)), len(groups)
+        for part in range(first, first + parts):
+            groups[part], estimate_s[part] = [], total_s / parts
+        for name in names:
+            groups[first + int(hashlib.sha256(name.encode()).hexdigest(), 16) % parts].append(name)
+    return run_shards(night, deal(groups, estimate_s, len(night["ready_s"])))
+
+
+def careless(night: Night) -> Outcome:
+    """Our batches and claims, but by what files take on average, as if no test were long or never seen."""
+    tests, durations = known_tests(night)
+    everything_s = statistics.fmean(durations.values())
+    of_file = {
+        names[0].partition("::")[0]: statistics.fmean([value for value in recorded if value is not None] or [everything_s])
+        for names, recorded in zip(names_of(night), night["files"], strict=True)
+    }
+    means = {(test.suite, test.test): of_file[test.file] for test in tests}
+    return Simulation(night, make_plan(tests, means, len(night["ready_s"]), collect_s=night["collect_s"])).run()
+
+
+PEERS: dict[str, Callable[[Night], Outcome]] = {
+    "static longest-first": longest_first,
+    "PyTorch's calculate_shards": pytorch_shards,
+    "pytest-split's least_duration": least_duration,
+    "file affinity alone": careless,
+}
+OURS = "accel_ci"
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Simulate, print and give an exit code: 1 when a test was lost or, with --check, a goal was missed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plan_simulation", description=__doc__)
+    parser.add_argument("nights", nargs="*", type=Path, metavar="NIGHT.json", help="default: small nights, drawn here")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--peers", action="store_true", help="the rules of others beside ours")
+    parser.add_argument("--publish-s", type=float, default=0.0, help="workers learn of claims that often (default: at once)")
+    parser.add_argument("--check", action="store_true", help="also hold the means against the goals")
+    options = parser.parse_args(argv)
+    rows: list[dict[str, Any]] = []
+    try:
+        for name, night in _nights(options.nights):
+            rows.append(_row(name, OURS, night, Simulation(night, plan_night(night), options.publish_s).run()))
+            if options.peers:
+                rows += [_row(name, rule, night, run(night)) for rule, run in PEERS.items()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"not a night: {error}; `benchmarks/nights.py` says what one holds")
+    means = _means(rows)
+    missed = [f"{row['night']}: {row['lost_tests']} tests lost" for row in rows if row["rule"] == OURS and row["lost_tests"]]
+    if options.check:
+        missed += _missed(means)
+    if options.json:
+        print(json.dumps({"nights": rows, "means": means, "missed": missed}))  # noqa: T201
+    else:
+        _print("nights", rows)
+        _print("means", means)
+        Console().print("\n".join(missed), markup=False)
+    return int(bool(missed))
+
+
+def _nights(paths: Sequence[Path]) -> Iterator[tuple[str, Night]]:
+    for path in paths:
+        yield path.stem, json.loads(path.read_text("utf-8"))
+    if not paths:
+        for cards in (8, 64, 256):
+            for deaths in (0.0, 0.02):
+                for seed in (1, 2):
+                    yield f"{cards} cards, deaths {deaths:g}, seed {seed}", make_night(seed=seed, cards=cards, deaths=deaths)
+
+
+def _row(name: str, rule: str, night: Night, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "night": name,
+        "rule": rule,
+        "cards": len(night["ready_s"]),
+        "deaths": sum(dies_s is not None for dies_s in night["dies_s"]),
+        "makespan_s": round(outcome.makespan_s, 1),
+        "lower_bound_s": round(night["lower_bound_s"], 1),
+        "ratio": round(outcome.makespan_s / night["lower_bound_s"], 4),
+        "claims": outcome.claims,
+        "tried": outcome.tried,
+        "collections": outcome.collections,
+        "lost_tests": sum(map(len, night["files"])) - len(outcome.ended),
+        "run_twice": sum(times > 1 for times in outcome.ended.values()),
+    }
+
+
+def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean over the nights that have the same number of cards, some of which die or none."""
+    groups: defaultdict[tuple[str, int, bool], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["rule"], row["cards"], row["deaths"] > 0].append(row)
+    return [
+        {
+            "rule": rule,
+            "cards": cards,
+            "cards_die": die,
+            "nights": len(group),
+            "ratio": round(statistics.fmean(row["ratio"] for row in group), 4),
+            "claims": round(statistics.fmean(row["claims"] for row in group)),
+            "tries_per_claim": round(sum(row["tried"] for row in group) / max(1, sum(row["claims"] for row in group)), 2),
+            "lost_tests": sum(row["lost_tests"] for row in group),
+        }
+        for (rule, cards, die), group in groups.items()
+    ]
+
+
+def _missed(means: Sequence[dict[str, Any]]) -> list[str]:
+    ours = {(row["cards"], row["cards_die"]): row["ratio"] for row in means if row["rule"] == OURS}
+    limits = {
+        (cards, die): ours.get((cards, False), GOALS[cards]) + DEATHS_COST if die else GOALS[cards]
+        for cards, die in ours
+        if cards in GOALS
+    }
+    return [
+        f"{cards} cards{', some die' if die else ''}: {ours[cards, die]:.4f}, the goal is {limit:.4f}"
+        for (cards, die), limit in limits.items()
+        if ours[cards, die] > limit
+    ]
+
+
+def _print(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="left" if name in ("night", "rule") else "right")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if type(value) in (int, float) else str(value) for value in row.values()))
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

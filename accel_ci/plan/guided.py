@@ -3,10 +3,10 @@
 Here belongs the making of a plan from what is known of durations. Which worker takes which batch is decided while it
 runs (`accel_ci.runner.choice`).
 
-A batch that is a part of what is left, divided by the workers that share it, bounds what they wait for each other at the end, for
-few claims: guided self-scheduling (Polychronopoulos and Kuck, 1987), with a part well below one as in factoring (Hummel, Schonberg
-and Flynn, 1992), because durations are only known from other nights. It is done file by file: a worker that goes to another file
-has to collect it, so workers share files, and every file has to end in small batches.
+A batch that is a part of what is left, shared by the workers that are at it, bounds how long they wait for each other at
+the end, for few claims: guided self-scheduling (Polychronopoulos and Kuck, 1987), with a part well below one as in factoring
+(Hummel, Schonberg and Flynn, 1992), because durations are known from other nights only. It is done file by file: whoever goes
+to another file has to collect it, so workers meet in files, and every file has to end in small batches.
 """
 
 from __future__ import annotations
