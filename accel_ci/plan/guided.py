@@ -5,7 +5,7 @@ runs (`accel_ci.runner.choice`).
 
 A batch that is a part of what is left, shared by the workers that are at it, bounds how long they wait for each other at
 the end, for few claims: guided self-scheduling (Polychronopoulos and Kuck, 1987), with a part well below one as in factoring
-(Hummel, Schonberg and Flynn, 1992), because durations are known from other nights only. It is done file by file: whoever goes
+(Hummel, Schonberg and Flynn, 1992), because durations are known from other nights only. This is done file by file: who goes
 to another file has to collect it, so workers meet in files, and every file has to end in small batches.
 """
 
@@ -148,12 +148,16 @@ def _cut(
     smallest_s: float,
     shares: float = math.inf,
 ) -> Iterator[list[SelectedTest]]:
-    """Cut tests in their order: a batch takes at most a share of what is left then, or `smallest_s`, or one test."""
+    """Cut tests in their order: a batch takes at most a share of what is left then, or `smallest_s`, or one test.
+
+    What would be left over at the end and shorter than half of `smallest_s` goes with the batch before it.
+    """
     left_s = sum(estimates[_key(test)] for test in tests)
     group: list[SelectedTest] = []
     taken_s = 0.0
     for test in tests:
-        if group and taken_s + estimates[_key(test)] > max(smallest_s, left_s / shares):
+        full = taken_s + estimates[_key(test)] > max(smallest_s, left_s / shares)
+        if group and full and left_s - taken_s >= smallest_s / 2:
             yield group
             left_s -= taken_s
             group, taken_s = [], 0.0

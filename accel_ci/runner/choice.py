@@ -14,7 +14,10 @@ from itertools import islice
 from .round_folder import PlannedBatch
 
 _SPREAD = 16
+"""After a lost claim a worker looks this many times as far down its order."""
+
 _LOSSES = 4
+"""So many claims are lost in a row before a worker waits for news; then it has looked as far as 16 ** 3 = 4,096 places."""
 
 
 class Waiting:
@@ -67,17 +70,17 @@ class Waiting:
 
     @property
     def news(self) -> int:
-        """A number that changes with every claim that is taken in."""
-        return len(self._taken)
+        """A number that changes with every batch and every claim that is taken in."""
+        return len(self._batches) + len(self._taken)
 
     def urgent(self) -> Iterator[PlannedBatch]:
         """The urgent batches, in the order of the plan."""
         return iter(self._urgent.values())
 
-    def at_hand(self, collected: Collection[str]) -> Iterator[PlannedBatch]:
-        """The batches of those files, first of the file where most is left per worker."""
+    def at_hand(self, collected: Collection[str], last: str | None) -> Iterator[PlannedBatch]:
+        """The batches of those files: of the `last` one, whose fixtures are set up, then where most is left per worker."""
         files = [file for file in collected if file in self._files]
-        files.sort(key=lambda file: -self._left_s[file] / max(1, self._workers.get(file, 0)))
+        files.sort(key=lambda file: (file != last, -self._left_s[file] / max(1, self._workers.get(file, 0))))
         return (batch for file in files for batch in self._files[file].values())
 
     def elsewhere(self) -> Iterator[PlannedBatch]:
@@ -85,7 +88,7 @@ class Waiting:
         workers = {file: self._workers.get(file, 0) + 1 for file in self._files}
         order = [(-left_s / workers[file], number, file) for number, (file, left_s) in enumerate(self._left_s.items())]
         heapq.heapify(order)
-        waiting = {}
+        waiting: dict[str, Iterator[PlannedBatch]] = {}
         while order:
             _, number, file = order[0]
             batch = next(waiting.setdefault(file, iter(self._files[file].values())), None)
@@ -113,6 +116,7 @@ class Choice:
         self._spread = 1
         self._losses = 0
         self._news = 0
+        self._last: str | None = None
         self._tried: set[str] = set()
 
     def next(self, collected: Collection[str]) -> PlannedBatch | None:
@@ -125,8 +129,8 @@ class Choice:
         if place < len(urgent):
             return urgent[place]
         place -= len(urgent)
-        rest = self._first(place + 1, self._waiting.at_hand(collected)) or self._first(place + 1, self._waiting.elsewhere())
-        found = rest or urgent
+        at_hand = self._first(place + 1, self._waiting.at_hand(collected, self._last))
+        found = at_hand or self._first(place + 1, self._waiting.elsewhere()) or urgent
         return found[place % len(found)] if found else None
 
     def _first(self, count: int, batches: Iterable[PlannedBatch]) -> list[PlannedBatch]:
@@ -136,6 +140,7 @@ class Choice:
         """Take in whether the claim of the last choice was won; it is not tried again, also where news comes late."""
         self._tried.add(batch.id)
         if won:
+            self._last = batch.file
             if self._losses == 0:
                 self._spread = max(1, self._spread // _SPREAD)
             self._losses = 0
