@@ -301,7 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--peers", action="store_true", help="the rules of others beside ours")
     parser.add_argument("--publish-s", type=float, default=0.0, help="workers learn of claims that often (default: at once)")
-    parser.add_argument("--check", action="store_true", help="also hold the means against the goals")
+    parser.add_argument(
+        "--check", action="store_true", help="hold the means against the goals; give nights with and without deaths apart"
+    )
     options = parser.parse_args(argv)
     rows: list[dict[str, Any]] = []
     try:
@@ -352,37 +354,32 @@ def _row(name: str, rule: str, night: Night, outcome: Outcome) -> dict[str, Any]
 
 
 def _means(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over the nights that have the same number of cards, some of which die or none."""
-    groups: defaultdict[tuple[str, int, bool], list[dict[str, Any]]] = defaultdict(list)
+    """The mean over the nights that have the same number of cards."""
+    groups: defaultdict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[row["rule"], row["cards"], row["deaths"] > 0].append(row)
+        groups[row["rule"], row["cards"]].append(row)
     return [
         {
             "rule": rule,
             "cards": cards,
-            "cards_die": die,
             "nights": len(group),
+            "deaths": sum(row["deaths"] for row in group),
             "ratio": round(statistics.fmean(row["ratio"] for row in group), 4),
             "claims": round(statistics.fmean(row["claims"] for row in group)),
             "tries_per_claim": round(sum(row["tried"] for row in group) / max(1, sum(row["claims"] for row in group)), 2),
             "lost_tests": sum(row["lost_tests"] for row in group),
         }
-        for (rule, cards, die), group in groups.items()
+        for (rule, cards), group in sorted(groups.items(), key=lambda entry: entry[0][1])
     ]
 
 
 def _missed(means: Sequence[dict[str, Any]]) -> list[str]:
-    ours = {(row["cards"], row["cards_die"]): row["ratio"] for row in means if row["rule"] == OURS}
-    limits = {
-        (cards, die): ours.get((cards, False), GOALS[cards]) + DEATHS_COST if die else GOALS[cards]
-        for cards, die in ours
-        if cards in GOALS
-    }
-    return [
-        f"{cards} cards{', some die' if die else ''}: {ours[cards, die]:.4f}, the goal is {limit:.4f}"
-        for (cards, die), limit in limits.items()
-        if ours[cards, die] > limit
-    ]
+    missed = []
+    for row in means:
+        goal = GOALS.get(row["cards"], math.inf) + (DEATHS_COST if row["deaths"] else 0.0)
+        if row["rule"] == OURS and row["ratio"] > goal:
+            missed.append(f"{row['cards']} cards: {row['ratio']}, the goal is {goal:.2f}")
+    return missed
 
 
 def _print(title: str, rows: Sequence[dict[str, Any]]) -> None:
