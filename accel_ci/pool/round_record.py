@@ -22,7 +22,7 @@ from accel_ci.model import Batch, Launch, Limits
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import FolderClaims
 
-_DRIVER = "driver"
+DRIVER = "driver"
 _REPORT = "report.json"
 _OLD_WORKERS_LIMIT_S = 60.0
 
@@ -113,7 +113,7 @@ class RoundRecord:
 
     @cached_property
     def _claims(self) -> FolderClaims:
-        return FolderClaims(self.path / round_folder.CLAIMS, _DRIVER)
+        return FolderClaims(self.path / round_folder.CLAIMS, DRIVER)
 
     def claimed(self) -> dict[str, str]:
         """Who has which batch: batch id to worker."""

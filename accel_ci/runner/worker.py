@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from . import round_folder
-from .choice import choose
+from .choice import Choice, Waiting
 from .claims import Claims, FolderClaims
 from .ending import adopt_orphans, end_with_parent
 from .events import EventLog, now
@@ -55,10 +55,11 @@ class Worker:
     ) -> None:  # fmt: skip
         """Prepare; nothing is started."""
         self._folder, self._plan, self._claims, self._log = folder, plan, claims, log
-        self._worker, self._card, self._rank, self._parent = worker, card, rank, parent
+        self._worker, self._card, self._parent = worker, card, parent
         self._host = os.uname().nodename
         self._handed_on = round_folder.HandedOn(folder)
-        self._batches = list(plan.batches)
+        self._waiting = Waiting(plan.batches, card)
+        self._choice = Choice(self._waiting, rank)
         self._child: PytestChild | None = None
         self._own = folder / round_folder.WORKERS / worker
         self._alone = False  # a child for the files of one batch at a time, after a start with all files failed
@@ -98,15 +99,15 @@ class Worker:
 
     def _claim(self) -> PlannedBatch | None:
         """Claim the best batch that is free now."""
-        self._batches += self._handed_on.fresh()
+        self._waiting.add(self._handed_on.fresh())
         while True:
-            taken = self._claims.taken()
-            collected = self._child.collected if self._child is not None else ()
-            batch = choose(self._batches, taken, self._card, collected, self._rank)
+            self._waiting.learn(self._claims.taken())
+            batch = self._choice.next(self._child.collected if self._child is not None else ())
             if batch is None:
                 return None
-            if self._claims.take(batch.id):
-                self._rank = 0
+            won = self._claims.take(batch.id)
+            self._choice.note(batch, won)
+            if won:
                 self._log.write("claimed", batch=batch.id, tests=len(batch.tests))
                 return batch
 
