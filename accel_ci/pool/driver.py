@@ -19,6 +19,7 @@ from pathlib import Path
 from accel_ci.errors import PoolError
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
 from accel_ci.plan.guided import make_plan
+from accel_ci.pool.courier import DRIVER
 from accel_ci.pool.engine import DRIVER_LOCK, ENDED_WELL, Crew, Pool, WorkerState, groups_of
 from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.tally import Tally, TestKey
@@ -237,22 +238,30 @@ def _read_others(record: RoundRecord, number: int, tally: Tally, known: Collecti
 
 
 def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
-    """Give out anew the open tests that no free batch has and no living worker holds.
+    """Give out anew what `lost_batches` says; a free batch that all living cards are to avoid is taken back for it."""
+    claimed, batches, cards = record.claimed(), record.batches(), set(living.values())
+    for batch in batches:
+        if batch.id not in claimed and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
+            claimed[batch.id] = DRIVER
+    record.hand_on(lost_batches(batches, claimed, open_tests, living))
 
-    A free batch that all living cards are to avoid is taken back for this: one of them has to run it.
+
+def lost_batches(
+    batches: Sequence[Batch], claimed: Mapping[str, str], open_tests: Collection[TestKey], living: Mapping[str, str]
+) -> list[Batch]:
+    """The open tests that no free batch has and no living worker holds, as batches.
+
+    `claimed` is batch id to owner, `living` worker to card. One of the living has to run a batch that all are to avoid.
     """
-    claimed = record.claimed()
     cards = set(living.values())
-    covered: set[TestKey] = set()
-    lost: list[Batch] = []
-    for batch in record.batches():
-        owner = claimed.get(batch.id)
-        if owner is None and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
-            lost.append(batch)
-        elif owner is None or owner in living:
-            covered.update((batch.suite, test) for test in batch.tests)
-        else:
-            lost.append(batch)
+    lost = [batch for batch in batches if batch.id in claimed and claimed[batch.id] not in living]
+    files = {batch.file for batch in lost}
+    covered = {
+        (batch.suite, test)
+        for batch in batches
+        if batch.file in files and (batch.id not in claimed or claimed[batch.id] in living)
+        for test in batch.tests
+    }
     fresh: list[Batch] = []
     for batch in lost:
         tests = tuple(
@@ -263,7 +272,7 @@ def _hand_on(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str,
             avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
             estimate_s = batch.estimate_s * len(tests) / len(batch.tests)
             fresh.append(replace(batch, tests=tests, estimate_s=estimate_s, avoid_cards=avoid))
-    record.hand_on(fresh)
+    return fresh
 
 
 def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:

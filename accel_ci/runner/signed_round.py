@@ -38,7 +38,6 @@ DRIVER_SILENCE_S = 1800.0
 
 _SLOT_PAUSE_S = 1.0
 _LAST_WORDS_S = 20.0
-_SOMEBODY = "?"
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,12 @@ class SignedClaims:
     def take(self, batch: str) -> bool:
         """Claim a batch; False when somebody has it. Raises `StoreError`."""
         won = create(self._store, self._urls[batch], self._owner.encode(), f"the claim of {batch}")
-        self._own[batch] = self._owner if won else _SOMEBODY
+        if won:
+            self._own[batch] = self._owner
         return won
 
     def taken(self) -> Mapping[str, str]:
-        """Who has which batch, as the driver published it last and as this worker has found out since."""
+        """Who has which batch, as the driver published it last, and what this worker has claimed since."""
         self._news.refresh()
         for batch in [batch for batch in self._own if batch in self._news.claimed]:
             del self._own[batch]

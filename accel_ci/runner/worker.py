@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from . import round_folder
-from .choice import choose
+from .choice import Choice, Waiting
 from .ending import adopt_orphans, end_with_lock, end_with_parent, hide_memory
 from .events import now
 from .messages import bounded
@@ -53,9 +53,10 @@ class Worker:
     def __init__(self, place: Round, parent: int | None) -> None:
         """Prepare; nothing is started. `parent` is the process whose end is this worker's, None when there is none."""
         self._round, self._plan, self._claims, self._log = place, place.plan, place.claims, place.log
-        self._worker, self._card, self._rank, self._parent = place.worker, place.card, place.rank, parent
+        self._worker, self._card, self._parent = place.worker, place.card, parent
         self._host = place.host
-        self._batches = list(place.plan.batches)
+        self._waiting = Waiting(place.plan.batches, place.card)
+        self._choice = Choice(self._waiting, place.rank)
         self._child: PytestChild | None = None
         self._own = place.own
         self._alone = False  # a child for the files of one batch at a time, after a start with all files failed
@@ -95,15 +96,15 @@ class Worker:
 
     def _claim(self) -> PlannedBatch | None:
         """Claim the best batch that is free now."""
-        self._batches += self._round.handed_on()
+        self._waiting.add(self._round.handed_on())
         while True:
-            taken = self._claims.taken()
-            collected = self._child.collected if self._child is not None else ()
-            batch = choose(self._batches, taken, self._card, collected, self._rank)
+            self._waiting.learn(self._claims.taken())
+            batch = self._choice.next(self._child.collected if self._child is not None else ())
             if batch is None:
                 return None
-            if self._claims.take(batch.id):
-                self._rank = 0
+            won = self._claims.take(batch.id)
+            self._choice.note(batch, won)
+            if won:
                 self._log.write("claimed", batch=batch.id, tests=len(batch.tests))
                 return batch
 

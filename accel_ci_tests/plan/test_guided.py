@@ -78,7 +78,7 @@ def test_long_and_never_seen_tests_go_first() -> None:
     del durations["suite", "b.py::test_9"]
     plan = make_plan(tests, durations, cards=2)
     assert plan.urgent == 3
-    assert [batch.tests for batch in plan.batches[:3]] == [("b.py::test_9",), ("b.py::test_7",), ("a.py::test_3",)]
+    assert [batch.tests for batch in plan.batches[:3]] == [("b.py::test_7",), ("a.py::test_3",), ("b.py::test_9",)]
     assert plan.unknown == 1
 
 
@@ -97,6 +97,26 @@ def test_an_unknown_test_is_estimated_by_its_file_else_its_suite(
     plan = make_plan(some_tests(a=4, b=1), durations, cards=100)
     [batch] = [batch for batch in plan.batches if "a.py::test_0" in batch.tests]
     assert batch.estimate_s / len(batch.tests) == expected
+
+
+def test_a_long_test_is_in_the_first_batch_of_its_file_and_small_files_end_in_small_batches() -> None:
+    tests = some_tests(a=100, b=1000)
+    durations = {(test.suite, test.test): 1.0 for test in tests}
+    durations["suite", "a.py::test_70"] = 12.0
+    plan = make_plan(tests, durations, cards=10)
+    assert plan.urgent == 0
+    of_a = [batch for batch in plan.batches if batch.file == "a.py"]
+    assert of_a[0].tests[:2] == ("a.py::test_0", "a.py::test_1")
+    assert of_a[0].tests[-1] == "a.py::test_70"
+    assert of_a[0].estimate_s > 30  # a third of the file: it is not more than a card's share
+    assert of_a[-1].estimate_s == 1
+
+
+def test_batches_are_no_shorter_than_a_part_of_what_collecting_costs() -> None:
+    tests = some_tests(a=1000)
+    durations = {(test.suite, test.test): 0.1 for test in tests}
+    plan = make_plan(tests, durations, cards=50, collect_s=8.0)
+    assert min(batch.estimate_s for batch in plan.batches) >= 1.0
 
 
 def test_small_tests_share_a_batch_at_the_tail() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from accel_ci.runner.choice import choose
+from accel_ci.runner.choice import Choice, Waiting
 from accel_ci.runner.round_folder import PlannedBatch
 
 
@@ -22,30 +24,124 @@ PLAN = [URGENT, A1, A2, A3, B1, B2]
 
 
 @pytest.mark.parametrize(
-    ("batches", "taken", "collected", "rank", "expected"),
+    ("batches", "taken", "collected", "expected"),
     [
-        (PLAN, {}, {"a"}, 0, URGENT),
-        (PLAN, {"u": "w"}, {"b"}, 0, B1),
-        (PLAN, {"u": "w"}, set(), 0, A1),
-        (PLAN, {"u": "w", "a1": "w"}, set(), 0, B1),  # a has 5 s for two workers, b has 6 s for one
-        (PLAN, {"u": "w", "a1": "w", "b1": "v"}, set(), 0, A2),
-        (PLAN, {name.id: "w" for name in PLAN}, {"a"}, 0, None),
-        (PLAN, {}, set(), 1, A1),
-        (PLAN, {}, set(), 2, B1),
-        (PLAN, {}, set(), 3, A2),
-        (PLAN, {}, set(), 6, URGENT),
-        ([AVOIDING], {}, set(), 0, None),
-        ([AVOIDING, A3], {}, set(), 0, A3),
-        ([], {}, set(), 3, None),
+        (PLAN, {}, {"a"}, URGENT),
+        (PLAN, {"u": "w"}, {"b"}, B1),
+        (PLAN, {"u": "w"}, set(), A1),
+        (PLAN, {"u": "w", "a1": "w"}, set(), B1),  # a has 5 s for two workers, b has 6 s for one
+        (PLAN, {"u": "w", "a1": "w", "b1": "v"}, set(), A2),
+        (PLAN, {"u": "w", "a1": "w"}, {"a", "b"}, B1),  # of two files at hand the one with most left per worker
+        (PLAN, {name.id: "w" for name in PLAN}, {"a"}, None),
+        ([AVOIDING], {}, set(), None),
+        ([AVOIDING, A3], {}, set(), A3),
+        ([], {}, set(), None),
     ],
 )
-def test_choose(
-    batches: list[PlannedBatch], taken: dict[str, str], collected: set[str], rank: int, expected: PlannedBatch | None
+def test_the_best_batch_that_waits(
+    batches: list[PlannedBatch], taken: dict[str, str], collected: set[str], expected: PlannedBatch | None
 ) -> None:
-    assert choose(batches, taken, "0", collected, rank) == expected
+    waiting = Waiting(batches, "0")
+    waiting.learn(taken)
+    assert Choice(waiting, 3).next(collected) == expected
 
 
-def test_workers_that_start_together_do_not_try_the_same() -> None:
-    plan = [batch(f"{file}{number}", str(file)) for file in range(5) for number in range(8)]
-    chosen = [choose(plan, {}, "0", (), rank) for rank in range(40)]
-    assert len({choice.id for choice in chosen if choice is not None}) == 40
+def test_a_worker_stays_with_its_last_file() -> None:
+    waiting = Waiting([A3, B1, batch("a4", "a", 0.1)])
+    choice = Choice(waiting, 0)
+    choice.note(A3, won=True)
+    waiting.learn({"a3": "me"})
+    assert choice.next({"a", "b"}) == batch("a4", "a", 0.1)
+
+
+def test_what_is_handed_on_comes_first_and_may_be_known_as_claimed_before_it_is_known() -> None:
+    waiting = Waiting(PLAN[1:])
+    waiting.learn({"h0": "w"})
+    waiting.add([batch("h0", "b", urgent=True), batch("h1", "b", urgent=True)])
+    assert Choice(waiting, 0).next({"a"}) == batch("h1", "b", urgent=True)
+
+
+@pytest.mark.parametrize("urgent", [0, 20])
+def test_workers_that_start_together_and_lose_do_not_try_the_same_for_long(urgent: int) -> None:
+    plan = [batch(f"{file}-{number}", str(file)) for file in range(5) for number in range(8)]
+    plan += [batch(f"u-{number}", str(number % 5), urgent=True) for number in range(urgent)]
+    waiting = Waiting(plan)  # nobody hears of the others' claims
+    taken: set[str] = set()
+    tries = []
+    for rank in range(16):
+        choice = Choice(waiting, rank)
+        count, won = 0, False
+        while not won:
+            chosen = choice.next(())
+            assert chosen is not None
+            won = chosen.id not in taken
+            taken.add(chosen.id)
+            choice.note(chosen, won)
+            count += 1
+        tries.append(count)
+    assert len(taken) == 16
+    assert max(tries) <= 3
+
+
+def test_after_four_losses_a_worker_waits_for_news() -> None:
+    waiting = Waiting([batch(f"a{number}", "a") for number in range(8)])
+    choice = Choice(waiting, 0)
+    for _ in range(4):
+        lost = choice.next(())
+        assert lost is not None
+        choice.note(lost, won=False)
+    assert choice.next(()) is None
+    waiting.learn({"a0": "w"})
+    chosen = choice.next(())
+    assert chosen is not None
+    assert chosen.id == "a4"  # a1 to a3 were lost, though nothing says so yet
+
+
+def naive(
+    batches: list[PlannedBatch], claims: list[tuple[str, str]], collected: set[str], last: str | None
+) -> PlannedBatch | None:
+    """The same rule from all batches and all claims."""
+    taken = dict(claims)
+    free = [batch for batch in batches if batch.id not in taken]
+    at = {owner: batch.file for name, owner in claims for batch in batches if batch.id == name and not batch.urgent}
+
+    def left_per_worker(file: str, more: int) -> float:
+        left = sum(batch.estimate_s for batch in free if batch.file == file and not batch.urgent)
+        return left / max(1, list(at.values()).count(file) + more)
+
+    urgent = [batch for batch in free if batch.urgent]
+    at_hand = [batch for batch in free if batch.file in collected]
+    if urgent or not free:
+        return urgent[0] if urgent else None
+    if at_hand:
+        return max(at_hand, key=lambda batch: (batch.file == last, left_per_worker(batch.file, 0)))
+    return max(free, key=lambda batch: left_per_worker(batch.file, 1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_taking_in_only_what_is_new_gives_what_looking_at_everything_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    # Estimates are whole multiples of powers of two, so that sums do not depend on the order of summation.
+    plan = [
+        batch(f"b{number}", f"f{rng.randrange(6)}", rng.randrange(1, 1 << 20) / 1024, urgent=number < 5)
+        for number in range(60)
+    ]
+    waiting, claims = Waiting(plan), list[tuple[str, str]]()
+    collected: dict[str, set[str]] = {f"w{number}": set() for number in range(5)}
+    last: dict[str, str] = {}
+    choices = {worker: Choice(waiting, 0) for worker in collected}
+    for step in range(62):
+        if step == 30:
+            fresh = [batch("h0", "f1", 3, urgent=True), batch("h1", "f7", 3, urgent=True)]
+            plan += fresh
+            waiting.add(fresh)
+        worker = rng.choice(list(collected))
+        chosen = choices[worker].next(collected[worker])
+        assert chosen == naive(plan, claims, collected[worker], last.get(worker))
+        assert chosen is not None
+        claims.append((chosen.id, worker))
+        choices[worker].note(chosen, won=True)
+        waiting.learn(dict(claims))
+        collected[worker].add(chosen.file)
+        last[worker] = chosen.file
+    assert choices["w0"].next(()) is None
