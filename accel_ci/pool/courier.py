@@ -17,6 +17,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import shutil
 import threading
 import time
@@ -31,6 +32,8 @@ from accel_ci.pool.round_bucket import CONNECTIONS, RoundBucket
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import FolderClaims
 from accel_ci.runner.upload import chunk_name
+
+_CHUNK = re.compile(rf"(w\d+-\d+)/{round_folder.EVENT_CHUNKS}/(\d{{12}})")
 
 DRIVER = "driver"
 """The owner of what the driver has claimed to keep it from workers."""
@@ -100,10 +103,11 @@ class Courier:
         chunks: dict[str, list[int]] = {worker: [] for worker in self._bucket.sizes("slots/")}
         ends: dict[str, int] = dict.fromkeys(chunks, 0)
         for name, size in self._bucket.sizes("workers/").items():
-            worker, _, chunk = name.partition("/")
-            offset = int(chunk.rpartition("/")[2])
-            chunks.setdefault(worker, []).append(offset)
-            ends[worker] = offset + size
+            found = _CHUNK.fullmatch(name)  # workers can write there what they like
+            if found is not None:
+                worker, offset = found[1], int(found[2])
+                chunks.setdefault(worker, []).append(offset)
+                ends[worker] = offset + size
         for path in (self.folder / round_folder.WORKERS).iterdir():
             events = path / round_folder.EVENTS
             if path.name not in ends:
@@ -227,7 +231,7 @@ class Courier:
         for worker, content in zip(fresh, crowd.map(lambda worker: self._bucket.get(f"slots/{worker}"), fresh), strict=True):
             if content is not None:
                 self._own_folder(worker)
-                self._holders[worker] = json.loads(content)["identity"]
+                self._holders[worker] = _identity(content)
 
     def _fetch_claims(self, crowd: ThreadPoolExecutor) -> None:
         with self._claims_lock:
@@ -318,6 +322,14 @@ class BucketClaims:
         """Who has which batch, batch id to owner, as of now."""
         self._courier.fetch_claims()
         return self._mirror.taken()
+
+
+def _identity(content: bytes) -> str:
+    """Who has a slot, as the one who claimed it says."""
+    try:
+        return str(json.loads(content)["identity"])
+    except (ValueError, LookupError, TypeError):
+        return "somebody who does not say"
 
 
 def _packed(content: object) -> bytes:

@@ -235,7 +235,7 @@ class KubernetesCrew:
     def stop(self, worker: str) -> None:
         """End the pod of one worker; a worker that still waits for a pod is left waiting."""
         pod = self._courier.holders().get(worker)
-        if pod is not None and pod != DRIVER:
+        if pod in self._known:
             self._cluster.delete_pod(pod)
 
     def close(self) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Launch, Limits
+from accel_ci.pool.courier import Courier
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.round_bucket import RoundBucket, RoundStore
+from accel_ci.pool.round_record import RoundRecord
 from accel_ci.pool.signing import Signer
 from accel_ci.runner.signed_round import ClaimUrls, create, form_body
 from accel_ci.runner.signed_store import SignedStore, StoreError
@@ -121,6 +123,20 @@ def test_signed_urls_do_what_they_are_for_and_nothing_else(objects: RoundBucket)
     content_type, body = form_body({**form["fields"], "key": elsewhere}, b"w0-9")
     with pytest.raises(StoreError, match="403"):
         store.ask("POST", form["url"], "events", body, {"Content-Type": content_type})
+
+
+def test_what_a_hostile_worker_writes_is_passed_over(objects: RoundBucket, tmp_path: Path) -> None:
+    record = RoundRecord(tmp_path / "round-1", Courier(tmp_path / "round-1", objects))
+    plan = ([batch("b0", "a.py::t")], Launch("python3", "/sources", {}, ""), Limits(), 0)
+    record.prepare(1, *plan)
+    [digest] = {name.partition("/")[0] for name in objects.sizes("")}
+    for name in ("workers/.w0-0/events/000000000000", "workers/w0-0/events/x", "workers/events", "slots/w0-0"):
+        objects.put(f"{digest}/{name}", b"{}\n")
+    objects.put(f"{digest}/workers/w0-0/events/000000000000", b'{"event":"waiting","at":"2026-11-27T00:00:00+00:00"}\n')
+    record = RoundRecord(tmp_path / "again", Courier(tmp_path / "again", objects))
+    record.prepare(1, *plan)
+    assert record.workers() == ["w0-0"]
+    assert [event["event"] for event in record.events("w0-0")] == ["waiting"]
 
 
 def test_a_store_that_stays_away_is_an_error_without_its_urls(server: FlakyServer, objects: RoundBucket) -> None:
