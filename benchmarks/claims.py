@@ -212,18 +212,23 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
             own.mkdir()
             (own / round_folder.EVENTS).write_bytes(b"".join(_events(worker)))
         record.finish(1.0)
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(
         _Finished(BucketRounds(store, run) if store is not None else None),
         batches, cards, launch, limits, run_dir, lambda attempt: None, 1,
     )  # fmt: skip
-    seconds = time.perf_counter() - began
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - busy
     if store is not None:
         store.of_round(run).clear()
     count = len(merged.attempts)
     if count != WORKERS * TESTS:
         raise AssertionError(f"{count} attempts were merged")
-    return {"seconds": round(seconds, 2), "attempts": count, "attempts_per_s": round(count / seconds)}
+    return {
+        "seconds": round(seconds, 2),
+        "cpu_s": round(cpu_s, 2),
+        "attempts": count,
+        "attempts_per_s": round(count / seconds),
+    }
 
 
 def _test(worker: int, number: int) -> str:
@@ -269,10 +274,10 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     for place, one in found["claims"].items():
         claims.add_row(place, *(f"{one[key]:g}" for key in ("p50_ms", "p99_ms", "claims_per_s", "tries_per_claim")))
     merge = Table(title=f"a driver merges what {WORKERS} workers have written")
-    for column in ("from", "attempts", "seconds", "attempts/s"):
+    for column in ("from", "attempts", "seconds", "own CPU seconds", "attempts/s"):
         merge.add_column(column)
     for place, one in found["merge"].items():
-        merge.add_row(place, *(f"{one[key]:g}" for key in ("attempts", "seconds", "attempts_per_s")))
+        merge.add_row(place, *(f"{one[key]:g}" for key in ("attempts", "seconds", "cpu_s", "attempts_per_s")))
     console.print(claims, merge)
     console.print(f"goals missed: {', '.join(found['missed']) or 'none'}; {found['machine']}")
 
