@@ -5,7 +5,9 @@ Here belong writing and the words of time and place that lines share. The driver
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -23,6 +25,12 @@ class EventLog:
         self._file = path.open("xb", buffering=0)
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one event as a single write, so that a line is torn only by the end of the machine."""
-        line = json.dumps({"event": event, "at": now(), **fields}, separators=(",", ":"))
-        self._file.write(line.encode("ascii") + b"\n")
+        """Append one event as a single write, so that a line is torn only by the end of the machine.
+
+        Raises `OSError` when the disk is full, and nothing of the line stays.
+        """
+        line = json.dumps({"event": event, "at": now(), **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+        before = self._file.tell()
+        if self._file.write(line) != len(line):
+            self._file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)

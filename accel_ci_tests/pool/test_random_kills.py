@@ -1,0 +1,153 @@
+"""Kills at random moments, and a full disk: after resuming, every test has one verdict and every attempt is there once.
+
+`ACCEL_CI_POOL_KILLS` says how many kills (3 by default; 200 in `make test-nightly`); each is drawn from its own seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from accel_ci.model import Attempt, Launch, Limits, SelectedTest
+from accel_ci.pool.driver import PoolRun
+from accel_ci.pool.environment import clean_environment
+from accel_ci.results.verdicts import make_account
+
+from . import test_contract
+from .conftest import Ground, Write, batch
+from .test_kills import start_driver, wait_for
+
+KILLS = int(os.environ.get("ACCEL_CI_POOL_KILLS", "3"))
+COUNT = 40
+TESTS = [f"test_a.py::test_n[{n}]" for n in range(COUNT)]
+
+
+def write_suite(write: Write) -> None:
+    write("test_a.py", f"""
+        import pytest, time
+        @pytest.mark.parametrize("n", range({COUNT}))
+        def test_n(n): time.sleep(0.05)
+    """)  # fmt: skip
+
+
+def streamed(run_dir: Path) -> list[tuple[str, str]]:
+    """Round and test of the attempts in the workers' records."""
+    found = []
+    for path in run_dir.glob("round-*/workers/*/events.jsonl"):
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            event = json.loads(line)
+            if event["event"] == "attempt":
+                found.append((path.parts[-4].split("-")[1], event["test"]))
+    return found
+
+
+def is_so_far(run_dir: Path, at_least: int, driver: subprocess.Popen[bytes]) -> bool:
+    """Whether so many attempts are streamed, or the driver has ended."""
+    begun = (run_dir / "round-1/workers").is_dir()
+    return driver.poll() is not None or (begun and len(streamed(run_dir)) >= at_least)
+
+
+def check(result: PoolRun, streamed_attempts: Sequence[tuple[str, str]]) -> None:
+    """Nothing is lost, and nothing is there twice."""
+    account = make_account([SelectedTest("suite", test) for test in TESTS], result.attempts)
+    assert sum(account.counts.values()) == COUNT
+    assert account.counts["passed"] + account.counts["flaky"] == COUNT, account.counts
+    stored = Counter((str(attempt.round), attempt.test) for attempt in result.attempts)
+    assert set(stored.values()) == {1}
+    assert set(streamed_attempts) <= stored.keys()
+
+
+def kill(victim: str, driver: subprocess.Popen[bytes], run_dir: Path, rng: random.Random) -> None:
+    """End a process of the run at once; one that is not there any more is let be."""
+    if victim == "driver":
+        driver.kill()
+        return
+    folders = sorted(run_dir.glob("round-1/workers/*"))
+    folder = rng.choice(folders)
+    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+        if victim == "worker":
+            pid = json.loads((folder / "events.jsonl").read_text().splitlines()[0])["pid"]
+        else:
+            pid = int((folder / "child").read_text())
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write, root: Path, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    write_suite(write)
+    run_dir = tmp_path / "run"
+    driver = start_driver(ground, root, run_dir, COUNT)
+    for at_least in sorted(rng.sample(range(COUNT - 5), rng.randint(1, 2))):
+        wait_for(partial(is_so_far, run_dir, at_least, driver))
+        # Over a bucket the supervisors' own folders are elsewhere, and the driver is what there is to kill.
+        kill(rng.choice(["driver", "worker", "child"] if ground.store is None else ["driver"]), driver, run_dir, rng)
+    if rng.random() < 0.5:
+        driver.kill()
+    driver.wait(120)
+    before = streamed(run_dir)
+    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
+    called: list[Attempt] = []
+    result = ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, called.append)
+    check(result, [*before, *streamed(run_dir)])
+    assert len(called) == len(result.attempts)
+
+
+@pytest.mark.parametrize("seed", range(KILLS // 3))
+def test_nothing_is_lost_by_the_kill_of_a_container(seed: int, docker_ground: test_contract.Ground, write: Write) -> None:
+    rng = random.Random(seed)
+    write_suite(write)
+    driver = docker_ground.driver(COUNT)
+    at_least = rng.randrange(COUNT - 5)
+    wait_for(lambda: len(docker_ground.streamed()) >= at_least and docker_ground.containers())
+    if rng.random() < 0.5:
+        driver.kill()
+    else:
+        rng.choice(docker_ground.containers()).kill()
+    driver.wait(120)
+    before = streamed(docker_ground.run_dir)
+    result = docker_ground.run(test_contract.some_batches(COUNT))
+    check(result, [*before, *streamed(docker_ground.run_dir)])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root: Path) -> None:
+    write_suite(write)
+    ground, run_dir = Ground(), small_disk / "run"
+    driver = start_driver(ground, root, run_dir, COUNT)
+    wait_for(lambda: (run_dir / "round-1/workers").is_dir() and len(streamed(run_dir)) >= 5)
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 10)):
+            pass
+    driver.wait(120)
+    before = streamed(run_dir)
+    assert len(before) < COUNT
+    filler.unlink()
+    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
+    result = ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
+    check(result, [*before, *streamed(run_dir)])
