@@ -81,13 +81,15 @@ class Courier:
         plan = (self.folder / round_folder.PLAN).read_bytes()
         self.plan_digest = hashlib.sha256(plan).hexdigest()[:16]
         self._bucket = self._root.below(self.plan_digest)
-        if self._bucket.get("plan") is not None:
+        known = self._bucket.get("plan") is not None
+        if known:
             self.catch_up()
         else:
             self._root.clear()
-            signer = self._bucket.signer()
-            urls = {batch["id"]: signer.claim(f"claims/{batch['id']}") for batch in json.loads(plan)["batches"]}
-            self._bucket.put("claim_urls", _packed(urls))
+        signer = self._bucket.signer()  # anew each time: those of an earlier driver may expire before this one is done
+        urls = {batch["id"]: signer.claim(f"claims/{batch['id']}") for batch in json.loads(plan)["batches"]}
+        self._bucket.put("claim_urls", _packed(urls))
+        if not known:
             self._bucket.put("plan", plan)
 
     def catch_up(self) -> None:
