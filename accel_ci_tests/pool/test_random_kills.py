@@ -1,6 +1,7 @@
 """Kills at random moments, and a full disk: after resuming, every test has one verdict and every attempt is there once.
 
-`ACCEL_CI_POOL_KILLS` says how many kills (3 by default; 200 in `make test-nightly`); each is drawn from its own seed.
+`ACCEL_CI_POOL_KILLS` says how many runs are killed over a folder, and over a bucket, and thrice as many as in containers: 3 by
+default, 86 in `make test-nightly`, which are 200 runs. Each is drawn from its own seed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from accel_ci.results.verdicts import make_account
 
 from . import test_contract
 from .conftest import Ground, Write, batch
+from .test_contract import docker_ground as docker_ground
+from .test_contract import docker_image as docker_image
 from .test_kills import start_driver, wait_for
 
 KILLS = int(os.environ.get("ACCEL_CI_POOL_KILLS", "3"))
