@@ -1,7 +1,7 @@
 """Kills at random moments, and a full disk: after resuming, every test has one verdict and every attempt is there once.
 
-`ACCEL_CI_POOL_KILLS` says how many runs over a folder and how many over a bucket are killed, and thrice as many as in containers: 3
-by default, 86 in `make test-nightly`, which are 200 runs. Each is drawn from its own seed.
+`ACCEL_CI_POOL_KILLS` says how many runs over a folder, and how many over a bucket, are killed, and thrice as many as in
+containers: 3 by default, 86 in `make test-nightly`, which are 200 runs. Each is drawn from its own seed.
 """
 
 from __future__ import annotations
