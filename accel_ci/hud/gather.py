@@ -17,11 +17,13 @@ from accel_ci.hud.page import BuildRecord, HudPage, RevisionRecord, finished_bef
 from accel_ci.hud.text import in_utc
 from accel_ci.manifests import STAGES, ManifestStore
 from accel_ci.model import (
+    BazelTestResults,
     Build,
     DeviceTestResults,
     Ledger,
     Revision,
     RuntimeImage,
+    SourceBuild,
     TestSelection,
     TestVerdict,
     Wheel,
@@ -36,6 +38,8 @@ _SHOWN: dict[str, type[Any]] = {
     "smoke_results": DeviceTestResults,
     "test_selection": TestSelection,
     "device_test_results": DeviceTestResults,
+    "source_build": SourceBuild,
+    "bazel_test_results": BazelTestResults,
     "ledger": Ledger,
 }
 

@@ -48,13 +48,17 @@ ATTEMPTS = schema_of(
     host=pa.string(),
     worker=pa.string(),
     infra=pa.string(),
+    cached=pa.bool_(),
 )
 """A row is one attempt. `test` is its canonical id; `classname`, `name`, `file` and `target` are a report's own words, null
 for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
-`signature` is there for failures that have a message."""
+`signature` is there for failures that have a message. `cached` rows stand for an earlier build's attempt; null (files of
+earlier versions) is false."""
 
-_OF_ATTEMPT = ("test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra")
-_NOT_OF_REPORT = ("revision", "variant", "suite", "signature", "infra")
+_OF_ATTEMPT = (
+    "test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra", "cached",
+)  # fmt: skip
+_NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
 
 SLICE_ROWS = 1 << 15
 """How many rows are made, written and judged at a time."""
