@@ -322,9 +322,9 @@ class _Run:
         if self.site.container is not None:
             fetched = self.bench.private / "fetched"
             shutil.rmtree(fetched, ignore_errors=True)
-            run_inside(
-                self.site.container, ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)], Path("/")
-            )
+            inside = ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)]
+            with contextlib.suppress(BuildError):  # the container may be gone: the events alone tell then
+                run_inside(self.site.container, inside, Path("/"))
             testlogs, actions = fetched / "testlogs", fetched
         _keep_reports(testlogs, actions, folder, redactor)
 
