@@ -33,7 +33,7 @@ GROUP = "results"
 def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     """The ledger, partitioned as the builds are."""
     settings = workspace.project.settings
-    reporters = ["smoke_results", "device_test_results", *(["bazel_test_results"] if settings.rbe else [])]
+    reporters = ["smoke_results", "test_selection", "device_test_results", *(["bazel_test_results"] if settings.rbe else [])]
 
     @dg.asset(
         group_name=GROUP,
