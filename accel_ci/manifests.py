@@ -18,6 +18,8 @@ from accel_ci.model import Build, Revision
 
 T = TypeVar("T")
 
+_BEGUN = ".begun-"
+
 INTEGRATION_STAGES = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results",
 )  # fmt: skip
@@ -30,14 +32,20 @@ STAGES = (*INTEGRATION_STAGES, *RBE_STAGES, LEDGER)
 """The manifests of a build."""
 
 
-def next_stage(present: Collection[str]) -> str:
-    """Where a build without a ledger stands, given the manifests that it has: the stage that comes next.
+def next_stage(present: Collection[str], begun: Collection[str] = ()) -> str:
+    """Where a build without a ledger stands: the stage that comes next.
 
-    It is that of the pipeline which has begun, of the integration pipeline where both have or none has.
+    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. It is the stage
+    of the pipeline that has begun; the integration pipeline's where both have, or none.
     """
-    begun = [stages for stages in PIPELINES if any(stage in present for stage in stages)]
-    missing = [stage for stages in begun or PIPELINES for stage in stages if stage not in present]
+    started = [stages for stages in PIPELINES if stages[0] in begun or any(stage in present for stage in stages)]
+    missing = [stage for stages in started or PIPELINES[:1] for stage in stages if stage not in present]
     return missing[0] if missing else LEDGER
+
+
+def begun_pipelines(folder: Path) -> tuple[str, ...]:
+    """The first stages of the pipelines that have begun on the build of that folder."""
+    return tuple(stages[0] for stages in PIPELINES if (folder / f"{_BEGUN}{stages[0]}").exists())
 
 
 class ManifestStore:
@@ -75,6 +83,10 @@ class ManifestStore:
         pipeline = next((stages for stages in PIPELINES if stage in stages), ())
         for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
             self.path(later, build.revision, build.variant).unlink(missing_ok=True)
+        if pipeline:
+            mark = self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}")
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""

@@ -11,7 +11,7 @@ from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import stage
 from accel_ci.defs.workspace import Workspace
-from accel_ci.manifests import RBE_STAGES
+from accel_ci.manifests import RBE_STAGES, begun_pipelines
 from accel_ci.model import (
     BAZEL_SUITE,
     VERDICTS,
@@ -114,7 +114,7 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
     nightly = (
         revision.trigger == "nightly" and job is not None and job.enabled and build.variant in settings.variants_of_rbe()
     )
-    begun = any(manifests.path(stage, build.revision, build.variant).is_file() for stage in RBE_STAGES)
+    begun = RBE_STAGES[0] in begun_pipelines(manifests.path("ledger", build.revision, build.variant).parent)
     return [*wanted, BAZEL_SUITE] if nightly or begun else wanted
 
 

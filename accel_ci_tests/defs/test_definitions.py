@@ -33,7 +33,7 @@ def test_a_source_build_has_assets_and_a_job_of_its_own(make_project: Callable[.
     assert assets("nightly_rbe") == {"source_build", "bazel_test_results"} | shared
     assert assets("nightly_rbe") & assets("nightly_integration") == shared
     [schedule] = [one for one in definitions.schedules or () if one.name == "nightly_rbe_schedule"]
-    assert schedule.default_status.value == "RUNNING"  # type: ignore[union-attr]
+    assert schedule.default_status.value == "RUNNING"
 
 
 def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., Project]) -> None:

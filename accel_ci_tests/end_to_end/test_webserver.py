@@ -127,7 +127,8 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
 
 def test_the_run_shows_as_finished(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
     runs = graphql(
-        """{ runsOrError(filter: {pipelineName: "nightly_integration"}) { ... on Runs { results { status tags { key value } } } } }"""
+        """{ runsOrError(filter: {pipelineName: "nightly_integration"}) { ... on Runs {
+             results { status tags { key value } } } } }"""
     )["runsOrError"]["results"]
     tags = {tag["key"]: tag["value"] for tag in runs[-1]["tags"]}
     assert runs[-1]["status"] == "SUCCESS"
