@@ -21,9 +21,12 @@ _PLAYER = """#!{python}
 import pathlib, shutil, sys
 
 options = dict(option.partition("=")[::2] for option in sys.argv[1:])
+credentials = pathlib.Path(options["--bazelrc"])
+mode, said = oct(credentials.stat().st_mode & 0o777), credentials.read_text()  # they go once the events begin
 case = pathlib.Path({case!r})
 events = pathlib.Path(options["--build_event_json_file"])
-shutil.copy(case / "bep.ndjson", events)
+with events.open("ab") as stream:
+    stream.write((case / "bep.ndjson").read_bytes())
 if (case / "testlogs").is_dir():
     link = pathlib.Path(options["--symlink_prefix"] + "testlogs")
     link.unlink(missing_ok=True)

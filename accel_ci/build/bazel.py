@@ -1,7 +1,7 @@
 """Running `bazel test`: its command line, the credentials for remote execution, and an end that leaves nothing behind.
 
 Credentials are written to a file that only Bazel reads, and that is gone as soon as it has. Bazel repeats its options in the
-build events and in the logs of its server, so those are cleaned before anybody else sees them. The server is ended with
+build events, so those come through a pipe and are cleaned on their way; its server keeps no log. The server is ended with
 every run, and so is what a killed run left, when the next one begins. What the events say is read by `accel_ci.results`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -139,8 +141,7 @@ def run_bazel(rbe: Rbe, sources: SourceBuild, bench: BazelBench, substitutions: 
         deadline = started + rbe.timeout_seconds
         try:
             with _site(rbe, sources, bench) as site:
-                events = bench.private / "events.ndjson"
-                run = _Run(rbe, sources, bench, site, secrets, substitutions, deadline, BuildProgress(events, step))
+                run = _Run(rbe, sources, bench, site, secrets, substitutions, deadline, step, set())
                 passes = tuple(run.test(name, flags) for name, flags in _passes(rbe))
         finally:
             clean_up(bench)
@@ -203,6 +204,7 @@ def _command_line(
         f"--output_user_root={site.install}",
         f"--output_base={site.output_base}",
         f"--max_idle_secs={_IDLE_S}",  # the server of a run that was killed ends by itself
+        "--host_jvm_args=-Djava.util.logging.config.file=/dev/null",  # the server would log its options
         "--nohome_rc",
         f"--bazelrc={credentials}",
         "test",
@@ -256,68 +258,66 @@ class _Run:
     secrets: Mapping[str, str]
     substitutions: Mapping[str, str]
     deadline: float
-    progress: BuildProgress
+    step: Step
+    tests: set[str]
 
     def test(self, name: str, flags: Sequence[str]) -> BazelPass:
         """Run one pass and keep what it says."""
-        folder, log = self.bench.results / name, self.bench.private / "bazel.log"
+        folder = self.bench.results / name
         folder.mkdir()
-        self.progress.begin()
-        with credentials_file(self.bench.private, self.secrets, self.rbe.event_service is not None) as credentials:
-            events = self.progress.events
-            command = _command_line(self.rbe, self.site, events, credentials, flags, self.substitutions)
+        redactor, pipe = Redactor(self.secrets.values()), self.bench.private / "events"
+        with (
+            credentials_file(self.bench.private, self.secrets, self.rbe.event_service is not None) as credentials,
+            RedactedPipe.named(pipe, folder / "bep.ndjson", redactor, _OPTION_EVENTS) as events,
+            RedactedPipe.unnamed(self.bench.results / "bazel.log", redactor) as log,
+        ):
+            progress = BuildProgress(folder / "bep.ndjson", self.step, self.tests)
+            command = _command_line(self.rbe, self.site, pipe, credentials, flags, self.substitutions)
 
             def look() -> None:
-                self.progress.look()
-                if self.progress.begun:  # its options are read
+                if events.pass_on(_LOOK_EVERY_S):  # Bazel has read its options
                     credentials.unlink(missing_ok=True)
+                log.pass_on(0)
+                progress.look()
 
             try:
-                status = self._wait(command, log, look)
+                status = self._wait(command, log.writable, look)
             finally:
-                self._keep(folder, log, events)
+                self._keep_reports(folder, redactor)
         return BazelPass(name, folder, status)
 
-    def _wait(self, command: list[str], log: Path, look: Callable[[], None]) -> int | None:
+    def _wait(self, command: list[str], output: int, look: Callable[[], None]) -> int | None:
         """The exit status of the command, None when it had to be ended at the deadline."""
         folder, environment, container = Path(self.sources.workspace), _environment(self.rbe), self.site.container
         if container is not None:
             own = {n: v for n, v in environment.items() if n in self.rbe.pass_environment}
             command = container.command(command, folder, own)
+            environment |= {n: v for n, v in os.environ.items() if n.startswith("DOCKER_")}
         elif (follow := shutil.which("setpriv")) is not None:  # so that it is cancelled when this process is killed
             command = [follow, "--pdeathsig", "KILL", "--", *command]
-        if container is not None:
-            environment |= {n: v for n, v in os.environ.items() if n.startswith("DOCKER_")}
-        with (
-            log.open("xb") as output,
-            subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            ) as process,
-        ):  # fmt: skip
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as process:
             try:
                 while process.poll() is None:
                     if time.monotonic() > self.deadline:
                         _interrupt(process)
                         return None
                     look()
-                    time.sleep(_LOOK_EVERY_S)
                 look()
             except BaseException:
                 _interrupt(process)
                 raise
         return process.returncode
 
-    def _keep(self, folder: Path, log: Path, events: Path) -> None:
-        """Copy what is to stay out of the private folder, without secrets."""
-        redactor = Redactor(self.secrets.values())
-        if log.is_file():
-            with log.open("rb") as lines, (self.bench.results / "bazel.log").open("ab") as kept:
-                kept.writelines(map(redactor.text, lines))
-            log.unlink()
-        if events.is_file():
-            _keep_events(events, folder / "bep.ndjson", redactor)
-            events.unlink()
+    def _keep_reports(self, folder: Path, redactor: Redactor) -> None:
+        """Copy what tells of tests and of actions that failed out of Bazel's outputs."""
         testlogs, actions = self.site.testlogs(), self.site.output_base
         if self.site.container is not None:
             fetched = self.bench.private / "fetched"
@@ -392,12 +392,66 @@ def _forms(secret: str) -> set[bytes]:
     return {form.encode() for form in (secret, plain, for_web, json.dumps(secret)[1:-1])}
 
 
-def _keep_events(events: Path, kept: Path, redactor: Redactor) -> None:
-    """Copy the events, but those that repeat the options."""
-    with events.open("rb") as lines, kept.open("wb") as output:
-        for line in lines:
-            if not line.startswith(tuple(f'{{"id":{{"{kind}"'.encode() for kind in _OPTION_EVENTS)):
-                output.write(redactor.text(line))
+class RedactedPipe:
+    """What is written into a pipe, copied into a file line by line without secrets: they are on no disk at any time."""
+
+    def __init__(self, readable: int, writable: int, copy: BinaryIO, redactor: Redactor, left_out: Sequence[bytes]) -> None:
+        """`left_out` are beginnings of lines that are not copied."""
+        self.writable = writable
+        self._readable, self._copy, self._redactor, self._left_out = readable, copy, redactor, tuple(left_out)
+        self._rest = b""
+        os.set_blocking(readable, False)
+
+    @classmethod
+    @contextmanager
+    def named(cls, pipe: Path, copy: Path, redactor: Redactor, left_out: Sequence[str]) -> Iterator[RedactedPipe]:
+        """A pipe with a name, for JSON lines of which those of some kinds are left out; it goes with the context."""
+        os.mkfifo(pipe, 0o600)
+        end = os.open(pipe, os.O_RDWR)  # both ends: without a writer it would seem to have ended
+        kinds = [f'{{"id":{{"{kind}"'.encode() for kind in left_out]
+        with copy.open("wb") as file:
+            both = cls(end, end, file, redactor, kinds)
+            try:
+                yield both
+            finally:
+                both.end()
+                os.close(end)
+                pipe.unlink()
+
+    @classmethod
+    @contextmanager
+    def unnamed(cls, copy: Path, redactor: Redactor) -> Iterator[RedactedPipe]:
+        """A pipe for a process's output, which is added to the file."""
+        readable, writable = os.pipe()
+        with copy.open("ab") as file:
+            both = cls(readable, writable, file, redactor, ())
+            try:
+                yield both
+            finally:
+                both.end()
+                os.close(writable)
+                os.close(readable)
+
+    def pass_on(self, wait_s: float) -> bool:
+        """Copy what is there, after waiting for it for up to `wait_s` seconds; whether there was anything."""
+        if not select.select([self._readable], [], [], wait_s)[0]:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while added := os.read(self._readable, 1 << 20):
+                *lines, self._rest = (self._rest + added).split(b"\n")
+                self._copy.writelines(
+                    self._redactor.text(line) + b"\n" for line in lines if not line.startswith(self._left_out)
+                )
+        self._copy.flush()
+        return True
+
+    def end(self) -> None:
+        """Copy all that is left, the last line of which may not be whole."""
+        while self.pass_on(0):
+            pass
+        if self._rest and not self._rest.startswith(self._left_out):
+            self._copy.write(self._redactor.text(self._rest))
+            self._rest = b""
 
 
 def _keep_reports(logs: Path, outputs: Path, folder: Path, redactor: Redactor) -> None:

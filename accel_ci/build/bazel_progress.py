@@ -18,24 +18,15 @@ _READ_BYTES = 1 << 22
 
 @dataclass
 class BuildProgress:
-    """Follows a growing file of events, one JSON object a line."""
+    """Follows a growing file of events, one JSON object a line; `tests` are those of earlier files, and takes its own."""
 
     events: Path
     step: Step
-    tests: set[str] = field(default_factory=set)
+    tests: set[str]
     done: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
     _place: int = 0
     _rest: bytes = b""
-
-    @property
-    def begun(self) -> bool:
-        """Whether Bazel has said anything; its options are read by then."""
-        return self._place > 0
-
-    def begin(self) -> None:
-        """Bazel starts to write the file anew."""
-        self._place, self._rest = 0, b""
 
     def look(self) -> None:
         """Read what has been added, and say how it stands."""
