@@ -29,6 +29,7 @@ with events.open("ab") as stream:
     stream.write((case / "bep.ndjson").read_bytes())
 if (case / "testlogs").is_dir():
     link = pathlib.Path(options["--symlink_prefix"] + "testlogs")
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(case / "testlogs")
 if (case / "actions").is_dir():
@@ -39,9 +40,9 @@ sys.exit({status})
 """
 
 
-def player(folder: Path, case: str, extra: str = "") -> Path:
+def player(folder: Path, case: str, extra: str = "", *, python: str = sys.executable, recorded: Path = RECORDED) -> Path:
     """A program that does as Bazel did in a recorded run; `extra` is code of Python that it runs before it ends."""
     path = folder / f"bazel-{case}"
-    path.write_text(_PLAYER.format(python=sys.executable, case=str(RECORDED / case), extra=extra, status=STATUS[case]))
+    path.write_text(_PLAYER.format(python=python, case=str(recorded / case), extra=extra, status=STATUS[case]))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path

@@ -60,7 +60,7 @@ def read_results(
         if infra is None:
             raise BuildError(_nothing_tested(run, summaries))
         known = read_tests(before, artifacts) if before is not None else []
-        table = _lost([test.test for test in known] or [f"{target}::" for target in rbe.targets], infra)
+        table = _lost([test.test for test in known] or rbe.targets, infra)
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
     sink = io.BytesIO()
     pq.write_table(rows, sink, compression="zstd")

@@ -94,7 +94,7 @@ def from_report(
 
     * with a file whose dotted path begins the classname, pytest's node id: `tests/test_a.py::TestB::test_c[0]`;
     * with any other file, `<file>::<classname>::<name>`; without one, `<classname>::<name>`; no `::` for an empty classname;
-    * with a Bazel target, `<target>::` before all that.
+    * with a Bazel target, `<target>::` before all that, and no classname that only repeats it.
 
     Where attempts of a test and round have no numbers of their own, or several files number them, they are counted in the
     order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
@@ -165,7 +165,7 @@ def prefix_of(target: str | None, file: str | None, classname: str | None) -> st
             parts.append(inner[1:].replace(".", "::"))
         elif inner:
             parts.append(classname or "")
-    elif classname:
+    elif classname and classname != target:
         parts.append(classname)
     return "".join(f"{part}::" for part in parts)
 
