@@ -307,12 +307,12 @@ class _Run:
             try:
                 while process.poll() is None:
                     if time.monotonic() > self.deadline:
-                        _interrupt(process)
+                        _interrupt(process, look)
                         return None
                     look()
                 look()
             except BaseException:
-                _interrupt(process)
+                _interrupt(process, look)
                 raise
         return process.returncode
 
@@ -338,12 +338,13 @@ done
 """
 
 
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Have Bazel cancel its work, then end it."""
+def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
+    """Have Bazel cancel its work, hearing what it still has to say, then end it."""
+    deadline = time.monotonic() + _GRACE_S
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+        while process.poll() is None and time.monotonic() < deadline:
+            look()
         os.killpg(process.pid, signal.SIGKILL)
 
 

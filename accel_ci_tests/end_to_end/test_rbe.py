@@ -195,7 +195,7 @@ def test_a_regression_that_smoke_does_not_see_fails_the_source_build_only(source
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, number: signal.Signals) -> None:
     """Of a command that is killed outright, Bazel's server ends by itself after its 15 idle seconds."""
-    configure(source_bench, test_tag_filters=[], flags=["--test_filter=hanging", "--test_timeout=200"])
+    configure(source_bench, test_tag_filters=[], flags=["--test_timeout=200"])
     base = source_bench.project.home / "rbe" / VARIANT
     argument = f"--output_base={base / 'output'}"
     command = source_bench.start("run", "nightly_rbe")
