@@ -32,7 +32,7 @@ from accel_ci.model import (
 )
 from accel_ci.reports.bep_build import BuildSummary, TargetBuild, read_build
 from accel_ci.reports.parse import read_group
-from accel_ci.results.columns import conform, counts_of, kernels
+from accel_ci.results.columns import conform, counts_of, in_order, kernels
 from accel_ci.results.ingest import report_table
 from accel_ci.results.rows import ATTEMPTS, REPORT, from_report
 
@@ -87,15 +87,27 @@ def read_rows(results: BazelTestResults, artifacts: ArtifactStore) -> pa.Table:
     return conform(pq.read_table(artifacts.path(results.attempts)), ATTEMPTS)
 
 
+def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
+    """The rows, with what an earlier run of the same build attempted in place of results that are from a cache alone.
+
+    The cache holds that very attempt, or an older one: the earlier run's own attempts tell more.
+    """
+    made = earlier.filter(kernels.invert(kernels.fill_null(earlier["cached"], False)))
+    run_now = kernels.unique(rows.filter(kernels.invert(rows["cached"]))["test"])
+    made = made.filter(kernels.and_not(kernels.is_in(made["test"], rows["test"]), kernels.is_in(made["test"], run_now)))
+    others = rows.filter(kernels.invert(kernels.is_in(rows["test"], kernels.unique(made["test"]))))
+    return in_order(pa.concat_tables([others, made]), "test", "round", "attempt")
+
+
 def read_tests(results: BazelTestResults, artifacts: ArtifactStore) -> list[SelectedTest]:
     """The tests that Bazel expected."""
     tests: Any = kernels.unique(read_rows(results, artifacts)["test"])
     return [SelectedTest(BAZEL_SUITE, str(test)) for test in tests.to_pylist()]
 
 
-def read_bazel_attempts(results: BazelTestResults, artifacts: ArtifactStore) -> list[Attempt]:
-    """The attempts of the tests."""
-    rows = read_rows(results, artifacts).select(
+def attempts_of(rows: pa.Table) -> list[Attempt]:
+    """Rows as attempts."""
+    rows = rows.select(
         ["test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra", "cached"]
     )
     return [

@@ -20,7 +20,7 @@ from accel_ci.model import (
     SelectedTest,
     TestVerdict,
 )
-from accel_ci.results.bazel import read_bazel_attempts, read_rows, read_tests
+from accel_ci.results.bazel import attempts_of, read_rows, read_tests, with_earlier
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.verdicts import make_account
 
@@ -48,8 +48,11 @@ def close_ledger(
     store.write(build, day, attempts)
     if bazel is not None:
         expected += read_tests(bazel, artifacts)
-        attempts += read_bazel_attempts(bazel, artifacts)
-        store.write_rows(build, day, BAZEL_SUITE, [read_rows(bazel, artifacts)])
+        rows = read_rows(bazel, artifacts)
+        for stored in store.suites(day, day, build, suite=BAZEL_SUITE):
+            rows = with_earlier(rows, store.read(stored))
+        attempts += attempts_of(rows)
+        store.write_rows(build, day, BAZEL_SUITE, [rows])
     account = make_account(expected, attempts)
     makespan_s, lower_bound_s = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
     return Ledger(

@@ -111,6 +111,18 @@ def test_cached_results_are_marked_and_do_not_count_in_the_flakiness(
     assert [(f.test.rpartition("::")[2], f.builds, f.flaky_builds) for f in found.flaky] == [("shim/every_other_test", 1, 1)]
 
 
+def test_a_cached_result_does_not_hide_what_the_same_build_attempted_before(
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+) -> None:
+    close(read("faults"))
+    ledger = close(read("cached"))
+    assert ledger.counts["passed"] == ledger.expected == 9
+    store = ResultsStore(tmp_path / "results")
+    histories = {h.test.rpartition("::")[2]: h for h in store.histories(DAY, 30)}
+    assert histories["shim/parity_test"].builds == 1, "it ran in the first run of this build"
+    assert "shim/every_other_test" not in histories, "the second run did not expect it"
+
+
 def test_remote_execution_that_is_down_is_infra_with_one_message(
     read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore
 ) -> None:
