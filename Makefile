@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make nightly  run a whole nightly of the example backend here"
 	@echo "make test     run every test that needs no outside service"
-	@echo "make test-nightly  the longer tier: a fuzzer, 50 kills of an ingest, 200 kills on pools"
+	@echo "make test-nightly  the longer tier: a fuzzer, 50 kills of an ingest, 200 on pools, kills of a real Bazel"
 	@echo "make dev      the Dagster UI on the same data, http://127.0.0.1:3000"
 	@echo "make lint     ruff, mypy, import rules"
 	@echo "make setup    the environment that all of these share"
@@ -32,8 +32,8 @@ test: setup
 
 test-nightly: setup
 	$(VENV)/bin/python -m pip install -qq --disable-pip-version-check atheris==3.0.0
-	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 $(VENV)/bin/python -m pytest \
-		accel_ci_tests/reports accel_ci_tests/results accel_ci_tests/pool/test_random_kills.py $(ARGS)
+	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(VENV)/bin/python -m pytest \
+		accel_ci_tests/reports accel_ci_tests/results accel_ci_tests/pool/test_random_kills.py accel_ci_tests/end_to_end/test_rbe.py $(ARGS)
 
 dev: setup
 	$(VENV)/bin/accel-ci dev $(ARGS)

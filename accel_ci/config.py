@@ -20,7 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accel_ci.errors import ConfigError
-from accel_ci.model import Trigger
+from accel_ci.model import BAZEL_SUITE, Trigger
 from accel_ci.pod_template import template_mistakes
 
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
@@ -91,7 +91,38 @@ def _owner(value: str) -> str:
     return value
 
 
+def _workspace(value: str) -> str:
+    _relative_path(value)
+    if Path(value).parts[:1] not in (("backend",), ("upstream",)):
+        raise ValueError("must be 'backend' or 'upstream', or a folder below one of them, such as 'backend/native'")
+    return value
+
+
+def _pinned_image(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}", value):
+        raise ValueError("must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'")
+    return value
+
+
+def _flag(value: str) -> str:
+    name = value.partition("=")[0]
+    if not re.fullmatch(r"--[a-z][\w-]*", name):
+        raise ValueError("must be a flag of `bazel test`, as in '--jobs=50'")
+    if name.endswith("_header"):
+        raise ValueError("headers hold credentials, so they belong in rbe.headers, by the name of an environment variable")
+    if name.removeprefix("--no") in _OWN_FLAGS or name.removeprefix("--") in _OWN_FLAGS:
+        raise ValueError(f"{name} is set by accel-ci itself")
+    return value
+
+
+_OWN_FLAGS = ("bazelrc", "build_event_json_file", "build_event_json_file_path_conversion", "output_base", "symlink_prefix")
+
+
 Name = Annotated[str, AfterValidator(_name)]
+Flag = Annotated[str, AfterValidator(_flag)]
+Target = Annotated[str, Field(pattern=r"^-?(@[\w.~+-]*)?//[^\s]*$")]
+RemoteEndpoint = Annotated[str, Field(pattern=r"^(grpcs?|https?|unix)://?[^\s@]+$")]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*$")]
 Cron = Annotated[str, AfterValidator(_cron)]
 RequirementText = Annotated[str, AfterValidator(_requirement)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
@@ -326,13 +357,56 @@ class PullRequestJob(_Section):
     variants: tuple[str, ...] = ()
 
 
+class BazelJob(_Section):
+    """The job of the source build that cron starts, on the night's revision."""
+
+    cron: Cron
+    variants: tuple[str, ...] = ()
+    enabled: bool = False
+
+
 class Jobs(_Section):
     """What runs when, over which suites and variants (no variants named: all of them)."""
 
     nightly: ScheduledJob
+    nightly_rbe: BazelJob | None = None
     intraday: ScheduledJob
     main: MainJob
     pr: PullRequestJob
+
+
+class MultiCard(_Section):
+    """Test targets that need several cards at once: how they are known, and where Bazel runs them."""
+
+    tag: Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")] = "multi-card"
+    strategy: Annotated[str, Field(pattern=r"^[a-z][\w,-]*$")] = "local"
+    flags: tuple[Flag, ...] = ()
+
+
+class Rbe(_Section):
+    """The source build: a Bazel workspace, what is built and tested in it, and where its actions run."""
+
+    workspace: Annotated[str, AfterValidator(_workspace)] = "backend"
+    patches: RelativePath | None = None
+    patched: Literal["upstream", "backend"] = "upstream"
+    submodules: bool = False
+    bazel: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] = "bazel"
+    targets: tuple[Target, ...] = Field(min_length=1)
+    configs: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")], ...] = ()
+    test_tag_filters: tuple[Annotated[str, Field(pattern=r"^[-+]?[A-Za-z_][\w.:-]*$")], ...] = ()
+    flaky_test_attempts: Annotated[int, Field(ge=1, le=10)] = 1
+    keep_going: bool = True
+    executor: RemoteEndpoint | None = None
+    cache: RemoteEndpoint | None = None
+    event_service: RemoteEndpoint | None = None
+    event_results_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    instance_name: str | None = None
+    headers: dict[HeaderName, EnvironmentName] = {}
+    pass_environment: tuple[EnvironmentName, ...] = ()
+    multi_card: MultiCard | None = None
+    flags: tuple[Flag, ...] = ()
+    image: Annotated[str, AfterValidator(_pinned_image)] | None = None
+    timeout_seconds: Seconds = 7200
 
 
 class Quality(_Section):
@@ -361,6 +435,7 @@ class Settings(_Section):
     pool: Pool = Field(discriminator="kind")
     limits: Limits = Limits()
     jobs: Jobs
+    rbe: Rbe | None = None
     quality: Quality = Quality()
     results: Results = Results()
 
@@ -380,6 +455,11 @@ class Settings(_Section):
         """The suites that a trigger asks for in a stage; a `manual` one asks for what the nightly does."""
         job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
         return {name: self.suites[name] for name in job.suites if self.suites[name].stage == stage}
+
+    def variants_of_rbe(self) -> tuple[str, ...]:
+        """The names of the variants that the source build is made for."""
+        job = self.jobs.nightly_rbe
+        return (job.variants if job else ()) or tuple(v.name for v in self.variants)
 
     def variants_of(self, trigger: Trigger) -> tuple[str, ...]:
         """The names of the variants that a trigger asks for."""
@@ -412,6 +492,10 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             yield ("variants", index, "name"), f"{name!r} stands twice; variant names are unique"
+    if BAZEL_SUITE in suites:
+        yield ("suites", BAZEL_SUITE), "is the suite of the source build; choose another name"
+    if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
+        yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which says what Bazel builds and tests"
     for job_name, job in _mapping(content.get("jobs")).items():
         for kind, names in known.items():
             for index, name in enumerate(_sequence(_mapping(job).get(kind))):

@@ -41,7 +41,10 @@ def examine(config: Path | None) -> Iterator[Piece]:
          lambda: _upstream(config)),
         ("Docker", False, "the docker pool: workers in containers", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
-        ("Bazel", False, "source builds with remote execution", "install bazelisk", lambda: _program("bazel", "bazelisk")),
+        ("Bazel", False, "source builds: accel-ci run nightly_rbe",
+         "install bazelisk, or name a Bazel in rbe.bazel or ACCEL_CI_BAZEL", lambda: _bazel(config)),
+        ("remote execution", False, "source builds away from this machine", "check rbe.executor and the network",
+         lambda: _remote_execution(config)),
         ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
     ):  # fmt: skip
         usable, state = _guarded(look)
@@ -104,6 +107,28 @@ def _docker() -> tuple[bool, str]:
         return True, f"engine {client.version()['Version']}"
     except DockerException:
         return False, "no engine answers"
+
+
+def _bazel(config: Path | None) -> tuple[bool, str]:
+    from accel_ci.build.bazel import BAZEL_ENVIRONMENT, find_bazel
+
+    rbe = load_project(config).settings.rbe
+    if rbe is None:
+        return _program(os.environ.get(BAZEL_ENVIRONMENT, "bazel"), "bazelisk")
+    return (True, rbe.image) if rbe.image else (True, find_bazel(rbe))
+
+
+def _remote_execution(config: Path | None) -> tuple[bool, str]:
+    rbe = load_project(config).settings.rbe
+    endpoint = rbe and (rbe.executor or rbe.cache)
+    if not endpoint:
+        return False, "not configured"
+    address = urlsplit(endpoint)
+    if address.scheme == "unix":
+        return Path(address.path).exists(), endpoint
+    port = address.port or (443 if address.scheme in ("grpcs", "https") else 80)
+    with socket.create_connection((address.hostname, port), timeout=5):
+        return True, f"{address.netloc} answers"
 
 
 def _kubernetes() -> tuple[bool, str]:

@@ -7,6 +7,7 @@ not partitioned. Large things are not in here: a manifest refers to them by `Art
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,34 @@ from accel_ci.model import Build, Revision
 
 T = TypeVar("T")
 
-STAGES = (
-    "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results", "ledger",
+_BEGUN = ".begun-"
+
+INTEGRATION_STAGES = (
+    "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results",
 )  # fmt: skip
-"""The manifests of a build, in the order in which they come to be."""
+RBE_STAGES = ("source_build", "bazel_test_results")
+PIPELINES = (INTEGRATION_STAGES, RBE_STAGES)
+"""The manifests of the pipelines of a build, each in the order in which they come to be. Every pipeline ends in `LEDGER`."""
+
+LEDGER = "ledger"
+STAGES = (*INTEGRATION_STAGES, *RBE_STAGES, LEDGER)
+"""The manifests of a build."""
+
+
+def next_stage(present: Collection[str], begun: Collection[str] = ()) -> str:
+    """Where a build without a ledger stands: the stage that comes next.
+
+    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. It is the stage
+    of the pipeline that has begun; the integration pipeline's where both have, or none.
+    """
+    started = [stages for stages in PIPELINES if stages[0] in begun or any(stage in present for stage in stages)]
+    missing = [stage for stages in started or PIPELINES[:1] for stage in stages if stage not in present]
+    return missing[0] if missing else LEDGER
+
+
+def begun_pipelines(folder: Path) -> tuple[str, ...]:
+    """The first stages of the pipelines that have begun on the build of that folder."""
+    return tuple(stages[0] for stages in PIPELINES if (folder / f"{_BEGUN}{stages[0]}").exists())
 
 
 class ManifestStore:
@@ -54,9 +79,19 @@ class ManifestStore:
             ) from None
 
     def begin(self, stage: str, build: Build) -> None:
-        """Take away the manifests of a stage and of those after it, since they speak of an earlier run."""
-        for later in STAGES[STAGES.index(stage) :]:
+        """Take away the manifests of a stage and of those after it in its pipeline, since they speak of an earlier run."""
+        pipeline = next((stages for stages in PIPELINES if stage in stages), ())
+        for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
             self.path(later, build.revision, build.variant).unlink(missing_ok=True)
+        if pipeline:
+            mark = self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}")
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+    def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
+        """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
+        path = self.path(stage, build.revision, build.variant)
+        return self.read(path, value_type) if path.is_file() else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""

@@ -22,6 +22,9 @@ Verdict = Literal["passed", "failed", "flaky", "skipped", "xfailed", "xpassed", 
 Trigger = Literal["nightly", "intraday", "main", "pr", "manual"]
 """What asked for a revision to be tested."""
 
+BAZEL_SUITE = "bazel"
+"""The suite of the source build's tests; a test of it is `<label>::…`."""
+
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
@@ -250,7 +253,8 @@ class Attempt:
     """One execution of one test.
 
     `round` counts from 1. `infra` holds the pool's word when the attempt's failure is the infrastructure's (an
-    unhealthy card), else None. `started_at` is None when the test never began.
+    unhealthy card), else None. `started_at` is None when the test never began. `cached` says that the attempt was not made
+    in this build: an earlier one's result stands for it.
     """
 
     suite: str
@@ -265,6 +269,7 @@ class Attempt:
     host: str | None
     worker: str | None
     infra: str | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True)
@@ -305,6 +310,70 @@ class DeviceTestResults:
     cards: tuple[CardReport, ...]
     makespan_s: float
     lower_bound_s: float
+    work_s: float
+
+
+@dataclass(frozen=True)
+class SourceBuild:
+    """The sources that Bazel builds, with the backend's patches applied.
+
+    `workspace` is the folder of the Bazel workspace, `digest` names the sources and the patches; `patches` are the names of
+    the series in order, `already_applied` those of them that the sources had already.
+    """
+
+    workspace: str
+    digest: str
+    backend: str
+    upstream: str | None
+    patches: tuple[str, ...]
+    already_applied: tuple[str, ...]
+    reused: bool
+    work_s: float
+
+
+@dataclass(frozen=True)
+class BazelTarget:
+    """What became of a target: `status` is Bazel's word. `logs` are those of its attempts, the last one first.
+
+    `message` is the compiler's for a target that failed to build.
+    """
+
+    label: str
+    status: str
+    cached: bool
+    logs: tuple[Artifact, ...]
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class BazelActions:
+    """How much Bazel did: actions that ran, and those whose result was taken from its own or the remote cache."""
+
+    created: int
+    executed: int
+    local_cache_hits: int
+    remote_cache_hits: int
+
+
+@dataclass(frozen=True)
+class BazelTestResults:
+    """All attempts of the tests of the source build; `attempts` is a Parquet artifact with rows as they are stored.
+
+    `targets` is a JSON artifact: a list of `BazelTarget`. `events` and `log` are Bazel's own. `expected` counts the tests,
+    `counts` the attempts by outcome. `infra` is the word on what was out of reach, `None` when nothing was.
+    """
+
+    attempts: Artifact
+    targets: Artifact
+    events: Artifact
+    log: Artifact
+    expected: int
+    counts: dict[Outcome, int]
+    cached: int
+    statuses: dict[str, int]
+    actions: BazelActions
+    infra: str | None
+    makespan_s: float
     work_s: float
 
 

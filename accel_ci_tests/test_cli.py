@@ -52,7 +52,7 @@ def test_a_dry_run_says_what_would_run_and_makes_nothing(accel_ci: Run, make_pro
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "weekly"], "Invalid value for '{nightly|intraday|main|pr|manual}'"),
+        (["run", "weekly"], "Invalid value for '{nightly|nightly_rbe|intraday|main|pr|manual}'"),
         (["run", "pr"], "a pull request needs --number"),
         (["run", "nightly", "--variant", "py9"], "there is no variant 'py9'; known: py3"),
         (["run", "nightly"], "repository: there is no such folder"),

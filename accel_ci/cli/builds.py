@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("trigger", type=click.Choice(["nightly", "intraday", "main", "pr", "manual"]))
+@click.argument("trigger", type=click.Choice(["nightly", "nightly_rbe", "intraday", "main", "pr", "manual"]))
 @click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
 @click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
+@click.option("--revision", help="Build the sources of this revision (nightly_rbe) [default: tonight's].")
 @with_project
 def run(
     project: Project,
@@ -38,25 +39,34 @@ def run(
     number: int | None,
     backend_ref: str | None,
     name: str | None,
+    revision: str | None,
 ) -> None:
     """Run the whole story of TRIGGER here and now: build, install, test, judge, show.
+
+    `nightly_rbe` is the story of the nightly's source build: patch, build and test with Bazel, judge, show.
 
     Exit status: 0 when the pipeline worked, whatever the tests said (see --strict); 1 when it stopped; 2 for mistakes in the
     configuration or on the command line; 130 when it was interrupted, and then the same command goes on where it stopped.
     """
     asked_at = _process_started_at()
+    source_build = trigger == "nightly_rbe"
     if trigger == "pr" and number is None:
         raise click.UsageError("a pull request needs --number")
+    if revision is not None and not source_build:
+        raise click.UsageError("--revision is for nightly_rbe")
     for variant in variants:
         project.settings.variant(variant)
     if dry_run:
         _say_what_would_run(project, trigger, variants)
         return
     console, progress = terminal()
-    from accel_ci.defs.launch import plan_builds, run_build
+    from accel_ci.defs.launch import plan_builds, plan_source_builds, run_build
 
     with progress.step("revision") as step:
-        builds = plan_builds(project, trigger, backend_ref=backend_ref, pull_request=number, slug=name)
+        if source_build:
+            builds = plan_source_builds(project, revision)
+        else:
+            builds = plan_builds(project, trigger, backend_ref=backend_ref, pull_request=number, slug=name)
         step.note(builds[0].revision)
     stopped = False
     passed = True
@@ -64,7 +74,7 @@ def run(
         if variants and build.variant not in variants:
             continue
         console.print(f"\n[bold]{build.name}[/]", highlight=False)
-        finished = run_build(project, trigger, build, progress, asked_at)
+        finished = run_build(project, trigger, build, progress, asked_at, source_build=source_build)
         for problem in finished.problems:
             console.print(f"stopped: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
         if finished.interrupted:
@@ -137,6 +147,12 @@ def _status(project: Project, build: Build) -> BuildStatus:
 
 def _say_what_would_run(project: Project, trigger: Any, variants: tuple[str, ...]) -> None:
     settings = project.settings
+    if trigger == "nightly_rbe":
+        targets = " ".join(settings.rbe.targets) if settings.rbe else "nothing, for there is no section 'rbe'"
+        for variant in settings.variants_of_rbe():
+            if not variants or variant in variants:
+                click.echo(f"{trigger} on {variant}: bazel test {targets}")
+        return
     for variant in settings.variants_of(trigger):
         if not variants or variant in variants:
             smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))

@@ -12,6 +12,7 @@ from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.leftovers import leftovers_schedules
 from accel_ci.defs.manifest_io import ManifestIOManager
 from accel_ci.defs.quality import quality_assets
+from accel_ci.defs.rbe import rbe_assets
 from accel_ci.defs.revision import revision_spec
 from accel_ci.defs.schedules import build_schedules
 from accel_ci.defs.sensors import build_sensors
@@ -22,11 +23,12 @@ from accel_ci.progress import LineProgress
 def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """The definitions of a project; `resource_overrides` replaces resources by name (`progress`, `io_manager`)."""
     workspace = Workspace(project)
-    assets = [*integration_assets(workspace), ledger_asset(workspace), *quality_assets(workspace)]
-    jobs = build_jobs(assets)
+    integration, rbe = integration_assets(workspace), rbe_assets(workspace)
+    common = [ledger_asset(workspace), *quality_assets(workspace)]
+    jobs = build_jobs(integration, rbe, common)
     return dg.Definitions(
-        assets=[revision_spec(workspace), *assets],
-        jobs=list(jobs.values()),
+        assets=[revision_spec(workspace), *integration, *rbe, *common],
+        jobs=jobs.all,
         schedules=[*build_schedules(workspace, jobs), *leftovers_schedules(project)],
         sensors=build_sensors(workspace, jobs),
         resources={

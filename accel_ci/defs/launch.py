@@ -9,13 +9,16 @@ import dagster as dg
 from accel_ci.config import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
+from accel_ci.defs.jobs import RBE_JOB, job_name
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud
-from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision
+from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, rbe_builds_of, start_revision, tonights_revision
 from accel_ci.defs.workspace import Workspace
+from accel_ci.errors import ConfigError
 from accel_ci.model import Build, Trigger
 from accel_ci.progress import Progress
+from accel_ci.source.revision import resolve_backend
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,41 @@ def plan_builds(project: Project, trigger: Trigger, **how: Any) -> list[Build]:
         return builds_of(workspace, start_revision(instance, workspace, trigger, **how))
 
 
-def run_build(project: Project, trigger: Trigger, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
-    """Run a trigger's job for one build. Whatever happens, the HUD shows it afterwards."""
-    job_name = "nightly" if trigger == "manual" else trigger
-    job = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job_name)
+def plan_source_builds(project: Project, revision_key: str | None) -> list[Build]:
+    """The builds whose sources Bazel is to build: of the named revision, else of tonight's.
+
+    Tonight's is the nightly's own where the backend is still the same, so that both pipelines meet in one ledger; otherwise
+    it is resolved now. Raises `ConfigError` when there is no source build or no such revision, `SourceError`.
+    """
+    workspace = Workspace(project)
+    if project.settings.rbe is None:
+        raise ConfigError(
+            f"{project.config_path.name} has no section 'rbe'; `accel-ci init` writes a starter that shows one"
+        )
+    if revision_key is not None:
+        revision = workspace.manifests.revision(revision_key)
+        if revision is None:
+            raise ConfigError(f"there is no revision {revision_key!r}; `accel-ci run nightly` makes one")
+        return rbe_builds_of(workspace, revision)
+    with open_instance(project) as instance:
+        tonights = tonights_revision(workspace, now())
+        if tonights is not None and tonights.backend == resolve_backend(project, "nightly"):
+            return rbe_builds_of(workspace, tonights)
+        return rbe_builds_of(workspace, start_revision(instance, workspace, "nightly"))
+
+
+def run_build(
+    project: Project,
+    trigger: Trigger,
+    build: Build,
+    progress: Progress,
+    triggered_at: datetime,
+    *,
+    source_build: bool = False,
+) -> FinishedRun:
+    """Run a trigger's job for one build, or that of its source build. Whatever happens, the HUD shows it afterwards."""
+    name = RBE_JOB if source_build else job_name(trigger)
+    job = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(name)
     with open_instance(project) as instance:
         result = job.execute_in_process(
             instance=instance,
@@ -56,15 +90,25 @@ def run_build(project: Project, trigger: Trigger, build: Build, progress: Progre
 
 
 def wall_seconds(project: Project, build: Build) -> float | None:
-    """Seconds from the moment when the last run of a build was asked for to its end; None while unknown."""
+    """Seconds from the moment when the last run of a build was asked for to its end; None while unknown.
+
+    A build that both pipelines have run for has the seconds of both.
+    """
     tags = {"dagster/partition/revision": build.revision, "dagster/partition/variant": build.variant}
     with open_instance(project) as instance:
-        records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
-    if not records or records[0].end_time is None:
-        return None
-    asked = records[0].dagster_run.tags.get(TRIGGERED_AT)
-    began = datetime.fromisoformat(asked).timestamp() if asked else records[0].start_time
-    return None if began is None else round(records[0].end_time - began, 3)
+        records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=100)
+    last: dict[bool, dg.RunRecord] = {}
+    for record in records:  # the newest come first
+        last.setdefault(record.dagster_run.job_name == RBE_JOB, record)
+    seconds = [_wall_seconds(record) for record in last.values()]
+    known = [value for value in seconds if value is not None]
+    return round(sum(known), 3) if known and len(known) == len(seconds) else None
+
+
+def _wall_seconds(record: dg.RunRecord) -> float | None:
+    asked = record.dagster_run.tags.get(TRIGGERED_AT)
+    began = datetime.fromisoformat(asked).timestamp() if asked else record.start_time
+    return None if began is None or record.end_time is None else record.end_time - began
 
 
 def now() -> datetime:

@@ -1,13 +1,28 @@
-"""Where the pipelines meet: the ledger of a build."""
+"""Where the pipelines meet: the ledger of a build.
+
+Each pipeline ends in it. It takes what both have reported so far from their manifests, not from Dagster's inputs, since the
+other pipeline may not have run.
+"""
 
 import dagster as dg
+from filelock import FileLock
 
-from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import stage
 from accel_ci.defs.workspace import Workspace
-from accel_ci.model import VERDICTS, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
+from accel_ci.manifests import RBE_STAGES, begun_pipelines
+from accel_ci.model import (
+    BAZEL_SUITE,
+    VERDICTS,
+    BazelTestResults,
+    Build,
+    CheckResult,
+    DeviceTestResults,
+    Ledger,
+    Revision,
+    TestSelection,
+)
 from accel_ci.progress import Progress
 from accel_ci.results.ledger import close_ledger, read_verdicts
 from accel_ci.results.verdicts import check_balance, collected_drop, shortcomings
@@ -18,14 +33,15 @@ GROUP = "results"
 def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     """The ledger, partitioned as the builds are."""
     settings = workspace.project.settings
+    reporters = ["smoke_results", "test_selection", "device_test_results", *(["bazel_test_results"] if settings.rbe else [])]
 
     @dg.asset(
         group_name=GROUP,
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
         ins={"revision": of_revision()},
+        deps=reporters,
         kinds={"parquet", "duckdb"},
-        dagster_type=produces(Ledger),
         check_specs=[
             dg.AssetCheckSpec(
                 "balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."
@@ -38,32 +54,35 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     def ledger(
         context: dg.AssetExecutionContext,
         revision: Revision,
-        smoke_results: DeviceTestResults,
-        test_selection: TestSelection,
-        device_test_results: DeviceTestResults,
         progress: dg.ResourceParam[Progress],
     ) -> dg.MaterializeResult:
         """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
-        wanted = [name for stage in ("smoke", "device") for name in settings.suites_of(revision.trigger, stage)]
-        with stage(context, workspace, progress) as step:
+        build, manifests = build_of(context), workspace.manifests
+        path = manifests.path("ledger", build.revision, build.variant)
+        # Both pipelines may come here at the same time: the later one must see the other's results, and write last.
+        with stage(context, workspace, progress) as step, FileLock(path.with_name(".ledger.lock")):
+            stages = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
             account = close_ledger(
-                build_of(context),
+                build,
                 revision.created_at.date(),
-                [smoke_results, device_test_results],
-                wanted,
+                [results for results in stages if results is not None],
+                manifests.find("bazel_test_results", build, BazelTestResults),
+                _wanted_suites(workspace, revision, build),
                 workspace.artifacts,
                 workspace.results,
             )
             check_balance(account.expected, account.counts)
-            step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count))
+            manifests.write(path, account)
+            missing = f"; no word from {', '.join(account.missing_suites)}" if account.missing_suites else ""
+            step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
         return dg.MaterializeResult(
-            value=account,
             data_version=dg.DataVersion(account.verdicts.sha256),
             check_results=[
                 *(check_result(check, warn=check.name == "all_passed") for check in _checks(account)),
-                check_result(_collected_check(workspace, build_of(context), test_selection)),
+                check_result(_collected_check(workspace, build)),
             ],
             metadata={
+                "manifest": dg.MetadataValue.path(str(path)),
                 "expected": account.expected,
                 **{str(verdict): count for verdict, count in account.counts.items()},
                 "infra_attempts": account.infra_attempts,
@@ -87,12 +106,46 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     return ledger
 
 
-def _collected_check(workspace: Workspace, build: Build, selection: TestSelection) -> CheckResult:
-    before = workspace.manifests.previous("test_selection", build, TestSelection)
-    reason = workspace.project.settings.quality.fewer_tests_reason
-    fault = collected_drop(selection.collected, before.collected if before else None, reason)
-    summary = f"{selection.collected} collected, {before.collected if before else 'none'} in the build before"
-    return CheckResult("collected", fault is None, fault or summary)
+def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> list[str]:
+    """The suites that the build is to have: Bazel's where its job runs every night, or has begun on this build."""
+    settings, manifests = workspace.project.settings, workspace.manifests
+    wanted = [name for stage in ("smoke", "device") for name in settings.suites_of(revision.trigger, stage)]
+    job = settings.jobs.nightly_rbe
+    nightly = (
+        revision.trigger == "nightly" and job is not None and job.enabled and build.variant in settings.variants_of_rbe()
+    )
+    begun = RBE_STAGES[0] in begun_pipelines(manifests.path("ledger", build.revision, build.variant).parent)
+    return [*wanted, BAZEL_SUITE] if nightly or begun else wanted
+
+
+def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
+    """Whether either pipeline lost tests since the build before."""
+    manifests, reason = workspace.manifests, workspace.project.settings.quality.fewer_tests_reason
+    faults, said = [], []
+    for what, now, before in (
+        (
+            "",
+            manifests.find("test_selection", build, TestSelection),
+            manifests.previous("test_selection", build, TestSelection),
+        ),
+        (
+            "Bazel: ",
+            manifests.find("bazel_test_results", build, BazelTestResults),
+            manifests.previous("bazel_test_results", build, BazelTestResults),
+        ),
+    ):
+        if now is None or (isinstance(now, BazelTestResults) and now.infra is not None):
+            continue
+        known = isinstance(before, BazelTestResults) and before.infra is not None
+        count, earlier = _collected(now), None if before is None or known else _collected(before)
+        if fault := collected_drop(count, earlier, reason):
+            faults.append(f"{what}{fault}")
+        said.append(f"{what}{count} collected, {'none' if earlier is None else earlier} in the build before")
+    return CheckResult("collected", not faults, "; ".join(faults or said) or "nothing was collected yet")
+
+
+def _collected(results: TestSelection | BazelTestResults) -> int:
+    return results.collected if isinstance(results, TestSelection) else results.expected
 
 
 def _checks(account: Ledger) -> list[CheckResult]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.jobs import DESCRIPTIONS
+from accel_ci.defs.jobs import DESCRIPTIONS, Jobs
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision
 from accel_ci.defs.workspace import Workspace
@@ -14,9 +14,9 @@ from accel_ci.source.git import resolve_source, resolved_sha
 from accel_ci.source.watch import Wait, next_step
 
 
-def build_sensors(workspace: Workspace, jobs: dict[Any, Any]) -> list[dg.SensorDefinition]:
+def build_sensors(workspace: Workspace, jobs: Jobs) -> list[dg.SensorDefinition]:
     """The sensors of the project."""
-    return [_upstream_sensor(workspace, jobs["main"]), _hud_sensor(workspace)]
+    return [_upstream_sensor(workspace, jobs.integration["main"]), _hud_sensor(workspace)]
 
 
 def _upstream_sensor(workspace: Workspace, job: Any) -> dg.SensorDefinition:

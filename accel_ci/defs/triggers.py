@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from accel_ci.defs.jobs import RBE_JOB, job_name
 from accel_ci.defs.partitions import REVISIONS, partition_key
 from accel_ci.defs.workspace import Workspace
 from accel_ci.model import Build, Revision, Trigger
@@ -44,6 +45,19 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
     return revision
 
 
+def tonights_revision(workspace: Workspace, now: datetime) -> Revision | None:
+    """The newest nightly revision of a day, which both pipelines are to test; None when there is none yet."""
+    manifests = workspace.manifests
+    keys = (path.parent.name for path in manifests.builds.glob(f"nightly-{now:%Y%m%d}*/revision.json"))
+    found = [revision for key in keys if (revision := manifests.revision(key)) is not None]
+    return max(found, key=lambda revision: revision.created_at, default=None)
+
+
+def rbe_builds_of(workspace: Workspace, revision: Revision) -> list[Build]:
+    """The builds whose sources Bazel builds."""
+    return [Build(revision.key, variant) for variant in workspace.project.settings.variants_of_rbe()]
+
+
 def builds_of(workspace: Workspace, revision: Revision) -> list[Build]:
     """The builds that the trigger of a revision asks for."""
     return [Build(revision.key, variant) for variant in workspace.project.settings.variants_of(revision.trigger)]
@@ -51,10 +65,19 @@ def builds_of(workspace: Workspace, revision: Revision) -> list[Build]:
 
 def run_requests(workspace: Workspace, revision: Revision, run_key: str) -> Iterator[dg.RunRequest]:
     """One run for each build. Runs with a key that was used before are not started again."""
-    for build in builds_of(workspace, revision):
+    return _requests(builds_of(workspace, revision), job_name(revision.trigger), run_key)
+
+
+def rbe_run_requests(workspace: Workspace, revision: Revision, run_key: str) -> Iterator[dg.RunRequest]:
+    """The same for the source build."""
+    return _requests(rbe_builds_of(workspace, revision), RBE_JOB, run_key)
+
+
+def _requests(builds: list[Build], job: str, run_key: str) -> Iterator[dg.RunRequest]:
+    for build in builds:
         yield dg.RunRequest(
             run_key=f"{run_key}:{build.variant}",
-            job_name=revision.trigger,
+            job_name=job,
             partition_key=partition_key(build),
             tags={TRIGGERED_AT: datetime.now(timezone.utc).isoformat()},
         )

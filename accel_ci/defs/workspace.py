@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from accel_ci.artifacts import ArtifactStore
+from accel_ci.build.bazel import BazelBench
 from accel_ci.config import Project
 from accel_ci.manifests import ManifestStore
 from accel_ci.model import Build
@@ -54,6 +55,11 @@ class Workspace:
     def runner(self) -> Path:
         """The runner as one file, made when first asked for."""
         return build_runner(self.project.home / "cache" / "runner.pyz")
+
+    def bazel_bench(self, build: Build) -> BazelBench:
+        """Where Bazel works for a build."""
+        results = self.project.home / "runs" / build.revision / build.variant / "bazel"
+        return BazelBench(self.project.home / "rbe" / build.variant, results)
 
     def bench(self, build: Build, stage: str, run: str = "") -> Bench:
         """Where a stage of a build runs its tests, asked for by the Dagster run of that id."""

@@ -15,13 +15,15 @@ from accel_ci.artifacts import ArtifactStore
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.page import BuildRecord, HudPage, RevisionRecord, finished_before, latest_builds, make_page
 from accel_ci.hud.text import in_utc
-from accel_ci.manifests import STAGES, ManifestStore
+from accel_ci.manifests import STAGES, ManifestStore, begun_pipelines
 from accel_ci.model import (
+    BazelTestResults,
     Build,
     DeviceTestResults,
     Ledger,
     Revision,
     RuntimeImage,
+    SourceBuild,
     TestSelection,
     TestVerdict,
     Wheel,
@@ -36,6 +38,8 @@ _SHOWN: dict[str, type[Any]] = {
     "smoke_results": DeviceTestResults,
     "test_selection": TestSelection,
     "device_test_results": DeviceTestResults,
+    "source_build": SourceBuild,
+    "bazel_test_results": BazelTestResults,
     "ledger": Ledger,
 }
 
@@ -86,6 +90,7 @@ def _read_builds(manifests: ManifestStore, revision: Path) -> Iterable[BuildReco
             present=tuple(paths),
             unreadable=tuple(stage for stage, value in values.items() if value is None),
             changed_at=_changed_at(paths.values() or [folder]),
+            begun=begun_pipelines(folder),
             **values,
         )
 

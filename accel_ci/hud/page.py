@@ -13,16 +13,18 @@ from datetime import datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
 from accel_ci.hud.text import duration, in_utc, number
-from accel_ci.manifests import STAGES
+from accel_ci.manifests import STAGES, next_stage
 from accel_ci.model import (
     FAILING_OUTCOMES,
     VERDICTS,
+    BazelTestResults,
     Build,
     CardReport,
     DeviceTestResults,
     Ledger,
     Revision,
     RuntimeImage,
+    SourceBuild,
     TestSelection,
     TestVerdict,
     Verdict,
@@ -45,17 +47,23 @@ _WORST_FIRST: tuple[Verdict, ...] = (
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What lies on disk of one build; a manifest that is not there or cannot be read is None."""
+    """What lies on disk of one build; a manifest that is not there or cannot be read is None.
+
+    `begun` are the first stages of the pipelines that have begun.
+    """
 
     build: Build
     present: tuple[str, ...]
     unreadable: tuple[str, ...] = ()
     changed_at: datetime | None = None
+    begun: tuple[str, ...] = ()
     wheel: Wheel | None = None
     runtime_image: RuntimeImage | None = None
     smoke_results: DeviceTestResults | None = None
     test_selection: TestSelection | None = None
     device_test_results: DeviceTestResults | None = None
+    source_build: SourceBuild | None = None
+    bazel_test_results: BazelTestResults | None = None
     ledger: Ledger | None = None
 
 
@@ -287,7 +295,7 @@ def verdict_bar(counts: Mapping[Verdict, int]) -> tuple[Segment, ...]:
 
 
 def _unfinished_state(record: BuildRecord, now: datetime) -> State:
-    missing = next(stage for stage in STAGES if stage not in record.present)
+    missing = next_stage(record.present, record.begun)
     last = next((stage for stage in reversed(STAGES) if stage in record.present), None)
     smoke = record.smoke_results
     failed = sum(smoke.counts.get(outcome, 0) for outcome in sorted(FAILING_OUTCOMES)) if smoke else 0

@@ -215,7 +215,7 @@ def _read(task: Sequence[Path]) -> _Read:
         if path.is_file():  # a pipe would be waited for
             try:
                 report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
-                table = _table(report)
+                table = report_table(report)
             except OSError as error:
                 report = ColumnReport("rejected", {f"x_unreadable ({error.strerror})"})
         tables.append(table)
@@ -250,11 +250,11 @@ def _read_lines(task: Sequence[Path]) -> _Read:
     return _Read(pa.concat_tables(tables), outcomes, [None] * len(task))
 
 
-_OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message")
+_OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message", "cached")
 
 
-def _table(report: ColumnReport) -> pa.Table:
-    """The rows of a file, whose lists go. A row that does not say when it began began with its file."""
+def report_table(report: ColumnReport) -> pa.Table:
+    """The rows of a file (columns of `REPORT`), whose lists go. One that does not say when it began began with its file."""
     rows = len(report.columns)
     columns: dict[str, Any] = {name: vars(report.columns).pop(name) for name in _OF_ROW}
     if any(report.columns.properties):  # the runner's lines have them

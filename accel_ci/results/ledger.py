@@ -9,15 +9,18 @@ from pydantic import TypeAdapter
 
 from accel_ci.artifacts import ArtifactStore
 from accel_ci.model import (
+    BAZEL_SUITE,
     FAILING_OUTCOMES,
     Artifact,
     Attempt,
+    BazelTestResults,
     Build,
     DeviceTestResults,
     Ledger,
     SelectedTest,
     TestVerdict,
 )
+from accel_ci.results.bazel import attempts_of, read_rows, read_tests, with_earlier
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.verdicts import make_account
 
@@ -30,19 +33,28 @@ def close_ledger(
     build: Build,
     day: date,
     stages: Sequence[DeviceTestResults],
+    bazel: BazelTestResults | None,
     wanted_suites: Iterable[str],
     artifacts: ArtifactStore,
     store: ResultsStore,
 ) -> Ledger:
-    """Judge what the stages expected against what they attempted, and store every attempt.
+    """Judge what has been expected so far against what was attempted, and store every attempt.
 
-    Raises `LedgerError` when the account does not balance.
+    `stages` are those of the integration pipeline that have ended, the device tests last, and `bazel` is what the source
+    build has said. A wanted suite without a word is named. Raises `LedgerError` when the account does not balance.
     """
     expected = [test for stage in stages for test in EXPECTED.validate_json(artifacts.path(stage.expected).read_bytes())]
     attempts = [attempt for stage in stages for attempt in read_attempts(stage.attempts, artifacts)]
-    account = make_account(expected, attempts)
     store.write(build, day, attempts)
-    device = stages[-1]
+    if bazel is not None:
+        expected += read_tests(bazel, artifacts)
+        rows = read_rows(bazel, artifacts)
+        for stored in store.suites(day, day, build, suite=BAZEL_SUITE):
+            rows = with_earlier(rows, store.read(stored))
+        attempts += attempts_of(rows)
+        store.write_rows(build, day, BAZEL_SUITE, [rows])
+    account = make_account(expected, attempts)
+    makespan_s, lower_bound_s = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
     return Ledger(
         build,
         len(account.verdicts),
@@ -52,8 +64,8 @@ def close_ledger(
         account.unexpected,
         sum(attempt.infra is not None for attempt in attempts),
         artifacts.put_bytes(VERDICTS.dump_json(list(account.verdicts)), "verdicts.json"),
-        device.makespan_s,
-        device.lower_bound_s,
+        makespan_s,
+        lower_bound_s,
     )
 
 

@@ -27,7 +27,10 @@ FAILURE_TESTS = 20
 
 @dataclass(frozen=True)
 class TestInBuild:
-    """What a test did in one build. `failures` of its `attempts` failed by themselves; the message is the last failure's."""
+    """What a test did in one build. `failures` of its `attempts` failed by themselves; the message is the last failure's.
+
+    A `cached` result is that of an earlier build: the test did not run.
+    """
 
     __test__ = False
 
@@ -41,6 +44,7 @@ class TestInBuild:
     started_at: datetime | None
     message: str | None
     signature: str | None
+    cached: bool
 
 
 @dataclass(frozen=True)

@@ -32,36 +32,40 @@ ROLLUP = schema_of(
     started_at=pa.timestamp("us", tz="UTC"),
     message=pa.string(),
     signature=pa.string(),
+    cached=pa.bool_(),
     test=pa.string(),
 )
 """`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not put down to
 the infrastructure, `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
-start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`."""
+start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
+was made in this build, so that it says nothing of how often the test fails."""
 
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
-_SOURCE, _ORIGIN = b"accel_ci.source.2", b"accel_ci.origin"
+_SOURCE, _ORIGIN = b"accel_ci.source.3", b"accel_ci.origin"
 
 _CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 _UNTIMED = ("timeout", "crashed", "not_run")
 _SEVERAL = """
 WITH judged AS (
     SELECT *, infra IS NULL AND outcome <> 'not_run' AS own, list_contains($failing, outcome) AS bad,
-           CASE WHEN infra IS NULL AND NOT list_contains($untimed, outcome) THEN duration_s END AS seconds
+           CASE WHEN infra IS NULL AND NOT coalesce(cached, false) AND NOT list_contains($untimed, outcome)
+                THEN duration_s END AS seconds
     FROM attempts
 ),
 tests AS (
     SELECT test, count(*) AS attempts,
            count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
            count(infra) AS infra, arg_max(outcome, place) FILTER (own) AS last, median(seconds) AS duration_s,
-           min(started_at) AS started_at, arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
+           min(started_at) AS started_at, bool_and(coalesce(cached, false)) AS cached,
+           arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
     FROM judged GROUP BY test
 )
 SELECT CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
             WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END AS verdict,
-       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, test
+       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, cached, test
 FROM tests
 """
 
@@ -98,7 +102,7 @@ def judge_tests(attempts: pa.Table) -> pa.Table:
     tests = attempts["test"].combine_chunks()
     same, edge = repeats(tests), constant(False, min(1, len(tests)), pa.bool_())
     several = kernels.or_(pa.concat_arrays([edge, same]), pa.concat_arrays([same, edge]))
-    slim = attempts.select(["test", "outcome", "infra", "started_at", "duration_s", "message", "signature"])
+    slim = attempts.select(["test", "outcome", "infra", "started_at", "duration_s", "message", "signature", "cached"])
     if kernels.any(several).as_py():  # most tests have one attempt, and grouping them would cost more than all else
         slim = slim.append_column("place", counted(len(tests)))
         judged = pa.concat_tables([_judge_alone(slim.filter(kernels.invert(several))), _judge_several(slim.filter(several))])
@@ -113,7 +117,8 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
     outcomes = kernels.index_in(attempts["outcome"], pa.array(OUTCOMES))
     of_pool = kernels.is_valid(attempts["infra"])
     bad = kernels.and_(_among(FAILING_OUTCOMES).take(outcomes), kernels.invert(of_pool))
-    untimed = kernels.or_(_among(_UNTIMED).take(outcomes), of_pool)
+    cached = kernels.fill_null(attempts["cached"], False)
+    untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), of_pool), cached)
     codes = [_CODES["failed" if outcome in FAILING_OUTCOMES else outcome] for outcome in OUTCOMES]
     verdicts = pa.array(codes).take(outcomes)
     columns = {
@@ -124,6 +129,7 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
         "started_at": attempts["started_at"],
         "message": kernels.utf8_slice_codeunits(kernels.if_else(bad, attempts["message"], None), 0, MESSAGE_CHARS),
         "signature": kernels.if_else(bad, attempts["signature"], None),
+        "cached": cached,
         "test": attempts["test"],
     }
     return conform(pa.table(columns), ROLLUP)

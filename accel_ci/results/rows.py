@@ -48,13 +48,17 @@ ATTEMPTS = schema_of(
     host=pa.string(),
     worker=pa.string(),
     infra=pa.string(),
+    cached=pa.bool_(),
 )
 """A row is one attempt. `test` is its canonical id; `classname`, `name`, `file` and `target` are a report's own words, null
 for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
-`signature` is there for failures that have a message."""
+`signature` is there for failures that have a message. `cached` rows stand for an earlier build's attempt; null (files of
+earlier versions) is false."""
 
-_OF_ATTEMPT = ("test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra")
-_NOT_OF_REPORT = ("revision", "variant", "suite", "signature", "infra")
+_OF_ATTEMPT = (
+    "test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra", "cached",
+)  # fmt: skip
+_NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
 
 SLICE_ROWS = 1 << 15
 """How many rows are made, written and judged at a time."""
@@ -90,7 +94,7 @@ def from_report(
 
     * with a file whose dotted path begins the classname, pytest's node id: `tests/test_a.py::TestB::test_c[0]`;
     * with any other file, `<file>::<classname>::<name>`; without one, `<classname>::<name>`; no `::` for an empty classname;
-    * with a Bazel target, `<target>::` before all that.
+    * with a Bazel target, `<target>::` before all that, and no classname that only repeats it.
 
     Where attempts of a test and round have no numbers of their own, or several files number them, they are counted in the
     order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
@@ -161,7 +165,7 @@ def prefix_of(target: str | None, file: str | None, classname: str | None) -> st
             parts.append(inner[1:].replace(".", "::"))
         elif inner:
             parts.append(classname or "")
-    elif classname:
+    elif classname and classname != target:
         parts.append(classname)
     return "".join(f"{part}::" for part in parts)
 

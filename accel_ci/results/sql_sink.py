@@ -133,7 +133,7 @@ def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callabl
         connection.execute(insert(SUITES), [{**names, "day": stored.day, "attempts": len(rows)}])
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
-                {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
+                {n: _clean(value) if isinstance(value, str) else value for n, value in row.items() if n in ATTEMPTS_TABLE.c}
                 | {"day": stored.day, "test_key": _signed(test_key(row["test"]))}
                 for row in batch.to_pylist()
             ]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from accel_ci.errors import AccelCiError
-from accel_ci.manifests import STAGES, ManifestStore
+from accel_ci.manifests import LEDGER, STAGES, ManifestStore, begun_pipelines, next_stage
 from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.results.verdicts import shortcomings
 
@@ -84,7 +84,7 @@ def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) ->
         "work_s": round(work, 3),
     }
     if "ledger" not in made:
-        state = f"stopped at {next(stage for stage in STAGES if stage not in made)}"
+        state = f"stopped at {next_stage(made, begun_pipelines(paths[LEDGER].parent))}"
         return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)
     ledger = manifests.read(paths["ledger"], Ledger)
     common["infra_attempts"] = ledger.infra_attempts

@@ -27,7 +27,8 @@ SUMS = schema_of(
     test=pa.string(),
 )
 """A row per test that ran: its builds, those that it failed for good, those in which it was flaky, and of those two kinds
-the last one's day, start and message. `test` is there for tests that failed or were flaky."""
+the last one's day, start and message. `test` is there for tests that failed or were flaky. What came from a cache does not
+count."""
 
 _RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
 _FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
@@ -45,10 +46,14 @@ def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[R
             failures.append(before.filter(kernels.is_valid(before["last_day"])).select(_FAILURES.names).cast(_FAILURES))
         for rollups, sign in ((added, 1), (expired, -1)):
             for rollup in rollups:
-                rows = rollup.table(["key", "verdict", "started_at", "message"])
+                rows = rollup.table(["key", "verdict", "started_at", "message", "cached"])
                 yield from _signed(rows, sign).to_batches(max_chunksize=1 << 17)
                 if sign > 0:
-                    bad = rows.filter(kernels.is_in(rows["verdict"], pa.array([_FAILED, _FLAKY], pa.int8())))
+                    bad = rows.filter(
+                        kernels.and_not(
+                            kernels.is_in(rows["verdict"], pa.array([_FAILED, _FLAKY], pa.int8())), rows["cached"]
+                        )
+                    )
                     day = constant(_day(rollup), len(bad), pa.date32())
                     columns: Any = [bad["key"], day, bad["started_at"], bad["message"]]
                     failures.append(pa.Table.from_arrays(columns, schema=_FAILURES))
@@ -111,7 +116,8 @@ def _known_names(before: pa.Table | None, rollups: Sequence[Rollup], keys: pa.Ar
 def _signed(rows: pa.Table, sign: int) -> pa.Table:
     verdicts, weight = rows["verdict"], pa.scalar(sign, pa.int32())
     ran = kernels.is_in(verdicts, pa.array(_RAN, pa.int8()))
-    masks = (ran, kernels.equal(verdicts, _FAILED), kernels.equal(verdicts, _FLAKY))
+    kinds = (ran, kernels.equal(verdicts, _FAILED), kernels.equal(verdicts, _FLAKY))
+    masks = [kernels.and_not(kind, rows["cached"]) for kind in kinds]
     columns = [kernels.multiply(mask.cast(pa.int32()), weight) for mask in masks]
     return pa.Table.from_arrays([rows["key"], *columns], schema=_STREAM)
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from filelock import FileLock
+
 from accel_ci.errors import SourceError
 from accel_ci.model import Source
 
@@ -102,19 +104,54 @@ def resolved_sha(source: Source) -> str:
     return source.sha
 
 
-def checkout(source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float) -> Path:
-    """The files of `source.subdirectory` in a folder below `sources`, made once per state.
+def checkout(
+    source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float, submodules: bool = False
+) -> Path:
+    """The files of `source.subdirectory` in a folder below `sources`, made once per state, by one process at a time.
 
     `repository` is the configured address (which may hold credentials that `source` does not). Raises `SourceError` when
     a working tree has changed since its state was resolved and was not checked out then.
     """
     sha = resolved_sha(source)
-    identity = "\n".join((source.repository, source.subdirectory, source.tree or sha))
+    identity = "\n".join((source.repository, source.subdirectory, source.tree or sha, *(["submodules"] * submodules)))
     destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if destination.is_dir():
         return destination
     sources.mkdir(parents=True, exist_ok=True)
+    with FileLock(sources / f".{destination.name}.lock"):  # what is large is fetched once
+        if not destination.is_dir():
+            make = _check_out_with_submodules if submodules else _check_out
+            make(source, sha, repository, root, destination, timeout_s)
+    return destination
+
+
+def _check_out_with_submodules(
+    source: Source, sha: str, repository: str, root: Path, destination: Path, timeout_s: float
+) -> None:
+    """The files of a commit with those of its submodules, shallow; what is not committed cannot be had this way."""
+    if source.dirty:
+        raise SourceError(f"{repository}: has uncommitted changes, which are not checked out with submodules; commit them")
     folder = local_path(repository, root)
+    address = repository if folder is None else str(_anchor(folder, source.subdirectory, timeout_s)[0])
+    below = source.subdirectory if folder is None else _anchor(folder, source.subdirectory, timeout_s)[1]
+    with tempfile.TemporaryDirectory(prefix=".checkout-", dir=destination.parent) as scratch_name:
+        clone = Path(scratch_name) / "clone"
+        run_git(["init", "--quiet", str(clone)], timeout_s=timeout_s)
+        run_git(["remote", "add", "origin", address], folder=clone, timeout_s=timeout_s)
+        run_git(["fetch", "--quiet", "--depth", "1", "origin", sha], folder=clone, timeout_s=3600)
+        run_git(["checkout", "--quiet", "--detach", sha], folder=clone, timeout_s=600)
+        update = ["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"]
+        run_git(update, folder=clone, timeout_s=3600)
+        for kept in clone.rglob(".git"):
+            (shutil.rmtree if kept.is_dir() else Path.unlink)(kept)
+        files = (clone / below).resolve()
+        if not files.is_dir() or not files.is_relative_to(clone.resolve()):
+            raise SourceError(f"commit {sha[:12]} has no folder {below!r}")
+        files.rename(destination)
+
+
+def _check_out(source: Source, sha: str, repository: str, root: Path, destination: Path, timeout_s: float) -> None:
+    folder, sources = local_path(repository, root), destination.parent
     with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch_name:
         scratch = Path(scratch_name)
         environment: dict[str, str] = {}
@@ -147,7 +184,6 @@ def checkout(source: Source, repository: str, root: Path, sources: Path, *, time
         except OSError:
             if not destination.is_dir():  # otherwise another process was first with the same state
                 raise
-    return destination
 
 
 def _display(repository: str) -> str:

@@ -52,17 +52,8 @@ def resolve_revision(
     question when the caller has just asked. Raises `SourceError` when a state that a variant needs cannot be resolved;
     an upstream that no variant is built from may be unreachable and is then recorded with the reason.
     """
-    settings, limits = project.settings, project.settings.limits
     now = now or datetime.now(timezone.utc)
-    if trigger == "pr" and backend_ref is None and local_path(settings.backend.repository, project.root) is None:
-        backend_ref = f"refs/pull/{pull_request}/head"
-    backend = resolve_source(
-        settings.backend.repository,
-        backend_ref or settings.backend.ref,
-        settings.backend.subdirectory,
-        project.root,
-        timeout_s=limits.git_seconds,
-    )
+    backend = resolve_backend(project, trigger, backend_ref, pull_request)
     if backend.dirty:  # the working tree may change before its files are needed
         checkout_backend(project, backend)
     upstream = _resolve_upstream(project, trigger, upstream_sha)
@@ -75,6 +66,22 @@ def resolve_revision(
         number += 1
         wanted = replace(wanted, key=f"{base}.{number}")
     return wanted
+
+
+def resolve_backend(
+    project: Project, trigger: Trigger, backend_ref: str | None = None, pull_request: int | None = None
+) -> Source:
+    """The backend's state that a trigger means now. Raises `SourceError`."""
+    settings, limits = project.settings, project.settings.limits
+    if trigger == "pr" and backend_ref is None and local_path(settings.backend.repository, project.root) is None:
+        backend_ref = f"refs/pull/{pull_request}/head"
+    return resolve_source(
+        settings.backend.repository,
+        backend_ref or settings.backend.ref,
+        settings.backend.subdirectory,
+        project.root,
+        timeout_s=limits.git_seconds,
+    )
 
 
 def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> Source:
@@ -94,13 +101,16 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         return Source(upstream.repository, upstream.ref, None, note=str(error))
 
 
-def checkout_backend(project: Project, backend: Source) -> Path:
-    """The folder with the backend's sources at that state."""
-    settings = project.settings
-    return checkout(
-        backend,
-        settings.backend.repository,
-        project.root,
-        project.home / "sources",
-        timeout_s=settings.limits.git_seconds,
-    )
+def checkout_backend(project: Project, backend: Source, *, submodules: bool = False) -> Path:
+    """The folder with the backend's sources at that state, with its submodules where they are asked for."""
+    return _checkout(project, backend, project.settings.backend.repository, submodules)
+
+
+def checkout_upstream(project: Project, upstream: Source, *, submodules: bool = False) -> Path:
+    """The folder with upstream's sources at that state, with its submodules where they are asked for."""
+    return _checkout(project, upstream, project.settings.upstream.repository, submodules)
+
+
+def _checkout(project: Project, source: Source, repository: str, submodules: bool) -> Path:
+    limit_s = project.settings.limits.git_seconds
+    return checkout(source, repository, project.root, project.home / "sources", timeout_s=limit_s, submodules=submodules)

@@ -15,7 +15,25 @@ from accel_ci_tests.conftest import ROOT
 def test_definitions_load(make_project: Callable[..., Project]) -> None:
     definitions = build_definitions(make_project())
     dg.Definitions.validate_loadable(definitions)
-    assert {job.name for job in definitions.resolve_all_job_defs()} >= {"nightly", "intraday", "main", "pr"}
+    assert {job.name for job in definitions.resolve_all_job_defs()} == {
+        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr",
+    }  # fmt: skip
+
+
+def test_a_source_build_has_assets_and_a_job_of_its_own(make_project: Callable[..., Project]) -> None:
+    jobs = {**make_project().settings.model_dump()["jobs"], "nightly_rbe": {"cron": "30 2 * * *", "enabled": True}}
+    definitions = build_definitions(make_project(rbe={"targets": ["//..."]}, jobs=jobs))
+    dg.Definitions.validate_loadable(definitions)
+
+    def assets(job: str) -> set[str]:
+        keys = definitions.resolve_job_def(job).asset_layer.executable_asset_keys
+        return {key.to_user_string() for key in keys}
+
+    shared = {"ledger", "flakiness", "hud"}
+    assert assets("nightly_rbe") == {"source_build", "bazel_test_results"} | shared
+    assert assets("nightly_rbe") & assets("nightly_integration") == shared
+    [schedule] = [one for one in definitions.schedules or () if one.name == "nightly_rbe_schedule"]
+    assert schedule.default_status.value == "RUNNING"
 
 
 def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., Project]) -> None:

@@ -104,11 +104,26 @@ def test_intraday_is_skipped_while_one_runs(
     assert "has not finished" in tick.skip_message
 
 
-@pytest.mark.parametrize("job", ["nightly", "intraday"])
+@pytest.mark.parametrize("job", ["nightly_integration", "intraday"])
 def test_intraday_runs_when_the_last_one_is_done(project: Project, instance: dg.DagsterInstance, job: str) -> None:
     start_run(instance, project, job, dg.DagsterRunStatus.SUCCESS if job == "intraday" else dg.DagsterRunStatus.STARTED)
     requests = tick_schedule(project, "intraday_schedule", instance).run_requests
     assert [request.partition_key for request in requests] == ["intraday-20261127T02|py3", "intraday-20261127T02|py4"]
+
+
+def test_the_source_build_takes_the_nights_revision_though_upstream_has_moved_on(
+    make_project: Callable[..., Project], project: Project, upstream: Path, instance: dg.DagsterInstance
+) -> None:
+    sections = project.settings.model_dump(mode="json", exclude_none=True)
+    jobs = {**sections["jobs"], "nightly_rbe": {"cron": "30 2 * * *", "variants": ["py4"]}}
+    both = make_project(upstream=sections["upstream"], variants=sections["variants"], jobs=jobs, rbe={"targets": ["//..."]})
+    half_past = NIGHT.replace(minute=30)
+    first = tick_schedule(both, "nightly_rbe_schedule", instance, half_past)
+    assert [request.partition_key for request in first.run_requests] == ["nightly-20261127|py4"], "it may come first"
+    tick_schedule(both, "nightly_schedule", instance)
+    commit(upstream, {"version.txt": "2"})
+    [request] = tick_schedule(both, "nightly_rbe_schedule", instance, half_past).run_requests
+    assert (request.partition_key, request.job_name) == ("nightly-20261127|py4", "nightly_rbe")
 
 
 def test_a_new_commit_starts_one_run_and_moves_the_cursor(

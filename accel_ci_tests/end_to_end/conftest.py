@@ -186,13 +186,20 @@ def free_port() -> Callable[[], int]:
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """A project with the example backend in a repository of its own, and an upstream repository."""
-    folder = tmp_path_factory.mktemp("nightly")
+    return make_bench(tmp_path_factory.mktemp("nightly"))
+
+
+def make_bench(folder: Path) -> Bench:
+    """A project in a folder: see `bench`."""
     for name in ("backend", "upstream"):
         (folder / name).mkdir()
         git(folder / name, "init", "--quiet")
     example = ROOT / "examples" / "emu_backend"
     listed = git(example, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     commit(folder / "backend", {name: (example / name).read_text() for name in listed if (example / name).is_file()})
+    for script in (folder / "backend").glob("shim/*.sh"):
+        script.chmod(0o755)
+    commit(folder / "backend", {}, "scripts can be run")
     commit(folder / "upstream", {"version.txt": "1\n"})
     bench = Bench(folder)
     bench.configure()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accel_ci.build.wheel_checks import CHECK_NAMES
-from accel_ci.manifests import STAGES
+from accel_ci.manifests import INTEGRATION_STAGES, RBE_STAGES
 from accel_ci.model import Build
 from accel_ci_tests.end_to_end.conftest import Bench, Server
 
@@ -43,7 +43,9 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "test_selection": {"revision", "runtime_image", "smoke_results"},
         "test_plan": {"revision", "test_selection"},
         "device_test_results": {"revision", "runtime_image", "test_selection", "test_plan"},
-        "ledger": {"revision", "smoke_results", "test_selection", "device_test_results"},
+        "source_build": {"revision"},
+        "bazel_test_results": {"source_build"},
+        "ledger": {"revision", "smoke_results", "test_selection", "device_test_results", "bazel_test_results"},
         "flakiness": {"ledger"},
         "hud": {"ledger", "flakiness"},
     }
@@ -53,7 +55,8 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         assert node["description"], name
     assert {name: node["groupName"] for name, node in by_name.items()} == {
         "revision": "sources",
-        **dict.fromkeys(set(STAGES) - {"ledger"}, "integration"),
+        **dict.fromkeys(INTEGRATION_STAGES, "integration"),
+        **dict.fromkeys(RBE_STAGES, "rbe"),
         "ledger": "results",
         "flakiness": "quality",
         "hud": "quality",
@@ -111,9 +114,12 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
              sensors { name description } } } }""",
         at=repository,
     )["repositoryOrError"]
-    assert {job["name"] for job in found["jobs"]} == {"__ASSET_JOB", "nightly", "intraday", "main", "pr"}
+    assert {job["name"] for job in found["jobs"]} == {
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr",
+    }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
-        "nightly_schedule": ("0 2 * * *", "UTC", "nightly"),
+        "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),
+        "nightly_rbe_schedule": ("30 2 * * *", "UTC", "nightly_rbe"),
         "intraday_schedule": ("0 6,11,16,21 * * *", "UTC", "intraday"),
     }
     assert {sensor["name"] for sensor in found["sensors"]} == {"upstream_main_sensor", "stopped_build_sensor"}
@@ -121,7 +127,8 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
 
 def test_the_run_shows_as_finished(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
     runs = graphql(
-        """{ runsOrError(filter: {pipelineName: "nightly"}) { ... on Runs { results { status tags { key value } } } } }"""
+        """{ runsOrError(filter: {pipelineName: "nightly_integration"}) { ... on Runs {
+             results { status tags { key value } } } } }"""
     )["runsOrError"]["results"]
     tags = {tag["key"]: tag["value"] for tag in runs[-1]["tags"]}
     assert runs[-1]["status"] == "SUCCESS"

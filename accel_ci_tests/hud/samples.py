@@ -13,6 +13,8 @@ from accel_ci.manifests import ManifestStore
 from accel_ci.model import (
     VERDICTS,
     Artifact,
+    BazelActions,
+    BazelTestResults,
     Build,
     CardReport,
     CheckResult,
@@ -23,6 +25,7 @@ from accel_ci.model import (
     RoundReport,
     RuntimeImage,
     Source,
+    SourceBuild,
     SuiteSelection,
     TestPlan,
     TestSelection,
@@ -167,6 +170,14 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
         "test_selection": TestSelection(_NOTHING, suites, 41.0),
         "test_plan": TestPlan(_NOTHING, 38, 700, 12, 2, 601.0, 300.5),
         "device_test_results": results(cards, 342.0),
+        "source_build": SourceBuild(
+            "/sources/g1", "g1", "g1", "badcafe5" * 5, ("0001-<b>rename</b>.patch", "0002.patch"), (), True, 0.2
+        ),
+        "bazel_test_results": BazelTestResults(
+            _NOTHING, _NOTHING, replace(_NOTHING, uri="file:///a/bep.ndjson"), replace(_NOTHING, uri="file:///a/bazel.log"),
+            9, {"passed": 9}, 4, {"PASSED": 5}, BazelActions(95, 12, 6, 4), HOSTILE_MESSAGE if "infra" in counts else None,
+            44.0, 45.0,
+        ),
     }  # fmt: skip
     if until == "ledger":
         made = VERDICT_LIST.dump_json(verdicts(counts, shift))

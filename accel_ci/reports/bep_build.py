@@ -1,0 +1,179 @@
+"""What Bazel's events say of the build itself: how it ended, what it did, which targets failed to build, and why.
+
+The tests' rows are `bep.py`'s part. Only files below the folder `actions` beside the events are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from accel_ci.model import BazelActions
+
+from .bep import below_folder
+from .characters import Characters
+from .detect import read_chunks_of
+from .json_lines import Object, read_objects
+from .report import DEFAULT_LIMITS, Limits
+from .text import plain
+
+_MESSAGE_CHARS = 8000
+_OUT_OF_REACH = re.compile(
+    r"remote spawn failed|UNAVAILABLE|UNAUTHENTICATED|PERMISSION_DENIED|DEADLINE_EXCEEDED|Remote Execution"
+)
+_REMOTE_KINDS = frozenset({"remoteExecution", "remoteOptions", "grpcServer"})
+
+
+@dataclass
+class TargetBuild:
+    """A target: Bazel's last word on it, its logs below `testlogs`, and what broke its build."""
+
+    label: str
+    status: str = "NO_STATUS"
+    is_test: bool = False
+    cached: bool = False
+    logs: list[str] = field(default_factory=list)
+    message: str | None = None
+    out_of_reach: bool = False
+
+
+@dataclass
+class BuildSummary:
+    """A build in short; `exit_name` is Bazel's name for its exit status, None when the events end before it."""
+
+    exit_name: str | None = None
+    exit_code: int | None = None
+    actions: BazelActions = field(default_factory=lambda: BazelActions(0, 0, 0, 0))
+    targets: dict[str, TargetBuild] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether Bazel came to its end."""
+        return self.exit_name is not None
+
+
+def read_build(folder: Path, limits: Limits = DEFAULT_LIMITS) -> BuildSummary:
+    """Read `bep.ndjson` in a folder; never raises for what is in it, and a file that is not there says nothing."""
+    summary = BuildSummary()
+    said: dict[str, str] = {}
+    roots: dict[str, list[str]] = {}
+    for event in _events(folder / "bep.ndjson", limits):
+        its_id = _object(event.get("id"))
+        kind = next(iter(its_id), "")
+        label: Any = _object(its_id.get(kind)).get("label")
+        if kind == "progress":
+            text = _object(event.get("progress")).get("stderr")
+            lines = str(text).splitlines() if isinstance(text, str) else []
+            summary.errors += [plain(line)[:500] for line in lines if line.startswith(("ERROR: ", "FATAL: "))]
+        elif kind == "buildFinished":
+            code = _object(_object(event.get("finished")).get("exitCode"))
+            summary.exit_name, summary.exit_code = plain(str(code.get("name", "SUCCESS"))), _number(code.get("code"))
+        elif kind == "buildMetrics":
+            summary.actions = _actions(_object(_object(event.get("buildMetrics")).get("actionSummary")))
+        elif isinstance(label, str) and label:
+            if kind == "actionCompleted":
+                said[label] = _message(_object(event.get("action")), folder / "actions")
+            else:
+                target = summary.targets.setdefault(label, TargetBuild(label))
+                _take(target, kind, event)
+                if kind == "targetCompleted" and target.status in ("FAILED_TO_BUILD", "NO_STATUS"):
+                    children = event.get("children")
+                    roots[label] = [
+                        str(_object(_object(child).get("actionCompleted")).get("label")) for child in _list(children)
+                    ]
+    for label, roots_of in roots.items():
+        target = summary.targets[label]
+        found = next((said[root] for root in (*roots_of, label) if said.get(root)), None)
+        target.message = found or target.message
+    return summary
+
+
+def _events(path: Path, limits: Limits) -> Iterator[Object]:
+    try:
+        yield from read_objects(Characters(read_chunks_of(path), limits), limits)
+    except OSError:
+        return
+
+
+def _take(target: TargetBuild, kind: str, event: Object) -> None:
+    if kind == "targetConfigured":
+        configured = _object(event.get("configured"))
+        target.is_test |= "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+    elif kind == "targetCompleted":
+        completed = _object(event.get("completed"))
+        if completed.get("success") is not True and "aborted" not in event:
+            target.status = "FAILED_TO_BUILD"
+            detail = _object(completed.get("failureDetail"))
+            message = detail.get("message")
+            target.message = plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) and message else None
+            target.out_of_reach = bool(_REMOTE_KINDS & detail.keys()) or bool(_OUT_OF_REACH.search(target.message or ""))
+    elif kind == "testResult":
+        result = _object(event.get("testResult"))
+        if result:
+            target.status = plain(str(result.get("status", "NO_STATUS")))
+            remote = _object(result.get("executionInfo")).get("cachedRemotely") is True
+            target.cached = result.get("cachedLocally") is True or remote
+            target.out_of_reach |= target.status == "REMOTE_FAILURE"
+            target.logs[:0] = [
+                log for output in _list(result.get("testActionOutput")) if (log := _log(_object(output), event))
+            ]
+    elif kind == "testSummary" and "aborted" not in event:
+        target.status = plain(str(_object(event.get("testSummary")).get("overallStatus", "NO_STATUS")))
+
+
+def _log(output: Object, event: Object) -> str | None:
+    """Where a log lies below `testlogs`."""
+    uri = output.get("uri")
+    if output.get("name") != "test.log" or not isinstance(uri, str):
+        return None
+    if uri.startswith("file:"):
+        _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
+        return below if found else None
+    label = str(_object(_object(event.get("id")).get("testResult")).get("label"))
+    return f"{label.split('//', 1)[-1].replace(':', '/').lstrip('/')}/test.log"
+
+
+def _message(action: Object, actions: Path) -> str:
+    """What a failed action printed, else Bazel's word."""
+    for stream in ("stderr", "stdout"):
+        uri = _object(action.get(stream)).get("uri")
+        path = below_folder(actions, unquote(uri).rpartition("/")[2]) if isinstance(uri, str) and uri else None
+        if path is not None:
+            with path.open("rb") as file:
+                text = file.read(_MESSAGE_CHARS).decode("utf-8", "replace").strip()
+            if text:
+                return plain(text)
+    message = _object(action.get("failureDetail")).get("message")
+    return plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) else ""
+
+
+def _actions(summary: Object) -> BazelActions:
+    runners = {str(_object(r).get("name")): _number(_object(r).get("count")) or 0 for r in _list(summary.get("runnerCount"))}
+    cache = _object(summary.get("actionCacheStatistics"))
+    return BazelActions(
+        _number(summary.get("actionsCreated")) or 0,
+        sum(
+            count for name, count in runners.items() if name not in ("total", "internal") and not name.endswith("cache hit")
+        ),
+        _number(cache.get("hits")) or 0,
+        sum(count for name, count in runners.items() if name.endswith("cache hit")),
+    )
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16 else None
+
+
+def _object(value: object) -> Object:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

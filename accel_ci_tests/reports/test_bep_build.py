@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accel_ci.model import BazelActions
+from accel_ci.reports.bep_build import read_build
+from accel_ci_tests.recorded import RECORDED
+
+
+def test_targets_that_were_tested() -> None:
+    build = read_build(RECORDED / "faults")
+    assert (build.exit_name, build.exit_code) == ("TESTS_FAILED", 3)
+    assert {t.label.rpartition(":")[2]: (t.status, len(t.logs)) for t in build.targets.values() if t.is_test} == {
+        "visible_cards_test": ("PASSED", 1),
+        "parity_test": ("PASSED", 1),
+        "symbols_test": ("PASSED", 1),
+        "all_reduce_test": ("PASSED", 1),
+        "kernels_test": ("PASSED", 2),
+        "every_other_test": ("FLAKY", 2),
+        "hanging_test": ("TIMEOUT", 2),
+        "failing_test": ("FAILED", 2),
+    }
+    logs = build.targets["//shim:failing_test"].logs
+    assert logs == ["shim/failing_test/test.log", "shim/failing_test/test_attempts/attempt_1.log"], "the last comes first"
+
+
+def test_a_cached_build_did_nothing() -> None:
+    build = read_build(RECORDED / "cached")
+    assert build.actions == BazelActions(created=95, executed=0, local_cache_hits=0, remote_cache_hits=16)
+    assert all(target.cached for target in build.targets.values() if target.is_test)
+
+
+def test_a_target_that_failed_to_build_has_the_compilers_message() -> None:
+    build = read_build(RECORDED / "broken")
+    assert build.exit_name == "BUILD_FAILURE"
+    for target in build.targets.values():
+        assert target.status == "FAILED_TO_BUILD"
+        assert "shim/shim.cc:49:54: error: expected ';' before '}' token" in (target.message or "")
+        assert not target.out_of_reach
+
+
+def test_remote_execution_that_is_down_is_told_from_a_failure() -> None:
+    build = read_build(RECORDED / "down")
+    assert (build.exit_name, build.exit_code) == ("REMOTE_ERROR", 34)
+    assert build.errors[0] == "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception"
+    assert any(target.out_of_reach for target in build.targets.values())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"not json\n",
+        b"[]\n{}\n",
+        b'{"id": {"buildFinished": 1}, "finished": []}\n',
+        b'{"id": {"testResult": {"label": "//a"}}, "testResult": {"testActionOutput": [3, {"name": "test.log", "uri": 4}]}}',
+        b'{"id": {"actionCompleted": {"label": "//a"}}, "action": {"stderr": {"uri": "file:///etc/passwd"}}}\n'
+        b'{"id": {"targetCompleted": {"label": "//a"}}, "children": [1, {"actionCompleted": {"label": "//a"}}]}',
+    ],
+)
+def test_any_content_is_read_without_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bep.ndjson").write_bytes(content)
+    build = read_build(tmp_path)
+    assert not build.complete or build.exit_name
+    assert all("root:" not in (target.message or "") for target in build.targets.values()), "no file elsewhere is read"
+
+
+def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    assert not read_build(tmp_path).complete

@@ -1,0 +1,3 @@
+#!/bin/sh
+echo "AssertionError: 3 is not 4"
+exit 1
