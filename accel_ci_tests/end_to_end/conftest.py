@@ -50,7 +50,7 @@ class Bench:
         document["backend"]["repository"] = str(self.folder / "backend")
         document["backend"]["subdirectory"] = "."
         document["upstream"] = {"repository": str(self.folder / "upstream"), "ref": "refs/heads/main"}
-        document["limits"] = {"test_timeout_seconds": 6}
+        document["limits"] = {"test_timeout_seconds": 12}
         document["suites"]["pytorch"]["scope"]["include"] = [f"*::test_op[{op}]" for op in OPS]
         document["pool"]["environment"]["EMU_STATE_DIR"] = str(self.folder / "state")
         for path, value in changes.items():
