@@ -168,7 +168,7 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
         judged = judged.drop_columns([name])
     whole = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)) as writer:
         for begin, end in pairwise(bounds):
             writer.write_batch(whole.slice(begin, end - begin))
     return sink.getvalue()
