@@ -38,10 +38,16 @@ def make_runtime_image(
     started = time.monotonic()
     packages = PackageSource.from_settings(variant.torch_backend)
     prerelease, limit = variant.torch_source == "main", settings.limits.install_seconds
-    wheel_file = artifacts.path(wheel.wheel)
-    requirements = [f"{wheel.name} @ {wheel_file.as_uri()}", variant.torch, *variant.requirements]
+    files = [artifacts.path(each) for each in wheel.wheels]
+    requirements = [
+        *(f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files),
+        variant.torch,
+        *variant.requirements,
+    ]
     pins = resolve(requirements, variant.python, packages, prerelease=prerelease, timeout_s=limit)
-    digest = hashlib.sha256(f"{variant.python}\n{wheel.wheel.sha256}\n{pins}".encode()).hexdigest()
+    digest = hashlib.sha256(
+        f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}".encode()
+    ).hexdigest()
     folder = images / digest[:16]
     manifest = folder / "image.json"  # written last: an image without it is not whole
     images.mkdir(parents=True, exist_ok=True)

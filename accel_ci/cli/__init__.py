@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from accel_ci.cli.builds import dev, run, status
+from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.janitor import janitor
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.replay import replay
@@ -47,5 +48,5 @@ def main(context: click.Context, config: Path | None) -> None:
     context.obj = config
 
 
-for command in (init, validate, run, status, dev, parse, ingest, results, export, replay, doctor, janitor):
+for command in (init, validate, run, status, dev, parse, ingest, results, export, replay, check_wheel, doctor, janitor):
     main.add_command(command)

@@ -47,7 +47,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         variant = settings.variant(build_of(context).variant)
         with stage(context, workspace, progress) as step:
             sources = checkout_backend(project, revision.backend)
-            built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache)
+            built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache, project.root)
             step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
         return dg.MaterializeResult(
             value=built,
@@ -58,7 +58,10 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
                 "source": f"{revision.backend.repository} at {revision.backend.label}",
                 "wheel": dg.MetadataValue.url(built.wheel.uri),
                 "sdist": dg.MetadataValue.url(built.sdist.uri),
+                "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
                 "size": built.wheel.size_bytes,
+                "built_in": built.built_in,
+                "patches": table(["patch"], [[patch] for patch in built.patches]),
                 "reused": built.reused,
                 "work_seconds": built.work_s,
                 "checks": table(["check", "passed", "summary"], [[c.name, c.passed, c.summary] for c in built.checks]),

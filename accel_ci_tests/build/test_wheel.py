@@ -20,9 +20,8 @@ SOURCE = Source("toy", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 4
 
 def build(project: Project, sources: Path, source: Source = SOURCE) -> Wheel:
     variant = project.settings.variants[0]
-    return build_wheel(
-        project.settings, variant, source, sources, ArtifactStore(project.home / "artifacts"), project.home / "cache"
-    )
+    artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
+    return build_wheel(project.settings, variant, source, sources, artifacts, cache, project.root)
 
 
 def failed(wheel: Wheel) -> dict[str, str]:
