@@ -159,6 +159,7 @@ def _make(
         _fill(context, recipe, packages)
         build = _Build(context, _secrets(Path(scratch_name), packages), settings.limits.install_seconds)
         plain = [build.run(target, {}) for target in TARGETS]
+        steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
         python_version, torch_version, torch_sha = _describe(plain[-1].id)
         labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
         labelled = [build.run(target, labels) for target in TARGETS]  # all its steps are there; labels add no layer
@@ -185,8 +186,8 @@ def _make(
         sbom=artifacts.put_bytes(sbom, f"{settings.backend.distribution}.cdx.json"),
         containers=containers,
         checks=_checks(section, containers, (check,)),
-        cached_steps=sum(done.cached for done in plain),
-        steps=sum(done.steps for done in plain),
+        cached_steps=sum(steps.values()),
+        steps=len(steps),
     )
 
 
@@ -236,9 +237,10 @@ def _secrets(folder: Path, packages: PackageSource) -> list[str]:
 
 @dataclass(frozen=True)
 class _Built:
+    """The engine's name of an image, and of each step whether the engine had it already."""
+
     id: str
-    cached: int
-    steps: int
+    steps: dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -257,14 +259,14 @@ class _Build:
         )
         if done.status != 0:
             raise BuildError(f"the target {target} of the Docker image cannot be built:\n{done.tail}")
-        return _Built(identity.read_text().strip(), *_count_steps(done.output))
+        return _Built(identity.read_text().strip(), steps_of(done.output))
 
 
-def _count_steps(progress: str) -> tuple[int, int]:
-    """How many steps the engine had already, and how many there were, by BuildKit's plain progress."""
-    steps = set(re.findall(r"^#(\d+) \[(?!internal\])", progress, re.MULTILINE))
+def steps_of(progress: str) -> dict[str, bool]:
+    """The steps in BuildKit's plain progress, and of each whether the engine had it already; base images are no steps."""
+    named = dict(re.findall(r"^#(\d+) (\[(?!internal\])[^\]]*\] (?!FROM ).*)$", progress, re.MULTILINE))
     cached = set(re.findall(r"^#(\d+) CACHED", progress, re.MULTILINE))
-    return len(steps & cached), len(steps)
+    return {name: number in cached for number, name in named.items()}
 
 
 def _describe(image: str) -> tuple[str, str, str | None]:

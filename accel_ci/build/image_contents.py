@@ -104,15 +104,17 @@ def duplicates(libraries: Sequence[Library], allowed: Sequence[str]) -> list[str
     for library in libraries:
         if not any(fnmatchcase(library.name, pattern) for pattern in allowed):
             by_content[library.sha256].append(library)
-            if library.name.startswith("lib"):  # not Python's extensions, whose names are their modules'
+            if library.name.startswith("lib"):  # not Python's extensions, whose names are their modules
                 by_name[library.name].setdefault(library.sha256, library)
     same = [group for group in by_content.values() if len(group) > 1]
     differing = [list(group.values()) for group in by_name.values() if len(group) > 1]
     by_size = sorted(same, key=lambda group: -group[0].size_bytes * (len(group) - 1))
-    return [
-        *(f"{group[0].name} ({group[0].size_bytes:,} bytes) is there {len(group)} times: {_places(group)}" for group in by_size),
-        *(f"{group[0].name} is there in {len(group)} versions: {_places(group)}" for group in differing),
-    ]  # fmt: skip
+    lines = [
+        f"{first.name} ({first.size_bytes:,} bytes) is there {len(group)} times: {_places(group)}"
+        for group in by_size
+        for first in group[:1]
+    ]
+    return lines + [f"{group[0].name} is there in {len(group)} versions: {_places(group)}" for group in differing]
 
 
 def _places(group: Iterable[Library]) -> str:
