@@ -157,7 +157,7 @@ def _make(
     with tempfile.TemporaryDirectory(prefix="accel-ci-image-") as scratch_name:
         context = Path(scratch_name) / "context"
         _fill(context, recipe, packages)
-        build = _Build(context, _secrets(Path(scratch_name), packages), settings.limits.install_seconds)
+        build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
         plain = [build.run(target, {}) for target in TARGETS]
         steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
         python_version, torch_version, torch_sha = _describe(plain[-1].id)
@@ -218,7 +218,7 @@ def _link(file: Path, destination: Path) -> None:
         shutil.copymode(file, destination)
 
 
-def _secrets(folder: Path, packages: PackageSource) -> list[str]:
+def secret_options(folder: Path, packages: PackageSource) -> list[str]:
     """Options that hand over package indexes, which may hold passwords, and certificates."""
     told = {name: value for name, value in package_environment(packages).items() if name != "UV_FIND_LINKS"}
     places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]

@@ -58,7 +58,7 @@ def audit_wheel(
     `package` is the package's folder in the sources: what lies there has to be in the wheel, which may have more (W102).
     """
     beside = [] if package is None else ["--package", str(package)]
-    codes = (*rules.ignored_findings, *(("W102",) if beside else ()))
+    codes = (*rules.ignored_findings, *(("W102",) if beside else ()), *(("W009", "W010") if _is_repaired(wheel) else ()))
     ignored = [*beside, *(["--ignore", ",".join(codes)] if codes else [])]
     described = [str(file) for file in (wheel, sdist) if file is not None]
     return (
@@ -186,6 +186,14 @@ def _check_secrets(wheel: Path) -> CheckResult:
 def _compiled_files(wheel: Path) -> tuple[str, ...]:
     with zipfile.ZipFile(wheel) as archive:
         return tuple(name for name in archive.namelist() if re.search(r"\.(so|dll|dylib|pyd)(\.[\d.]+)?$", name))
+
+
+def _is_repaired(wheel: Path) -> bool:
+    """Whether there is one folder of modules, and beside it the one that `auditwheel repair` puts libraries in."""
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
+    kept = [folder for folder in folders if not folder.endswith((".dist-info", ".data"))]
+    return len(kept) == 2 and any(folder.endswith(".libs") for folder in kept)
 
 
 def _modern(tag: str) -> str:

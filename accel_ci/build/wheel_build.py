@@ -27,6 +27,7 @@ HOST = "host"
 """The name of this machine as a builder."""
 
 _UV = "/usr/local/bin/uv"
+_CERTIFICATES = "/run/accel-ci-certificates.pem"
 _COMPILER_CACHE = "/var/cache/accel-ci-compiler"
 _PASSED = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_NO_INDEX", "UV_CONSTRAINT", "UV_NO_CONFIG", "UV_NO_PROGRESS", "NO_COLOR",
@@ -90,6 +91,10 @@ class Builder:
         if self.rules.compiler_cache:
             mounts.append(f"type=bind,source={self.cache},target={_COMPILER_CACHE}")
         given = {**environment, **package_environment(self.packages), "HOME": "/tmp", "UV_LINK_MODE": "copy"}  # noqa: S108
+        certificates = self.packages.environment.get("SSL_CERT_FILE")
+        if certificates and Path(certificates).is_file():
+            mounts.append(f"type=bind,source={Path(certificates).resolve()},target={_CERTIFICATES},readonly")
+            given["SSL_CERT_FILE"] = _CERTIFICATES
         mounts += [f"type=bind,source={folder},target={folder},readonly" for folder in local_folders(self.packages)]
         words = [
             "run", "--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", str(folders[0]),
