@@ -67,8 +67,8 @@ def _size(value: str) -> str:
 
 
 def _pinned_image(value: str) -> str:
-    if not re.fullmatch(r"[^\s@-][^\s@]*@sha256:[0-9a-f]{64}", value):
-        raise ValueError("must name an image by digest, as in 'debian@sha256:…': `docker images --digests` shows it")
+    if not re.fullmatch(r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}", value):
+        raise ValueError("must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'")
     return value
 
 
