@@ -73,6 +73,12 @@ def _quantity(value: str) -> str:
     return value
 
 
+def _pinned_image(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}", value):
+        raise ValueError("must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'")
+    return value
+
+
 def _device(value: str) -> str:
     if not re.fullmatch(r"/dev/[^:\s]+(:/[^:\s]+(:[rwm]+)?)?", value):
         raise ValueError("must be a device of the machine, such as '/dev/accel{card}' or '/dev/a:/dev/b:rw'")
@@ -95,12 +101,6 @@ def _workspace(value: str) -> str:
     _relative_path(value)
     if Path(value).parts[:1] not in (("backend",), ("upstream",)):
         raise ValueError("must be 'backend' or 'upstream', or a folder below one of them, such as 'backend/native'")
-    return value
-
-
-def _pinned_image(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}", value):
-        raise ValueError("must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'")
     return value
 
 
@@ -136,25 +136,92 @@ Quantity = Annotated[str, AfterValidator(_quantity)]
 BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
 Endpoint = Annotated[str, Field(pattern=r"^https?://")]
 Device = Annotated[str, AfterValidator(_device)]
+PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
+LibraryPattern = Annotated[str, Field(pattern=r"^[^/\s-][^/\s]*$")]
+"""The file name of a shared library, where `*` and `?` are wild."""
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")]
+"""A package of the image's distribution."""
+EntryPoint = Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]
+ImportName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+
+
+def size_in_bytes(size: Size) -> int:
+    """The bytes that a size means: `8g` is 8 GiB, as Docker reads it."""
+    factor = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(size[-1].lower())
+    return int(size) if factor is None else int(size[:-1]) * factor
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1, validate_default=True)
 
 
+class Companion(_Section):
+    """One more wheel of the backend, such as the runtime beside the plugin; `subdirectory` is below the backend's."""
+
+    distribution: Name
+    subdirectory: RelativePath
+    import_name: ImportName | None = None
+    entry_points: tuple[EntryPoint, ...] = ()
+
+
 class Backend(_Section):
-    """The package under test and where its sources are."""
+    """The package under test and where its sources are.
+
+    `companions` are further wheels, built from the same sources and installed with it.
+    """
 
     name: Name
     distribution: Name
-    import_name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+    import_name: ImportName
     repository: str
     ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "HEAD"
     subdirectory: RelativePath = "."
-    entry_points: tuple[Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")], ...] = ()
+    entry_points: tuple[EntryPoint, ...] = ()
+    companions: tuple[Companion, ...] = ()
     build_environment: dict[EnvironmentName, str] = {}
     pytest_args: tuple[str, ...] = ()
     owners: tuple[Owner, ...] = ()
+
+
+class Wheels(_Section):
+    """How wheels are built, and what must hold of each.
+
+    `platform` is the newest platform that a compiled wheel may need (`manylinux_2_28_x86_64`); without it, the one that the
+    wheel itself names. `external_libraries` may be linked without being in the wheel, PyTorch's own always. `repair` puts
+    the others in (`auditwheel repair`). `tags` are patterns of which one must fit the wheel's tag. `builder` is an image to
+    build in where an engine answers; without one, wheels are built on this machine, in an environment of their own.
+    `compiler_cache` is kept between builds.
+    """
+
+    platform: Annotated[str, Field(pattern=r"^(manylinux|musllinux)_\d+_\d+_\w+$")] | None = None
+    external_libraries: tuple[LibraryPattern, ...] = ()
+    repair: bool = False
+    tags: tuple[Annotated[str, Field(pattern=r"^[^-\s]+-[^-\s]+-[^-\s]+$")], ...] = ()
+    size_budget: Size | None = None
+    ignored_findings: tuple[Annotated[str, Field(pattern=r"^W\d{3}$")], ...] = ()
+    patches: RelativePath | None = None
+    builder: PinnedImage | None = None
+    compiler_cache: Literal["ccache", "sccache"] | None = None
+
+
+class Image(_Section):
+    """The Docker image that the backend is tested in: two targets, `development` and `runtime`, of one Dockerfile.
+
+    `base` is what both begin with, `runtime_base` another one for `runtime`. Packages are the distribution's (Debian's or
+    Ubuntu's). `stripped` are patterns of files below site-packages that only a compiler needs, which `runtime` goes without.
+    Budgets are for the size that the engine tells. `registry` is the repository that both are pushed to.
+    """
+
+    base: PinnedImage
+    runtime_base: PinnedImage | None = None
+    development_packages: tuple[Package, ...] = ("build-essential", "git")
+    runtime_packages: tuple[Package, ...] = ()
+    stripped: tuple[RelativePath, ...] = ("torch/include", "torch/share", "torch/test", "torch/lib/*.a", "torch/bin/test_*")
+    environment: dict[EnvironmentName, str] = {}
+    runtime_budget: Size | None = None
+    development_budget: Size | None = None
+    allowed_duplicates: tuple[LibraryPattern, ...] = ()
+    registry: Annotated[str, Field(pattern=r"^[a-z0-9][\w.:/-]*$")] | None = None
 
 
 class Upstream(_Section):
@@ -165,7 +232,7 @@ class Upstream(_Section):
 
 
 class Variant(_Section):
-    """One cell of the build matrix."""
+    """One cell of the build matrix. `wheels` and `image` stand for the sections of that name in this variant alone."""
 
     name: Name
     python: Annotated[str, Field(pattern=r"^3(\.\d+){1,2}$")]
@@ -173,6 +240,9 @@ class Variant(_Section):
     torch_source: Literal["pinned", "main"] = "pinned"
     runtime: Name
     requirements: tuple[RequirementText, ...] = ()
+    build_environment: dict[EnvironmentName, str] = {}
+    wheels: Wheels | None = None
+    image: Image | None = None
     torch_backend: Annotated[str, Field(pattern=r"^[\w.]+$")] | None = None
 
 
@@ -241,7 +311,7 @@ class LocalPoolSettings(PoolSettings):
 
 
 class DockerPoolSettings(PoolSettings):
-    """Containers of an engine on this machine (`DOCKER_HOST`).
+    """Containers of an engine on this machine (`DOCKER_HOST`), of `image` or else of the build's own runtime image.
 
     In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or that of its card
     alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process' own;
@@ -250,8 +320,8 @@ class DockerPoolSettings(PoolSettings):
 
     kind: Literal["docker"]
     card_environment: EnvironmentName
-    image: str
-    python: str = "python3"
+    image: str | None = None
+    python: str | None = None
     devices: tuple[Device, ...] = ()
     gpus: Literal["all", "card"] | None = None
     shm_size: Size = "1g"
@@ -405,7 +475,7 @@ class Rbe(_Section):
     pass_environment: tuple[EnvironmentName, ...] = ()
     multi_card: MultiCard | None = None
     flags: tuple[Flag, ...] = ()
-    image: Annotated[str, AfterValidator(_pinned_image)] | None = None
+    image: PinnedImage | None = None
     timeout_seconds: Seconds = 7200
 
 
@@ -430,6 +500,8 @@ class Settings(_Section):
 
     backend: Backend
     upstream: Upstream = Upstream()
+    wheels: Wheels = Wheels()
+    image: Image | None = None
     variants: tuple[Variant, ...] = Field(min_length=1)
     suites: dict[Name, Suite] = Field(min_length=1)
     pool: Pool = Field(discriminator="kind")
@@ -450,6 +522,14 @@ class Settings(_Section):
             if variant.name == name:
                 return variant
         raise ConfigError(f"there is no variant {name!r}; known: {', '.join(v.name for v in self.variants)}")
+
+    def wheels_of(self, variant: Variant) -> Wheels:
+        """How the wheels of a variant are built and checked."""
+        return variant.wheels or self.wheels
+
+    def image_of(self, variant: Variant) -> Image | None:
+        """The Docker image of a variant; None where its runtime image is a virtual environment."""
+        return variant.image or self.image
 
     def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"]) -> dict[str, Suite]:
         """The suites that a trigger asks for in a stage; a `manual` one asks for what the nightly does."""
@@ -486,6 +566,7 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
     """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
     yield from _too_many_cards(content)
     yield from _kubernetes_mistakes(content)
+    yield from _no_image(content)
     variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
     suites = _mapping(content.get("suites"))
     known = {"suites": list(suites), "variants": variants}
@@ -528,6 +609,13 @@ def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
         yield ("pool", "bucket"), "is missing: pods reach their round through a bucket; name one here or in results.bucket"
     for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
         yield ("pool", "pod_template", *where), what
+
+
+def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
+    pool = _mapping(content.get("pool"))
+    made = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
+    if pool.get("kind") == "docker" and pool.get("image") is None and not made:
+        yield ("pool", "image"), "is missing; or add the section 'image', so that builds make one"
 
 
 def _mapping(value: object) -> dict[Any, Any]:

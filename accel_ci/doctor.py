@@ -39,7 +39,7 @@ def examine(config: Path | None) -> Iterator[Piece]:
          "set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS for a mirror or an offline machine", _packages),
         ("upstream", False, "the `main` sensor and upstream SHAs", "check the network, or upstream.repository",
          lambda: _upstream(config)),
-        ("Docker", False, "the docker pool: workers in containers", "install Docker, or set DOCKER_HOST", _docker),
+        ("Docker", False, "Docker images, builders, the docker pool", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
         ("Bazel", False, "source builds: accel-ci run nightly_rbe",
          "install bazelisk, or name a Bazel in rbe.bazel or ACCEL_CI_BAZEL", lambda: _bazel(config)),

@@ -105,7 +105,11 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A built wheel with its sdist, and what the checks said of it. `work_s` is 0 when an earlier build was reused."""
+    """A built wheel with its sdist, and what the checks said of it. `work_s` is 0 when an earlier build was reused.
+
+    `companions` are the other wheels of the backend. `repository` and `source` (a commit, None for what no commit has) say
+    what it was built from, `patches` what was changed in it, `built_in` the builder: an image by digest, or `host`.
+    """
 
     name: str
     version: str
@@ -114,17 +118,47 @@ class Wheel:
     checks: tuple[CheckResult, ...]
     reused: bool
     work_s: float
+    companions: tuple[Artifact, ...] = ()
+    repository: str = ""
+    source: str | None = None
+    patches: tuple[str, ...] = ()
+    built_in: str = "host"
+
+    @property
+    def wheels(self) -> tuple[Artifact, ...]:
+        """All wheels of the backend, the companions first: the plugin needs its runtime."""
+        return (*self.companions, self.wheel)
+
+
+@dataclass(frozen=True)
+class ImageLayer:
+    """A layer of a Docker image: the instruction that made it, shortened, and its size unpacked."""
+
+    made_by: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ContainerImage:
+    """One target of a Docker image. `id` is the engine's; `reference` is what `docker run` takes: by digest once pushed."""
+
+    target: Literal["development", "runtime"]
+    id: str
+    reference: str
+    size_bytes: int
+    layers: tuple[ImageLayer, ...]
 
 
 @dataclass(frozen=True)
 class RuntimeImage:
-    """Where tests run: here a virtual environment that holds the wheel, PyTorch and what the tests need.
+    """Where tests run: a virtual environment, or a Docker image, with the wheel, PyTorch and what the tests need.
 
     `python` is its interpreter, `digest` names its exact content (wheel digest + every installed package), and
-    `torch_sha` is the upstream commit that the installed PyTorch was built from.
+    `torch_sha` is the upstream commit that the installed PyTorch was built from. `sbom` is a CycloneDX document. Of a Docker
+    image, `containers` are the targets, `cached_steps` and `steps` count what the engine had and all that there was to do.
     """
 
-    kind: Literal["venv"]
+    kind: Literal["venv", "docker"]
     python: str
     digest: str
     python_version: str
@@ -133,6 +167,15 @@ class RuntimeImage:
     packages: tuple[str, ...]
     reused: bool
     work_s: float
+    sbom: Artifact | None = None
+    containers: tuple[ContainerImage, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    cached_steps: int = 0
+    steps: int = 0
+
+    def container(self, target: str) -> ContainerImage | None:
+        """The target of that name; None where the image has none."""
+        return next((each for each in self.containers if each.target == target), None)
 
 
 @dataclass(frozen=True)
@@ -200,7 +243,8 @@ class Launch:
 
     `python` is the interpreter of the runtime image, `root` the folder that node ids are relative to. `environment` is
     all that a worker and its tests see (`accel_ci.pool.environment.clean_environment` makes it); `card_environment`
-    names the variable that tells a process its card. `probe` is the argv of the health probe, empty for none, where a
+    names the variable that tells a process its card. `image` is the Docker image that a pool of containers runs, where the
+    pool has none of its own. `probe` is the argv of the health probe, empty for none, where a
     first word `python` stands for the worker's interpreter. `pytest_args` go to every pytest.
     """
 
@@ -210,6 +254,7 @@ class Launch:
     card_environment: str
     probe: tuple[str, ...] = ()
     pytest_args: tuple[str, ...] = ()
+    image: str | None = None
 
 
 @dataclass(frozen=True)

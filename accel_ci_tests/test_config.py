@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from accel_ci.config import Settings, find_config, load_project, parse_settings
+from accel_ci.config import Settings, find_config, load_project, parse_settings, size_in_bytes
 from accel_ci.errors import ConfigError
 from accel_ci_tests.conftest import ROOT, minimal_config
 
@@ -74,6 +74,12 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool", {**DOCKER, "memory": "8 GB"}, "pool.memory: must be a number of bytes, or one with k, m or g"),
         ("pool", {**DOCKER, "gpus": 2}, "pool.gpus: input should be 'all' or 'card' (it is 2)"),
         ("pool", {**DOCKER, "pids_limit": 0}, "pool.pids_limit: input should be greater than or equal to 16"),
+        ("image", {"base": "debian:12"}, "image.base: must be pinned by digest, as in"),
+        ("image", {"base": "debian@sha256:" + "0" * 64, "stripped": ["/lib"]}, "image.stripped[0]: must be a path below"),
+        ("image", {"bsae": "x"}, "image.bsae: unknown key; did you mean 'base'?"),
+        ("wheels", {"platform": "linux"}, "wheels.platform: string should match pattern"),
+        ("wheels", {"external_libraries": ["a/b.so"]}, "wheels.external_libraries[0]: string should match pattern"),
+        ("wheels", {"size_budget": "1 MB"}, "wheels.size_budget: must be a number of bytes, or one with k, m or g"),
         ("pool.instance", {"start": ["a"]}, "pool.instance.pause: is missing"),
         ("pool.instance", {"start": ["a"], "pause": ["b"], "redy": ["c"]}, "pool.instance.redy: unknown key; did you"),
         ("pool.instance", {"start": "a", "pause": ["b"]}, "pool.instance.start: input should be a valid tuple (it is 'a')"),
@@ -110,6 +116,22 @@ def test_minimal_configuration_is_valid() -> None:
 def test_a_mistake_is_named_with_its_place(path: str, value: object, expected: str) -> None:
     lines = mistakes(changed(path, value))
     assert any(re.match(r"accel_ci\.yaml:\d+: " + re.escape(expected), line) for line in lines), lines
+
+
+@pytest.mark.parametrize(("size", "expected"), [("7", 7), ("7b", 7), ("2k", 2048), ("3M", 3 << 20), ("1g", 1 << 30)])
+def test_sizes_are_read_as_docker_reads_them(size: str, expected: int) -> None:
+    assert size_in_bytes(size) == expected
+
+
+def test_a_variant_may_have_rules_and_an_image_of_its_own() -> None:
+    own = {"wheels": {"size_budget": "2m"}, "image": {"base": "debian@sha256:" + "0" * 64}}
+    variant = {"name": "py3", "python": "3.11", "torch": "torch", "runtime": "none"}
+    document = {**changed("wheels", {"size_budget": "1m"}), "variants": [variant, {**variant, "name": "odd", **own}]}
+    settings = parse_settings(yaml.safe_dump(document))
+    plain, odd = settings.variants
+    assert (settings.wheels_of(plain).size_budget, settings.wheels_of(odd).size_budget) == ("1m", "2m")
+    assert settings.image_of(plain) is None
+    assert settings.image_of(odd) is not None
 
 
 def test_every_mistake_has_a_line_of_its_own() -> None:

@@ -15,11 +15,14 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.artifacts import ArtifactStore
+from accel_ci.build.docker_image import make_docker_image
 from accel_ci.build.environment import PackageSource, create, resolve
+from accel_ci.build.image_contents import installed_packages
 from accel_ci.build.process import run_tool
+from accel_ci.build.sbom import bill_of_materials
 from accel_ci.config import Settings, Variant
 from accel_ci.errors import BuildError
-from accel_ci.model import RuntimeImage, Wheel
+from accel_ci.model import Artifact, RuntimeImage, Wheel
 
 _IMAGE = TypeAdapter(RuntimeImage)
 _DESCRIBE = """
@@ -31,17 +34,25 @@ print(json.dumps([platform.python_version(), torch.__version__, torch.version.gi
 def make_runtime_image(
     settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
-    """Make the image of a variant, or give back the one with the same content.
+    """Make the image of a variant, or give back the one with the same content: a Docker image where one is configured.
 
     Raises `BuildError` when the requirements cannot be resolved or installed, or PyTorch does not import.
     """
+    if settings.image_of(variant) is not None:
+        return make_docker_image(settings, variant, wheel, artifacts, images)
     started = time.monotonic()
     packages = PackageSource.from_settings(variant.torch_backend)
     prerelease, limit = variant.torch_source == "main", settings.limits.install_seconds
-    wheel_file = artifacts.path(wheel.wheel)
-    requirements = [f"{wheel.name} @ {wheel_file.as_uri()}", variant.torch, *variant.requirements]
+    files = [artifacts.path(each) for each in wheel.wheels]
+    requirements = [
+        *(f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files),
+        variant.torch,
+        *variant.requirements,
+    ]
     pins = resolve(requirements, variant.python, packages, prerelease=prerelease, timeout_s=limit)
-    digest = hashlib.sha256(f"{variant.python}\n{wheel.wheel.sha256}\n{pins}".encode()).hexdigest()
+    digest = hashlib.sha256(
+        f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}".encode()
+    ).hexdigest()
     folder = images / digest[:16]
     manifest = folder / "image.json"  # written last: an image without it is not whole
     images.mkdir(parents=True, exist_ok=True)
@@ -62,9 +73,16 @@ def make_runtime_image(
             tuple(sorted(line.split(";")[0].strip() for line in pins.splitlines())),
             reused=False,
             work_s=round(time.monotonic() - started, 3),
+            sbom=_sbom(settings, folder, digest, artifacts),
         )
         manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
     return image
+
+
+def _sbom(settings: Settings, folder: Path, digest: str, artifacts: ArtifactStore) -> Artifact:
+    [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
+    name = settings.backend.distribution
+    return artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json")
 
 
 def _describe(python: Path, packages: PackageSource) -> tuple[str, str, str | None]:

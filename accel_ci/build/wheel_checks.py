@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from accel_ci.build.environment import PackageSource, create, resolve, run_uv
 from accel_ci.build.process import Finished, run_tool
+from accel_ci.build.wheel_audit import AUDIT_NAMES, audit_wheel, judge
 from accel_ci.config import Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
 
-CHECK_NAMES = ("twine", "check_wheel_contents", "identity", "clean_install", "dependencies", "imports", "entry_points")
-"""Every check that `check_wheel` gives a result for, in its order."""
+CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
+"""Every check that `check_wheels` gives a result for, in its order."""
 
 _TOOL_TIMEOUT_S = 300.0
 _ENTRY_POINT_PROBE = """
@@ -38,54 +39,77 @@ sys.exit(failed)
 """
 
 
-def check_wheel(
-    wheel: Path, sdist: Path, settings: Settings, variant: Variant, source: Source, packages: PackageSource, scratch: Path
+@dataclass(frozen=True)
+class BuiltWheel:
+    """A wheel with its sdist, and what the configuration says of the two; `package` is its folder in the sources."""
+
+    wheel: Path
+    sdist: Path
+    distribution: str
+    import_name: str | None
+    entry_points: tuple[str, ...]
+    package: Path | None = None
+
+
+def check_wheels(
+    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, packages: PackageSource, scratch: Path
 ) -> tuple[CheckResult, ...]:
-    """All checks, in the order of `CHECK_NAMES`. What stands on a failed installation fails with that reason."""
+    """All checks, in the order of `CHECK_NAMES`, each over all wheels, which are installed together.
 
-    def tool(name: str, *command: str) -> CheckResult:
-        done = run_tool([sys.executable, "-m", *command], timeout_s=_TOOL_TIMEOUT_S, environment=packages.environment)
-        return _judge(name, done)
-
-    results = [
-        tool("twine", "twine", "check", "--strict", str(wheel), str(sdist)),
-        tool("check_wheel_contents", "check_wheel_contents", str(wheel)),
-        _check_identity(wheel, settings, source),
+    What stands on a failed installation fails with that reason.
+    """
+    rules = settings.wheels_of(variant)
+    labelled = bool(settings.backend.build_environment or variant.build_environment)
+    of_each = [
+        (
+            *audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package),
+            _check_identity(each.wheel, each.distribution, source, labelled=labelled),
+        )
+        for each in built
     ]
-    installed: dict[str, Callable[[Path], CheckResult]] = {
-        "dependencies": lambda python: _judge(
-            "dependencies", run_uv(["pip", "check", "--python", str(python)], packages, timeout_s=_TOOL_TIMEOUT_S)
+    return (*_merge(built, of_each), *_check_installed(built, variant, settings, packages, scratch))
+
+
+def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...]]) -> Iterator[CheckResult]:
+    """A result for each check over all wheels; findings name the wheel where there are several."""
+    for results in zip(*of_each, strict=True):
+        if len(results) == 1:
+            yield results[0]
+            continue
+        named = list(zip((each.distribution for each in built), results, strict=True))
+        shown = [pair for pair in named if not pair[1].passed] or named
+        summary = "; ".join(f"{name}: {result.summary}" for name, result in shown)
+        findings = tuple(f"{name}: {finding}" for name, result in named for finding in result.findings)
+        yield CheckResult(results[0].name, all(result.passed for result in results), summary, findings)
+
+
+def _check_installed(
+    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, scratch: Path
+) -> list[CheckResult]:
+    names = [each.import_name for each in built if each.import_name]
+    entry_points = [entry_point for each in built for entry_point in each.entry_points]
+    checks: dict[str, Callable[[Path], Finished]] = {
+        "dependencies": lambda python: run_uv(
+            ["pip", "check", "--python", str(python)], packages, timeout_s=_TOOL_TIMEOUT_S
         ),
-        "imports": lambda python: _judge(
-            "imports", _run_python(python, packages, "-c", f"import {settings.backend.import_name}")
-        ),
-        "entry_points": lambda python: _judge(
-            "entry_points", _run_python(python, packages, "-c", _ENTRY_POINT_PROBE, *settings.backend.entry_points)
-        ),
+        "imports": lambda python: _run_python(python, packages, "-c", "\n".join(f"import {name}" for name in names)),
+        "entry_points": lambda python: _run_python(python, packages, "-c", _ENTRY_POINT_PROBE, *entry_points),
     }
     try:
-        python = _install_clean(wheel, settings, variant, packages, scratch / "clean")
+        python = _install_clean(built, variant, settings, packages, scratch / "clean")
     except BuildError as error:
-        results.append(CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines())))
-        results += [CheckResult(name, False, "not checked: the wheel cannot be installed") for name in installed]
-    else:
-        results.append(CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}"))
-        results += [check(python) for check in installed.values()]
-    return tuple(results)
+        failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
+        return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
+    installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
+    return [installed, *(judge(name, check(python)) for name, check in checks.items())]
 
 
-def _judge(name: str, done: Finished) -> CheckResult:
-    lines = tuple(line for line in done.tail.splitlines() if line.strip())
-    last = lines[-1] if lines else "no output"
-    return CheckResult(name, done.status == 0, "passed" if done.status == 0 else last, () if done.status == 0 else lines)
-
-
-def _check_identity(wheel: Path, settings: Settings, source: Source) -> CheckResult:
+def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled: bool) -> CheckResult:
     name, version, _, _ = parse_wheel_filename(wheel.name)
     findings = []
-    if name != canonicalize_name(settings.backend.distribution):
-        findings.append(f"the wheel is named {name}, the configuration says {settings.backend.distribution}")
-    if settings.backend.build_environment and source.label not in (version.local or ""):
+    if name != canonicalize_name(distribution):
+        findings.append(f"the wheel is named {name}, the configuration says {distribution}")
+    if labelled and source.label not in (version.local or ""):
         findings.append(
             f"version {version} does not carry the source state {source.label}; let the build read it from the variable "
             "that backend.build_environment sets to '{label}'"
@@ -93,9 +117,11 @@ def _check_identity(wheel: Path, settings: Settings, source: Source) -> CheckRes
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))
 
 
-def _install_clean(wheel: Path, settings: Settings, variant: Variant, packages: PackageSource, folder: Path) -> Path:
+def _install_clean(
+    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, folder: Path
+) -> Path:
     prerelease, limit = variant.torch_source == "main", settings.limits.install_seconds
-    requirements = [f"{settings.backend.distribution} @ {wheel.as_uri()}", variant.torch]
+    requirements = [*(f"{each.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
     pins = resolve(requirements, variant.python, packages, prerelease=prerelease, timeout_s=limit)
     return create(folder, variant.python, pins, packages, prerelease=prerelease, timeout_s=limit)
 

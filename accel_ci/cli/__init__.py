@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from accel_ci.cli.builds import dev, run, status
+from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.janitor import janitor
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.replay import replay
+from accel_ci.cli.reproduce import reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
 
@@ -47,5 +49,20 @@ def main(context: click.Context, config: Path | None) -> None:
     context.obj = config
 
 
-for command in (init, validate, run, status, dev, parse, ingest, results, export, replay, doctor, janitor):
+for command in (
+    init,
+    validate,
+    run,
+    status,
+    dev,
+    parse,
+    ingest,
+    results,
+    export,
+    replay,
+    reproduce,
+    check_wheel,
+    doctor,
+    janitor,
+):
     main.add_command(command)

@@ -1,9 +1,11 @@
 """The integration pipeline: the wheel as a user would install it, in an image, tested on cards."""
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 
+from accel_ci.build.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.build.runtime_image import make_runtime_image
 from accel_ci.build.wheel import build_wheel
 from accel_ci.build.wheel_checks import CHECK_NAMES
@@ -27,6 +29,8 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """The assets of the pipeline, partitioned by the variants of the project."""
     project, settings, artifacts = workspace.project, workspace.project.settings, workspace.artifacts
     owners = list(settings.backend.owners)
+    with_docker = any(settings.image_of(variant) for variant in settings.variants)
+    image_checks = IMAGE_CHECK_NAMES if with_docker else ()
     common: dict[str, Any] = {
         "group_name": GROUP,
         "owners": owners,
@@ -47,7 +51,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         variant = settings.variant(build_of(context).variant)
         with stage(context, workspace, progress) as step:
             sources = checkout_backend(project, revision.backend)
-            built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache)
+            built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache, project.root)
             step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
         return dg.MaterializeResult(
             value=built,
@@ -58,26 +62,38 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
                 "source": f"{revision.backend.repository} at {revision.backend.label}",
                 "wheel": dg.MetadataValue.url(built.wheel.uri),
                 "sdist": dg.MetadataValue.url(built.sdist.uri),
+                "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
                 "size": built.wheel.size_bytes,
+                "built_in": built.built_in,
+                "patches": table(["patch"], [[patch] for patch in built.patches]),
                 "reused": built.reused,
                 "work_seconds": built.work_s,
                 "checks": table(["check", "passed", "summary"], [[c.name, c.passed, c.summary] for c in built.checks]),
             },
         )
 
-    @dg.asset(**common, kinds={"python", "uv"})
+    @dg.asset(
+        **common,
+        kinds={"python", "docker" if image_checks else "uv"},
+        dagster_type=produces(RuntimeImage),
+        check_specs=[dg.AssetCheckSpec(name, asset="runtime_image", blocking=True) for name in image_checks],
+    )
     def runtime_image(
         context: dg.AssetExecutionContext, wheel: Wheel, progress: dg.ResourceParam[Progress]
-    ) -> dg.MaterializeResult[RuntimeImage]:
+    ) -> dg.MaterializeResult:
         """The environment under test: the wheel, the variant's PyTorch and what the tests need, by exact pins."""
         variant = settings.variant(build_of(context).variant)
         with stage(context, workspace, progress) as step:
             image = make_runtime_image(settings, variant, wheel, artifacts, workspace.images)
-            step.note(f"torch {image.torch_version}{' (reused)' if image.reused else ''}")
+            step.note(f"torch {image.torch_version}{_cache_hits(image)}")
+        made = {check.name: check for check in image.checks}
+        venv = CheckResult("", True, "this variant's image is a virtual environment")
         return dg.MaterializeResult(
             value=image,
             data_version=dg.DataVersion(image.digest),
+            check_results=[check_result(replace(made.get(name, venv), name=name)) for name in image_checks],
             metadata={
+                **_container_metadata(image),
                 "python": image.python_version,
                 "torch": image.torch_version,
                 "upstream_sha": image.torch_sha or "unknown",
@@ -210,6 +226,32 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         )
 
     return [wheel, runtime_image, smoke_results, test_selection, test_plan, device_test_results]
+
+
+def _cache_hits(image: RuntimeImage) -> str:
+    """What of an image was there already, for a person."""
+    if image.kind == "docker":
+        steps = f"{image.steps if image.reused else image.cached_steps} of {image.steps} steps cached"
+        return f" ({'reused, ' if image.reused else ''}{steps})"
+    return " (reused)" if image.reused else ""
+
+
+def _container_metadata(image: RuntimeImage) -> dict[str, Any]:
+    """What there is to see of a Docker image; of a virtual environment, its bill of materials."""
+    shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(image.sbom.uri)} if image.sbom else {}
+    for container in image.containers:
+        shown |= {
+            container.target: container.reference,
+            f"{container.target}_bytes": container.size_bytes,
+            f"{container.target}_layers": table(
+                ["bytes", "made by"], [[layer.size_bytes, layer.made_by] for layer in container.layers]
+            ),
+        }
+    development, runtime = image.container("development"), image.container("runtime")
+    if development is not None and runtime is not None:
+        shown["runtime_over_development"] = round(runtime.size_bytes / development.size_bytes, 3)
+        shown["cached_steps"] = f"{image.cached_steps} of {image.steps}"
+    return shown
 
 
 def _results_metadata(results: DeviceTestResults) -> dict[str, Any]:

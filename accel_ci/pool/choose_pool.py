@@ -40,19 +40,28 @@ def round_store(pool: KubernetesPoolSettings, settings: Settings) -> RoundStore:
 
 
 def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch:
-    """How workers are started: in the runtime image, or with the interpreter of the image that a Docker pool names.
+    """How workers are started: in the runtime image, or with the interpreter of the image that a Docker pool names itself.
 
     Locally byte code is kept beside the runtime image: it halves the start of every test process, and the sources stay as
     they are. A container has no variable of this process but those that `pass_environment` names.
     """
     pool = settings.pool
+    runtime = image.container("runtime")
     if isinstance(pool, DockerPoolSettings | KubernetesPoolSettings):
-        python = pool.python
         own = {"HOME": "/tmp"} if isinstance(pool, DockerPoolSettings) else {}  # noqa: S108 - the container's own
+        python = pool.python or ("python3" if pool.image else image.python)
         inherited = {name: os.environ[name] for name in pool.pass_environment if name in os.environ}
     else:
         python, own = image.python, {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / "pycache")}
         inherited = dict(os.environ)
     environment = clean_environment({**own, **pool.environment}, inherited=inherited, keep=pool.pass_environment)
     card_environment = "" if isinstance(pool, KubernetesPoolSettings) else pool.card_environment
-    return Launch(python, str(sources), environment, card_environment, pool.health_probe, settings.backend.pytest_args)
+    return Launch(
+        python,
+        str(sources),
+        environment,
+        card_environment,
+        pool.health_probe,
+        settings.backend.pytest_args,
+        runtime.reference if runtime is not None else None,
+    )

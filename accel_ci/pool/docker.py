@@ -83,7 +83,7 @@ class DockerPool:
             fcntl.flock(lock, fcntl.LOCK_EX)
             container = _create(client, self._settings, command, launch, folder, (), None)
             try:
-                with _explained(f"run {command[0]} in {self._settings.image}"):
+                with _explained(f"run {command[0]} in {_image(self._settings, launch)}"):
                     container.start()
                     status = _wait(container, timeout_s)
                     output = container.logs(tail=10_000).decode("utf-8", "replace")
@@ -119,7 +119,7 @@ class DockerCrew:
             f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
         ]  # fmt: skip
         container = _create(self._client, self._settings, command, self._launch, self._folder, cards_in(card), name)
-        with _explained(f"start a container of {self._settings.image} with {self._launch.python}"):
+        with _explained(f"start a container of {_image(self._settings, self._launch)} with {self._launch.python}"):
             container.start()
         self._containers[name] = container
         self._states[name] = WorkerState(name, card, None)
@@ -252,7 +252,7 @@ def _create(
     from docker.errors import ImageNotFound
     from docker.types import DeviceRequest, LogConfig, Mount
 
-    folder = folder.resolve()
+    image, folder = _image(settings, launch), folder.resolve()
     run_dir = folder if worker is None else folder.parent
     root = str(Path(launch.root).absolute())
     mounts = [Mount(root, str(Path(root).resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
@@ -266,9 +266,9 @@ def _create(
         wanted = {"count": -1} if settings.gpus == "all" else {"device_ids": list(cards)}
         gpus = [DeviceRequest(capabilities=[["gpu"]], **wanted)]
     try:
-        with _explained(f"make a container of {settings.image}"):
+        with _explained(f"make a container of {image}"):
             return client.containers.create(
-                settings.image,
+                image,
                 entrypoint=list(command[:1]),
                 command=list(command[1:]),
                 name=_container_name(folder, worker) if worker is not None else None,
@@ -297,9 +297,17 @@ def _create(
     except PoolError as error:
         if isinstance(error.__cause__, ImageNotFound):
             raise PoolError(
-                f"the Docker engine has no image {settings.image!r}; `docker pull` or build it, or mend pool.image"
+                f"the Docker engine has no image {image!r}; `docker pull` it, mend pool.image, or run the build again"
             ) from error
         raise
+
+
+def _image(settings: DockerPoolSettings, launch: Launch) -> str:
+    """The pool's own image, else that of the build. Raises `PoolError` when there is neither."""
+    image = settings.image or launch.image
+    if image is None:
+        raise PoolError("the build made no Docker image; add the section 'image' to the configuration, or set pool.image")
+    return image
 
 
 def _user(settings: DockerPoolSettings) -> tuple[int, int]:

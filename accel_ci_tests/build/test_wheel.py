@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from accel_ci.build.runtime_image import make_runtime_image
 from accel_ci.build.wheel import build_wheel
 from accel_ci.build.wheel_checks import CHECK_NAMES
 from accel_ci.config import Project
-from accel_ci.errors import BuildError
+from accel_ci.errors import BuildError, SourceError
 from accel_ci.model import Source, Wheel
 
 SOURCE = Source("toy", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
@@ -20,9 +21,8 @@ SOURCE = Source("toy", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 4
 
 def build(project: Project, sources: Path, source: Source = SOURCE) -> Wheel:
     variant = project.settings.variants[0]
-    return build_wheel(
-        project.settings, variant, source, sources, ArtifactStore(project.home / "artifacts"), project.home / "cache"
-    )
+    artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
+    return build_wheel(project.settings, variant, source, sources, artifacts, cache, project.root)
 
 
 def failed(wheel: Wheel) -> dict[str, str]:
@@ -47,6 +47,7 @@ def test_a_good_wheel_passes_every_check_and_is_reused(toy_project: Project, toy
         ("toy_backend/__init__.py", "import no_such_module\n", "imports", "No module named 'no_such_module'"),
         ("toy_backend/__init__.py", "load = None\n", "entry_points", "torch.backends:toy does not load: AttributeError"),
         ("setup.py", "from setuptools import setup\nsetup(version='1.0')\n", "identity", "does not carry the source state"),
+        ("toy_backend/kernels.txt", "not named as package data\n", "check_wheel_contents", "W101: Wheel library is missing"),
     ],
 )
 def test_a_faulty_wheel_is_not_reused_and_says_why(
@@ -88,3 +89,42 @@ def test_a_requirement_that_cannot_be_resolved_is_named(toy_project: Project, to
     wheel = build(toy_project, toy_sources)
     with pytest.raises(BuildError, match=r"iniconfig==9999[\s\S]*PIP_FIND_LINKS"):
         make_runtime_image(toy_project.settings, variant, wheel, artifacts, toy_project.home / "images")
+
+
+def test_companions_and_patches_are_built_checked_and_installed_together(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, tmp_path: Path
+) -> None:
+    (toy_sources / "runtime" / "toy_runtime").mkdir(parents=True)
+    (toy_sources / "runtime" / "toy_runtime" / "__init__.py").write_text("answer = 41\n")
+    plain = (toy_sources / "pyproject.toml").read_text().partition("[project.entry-points")[0]
+    (toy_sources / "runtime" / "pyproject.toml").write_text(plain.replace("toy-backend", "toy-runtime"))
+    for name in ("setup.py", "README.md"):
+        (toy_sources / "runtime" / name).write_text((toy_sources / name).read_text())
+    pyproject = toy_sources / "pyproject.toml"
+    packages = '\n[tool.setuptools]\npackages = ["toy_backend"]\n'
+    pyproject.write_text(
+        pyproject.read_text().replace('["version"]', '["version"]\ndependencies = ["toy-runtime"]') + packages
+    )
+    (toy_sources / "toy_backend" / "__init__.py").write_text(
+        "import toy_runtime\nassert toy_runtime.answer == 42, 'not patched'\n\n\ndef autoload():\n    pass\n"
+    )
+    (tmp_path / "patches").mkdir()
+    (tmp_path / "patches" / "0001-answer.patch").write_text(
+        "--- a/runtime/toy_runtime/__init__.py\n+++ b/runtime/toy_runtime/__init__.py\n"
+        "@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
+    )
+    document = toy_project.settings.model_dump(mode="json")
+    companion = {"distribution": "toy-runtime", "subdirectory": "runtime", "import_name": "toy_runtime"}
+    project = make_project(
+        backend={**document["backend"], "companions": [companion]},
+        variants=document["variants"],
+        wheels={"patches": "patches"},
+    )
+    wheel = build(project, toy_sources)
+    assert failed(wheel) == {}
+    assert wheel.patches == ("0001-answer.patch",)
+    assert [each.name.partition("-")[0] for each in wheel.wheels] == ["toy_runtime", "toy_backend"]
+    assert build(project, toy_sources).reused
+    (tmp_path / "patches" / "0001-answer.patch").write_text("not a patch\n")
+    with pytest.raises(SourceError, match=r"0001-answer\.patch does not apply"):
+        build(project, toy_sources)

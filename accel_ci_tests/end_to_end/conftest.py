@@ -50,6 +50,7 @@ class Bench:
         document["backend"]["repository"] = str(self.folder / "backend")
         document["backend"]["subdirectory"] = "."
         document["upstream"] = {"repository": str(self.folder / "upstream"), "ref": "refs/heads/main"}
+        document["jobs"]["nightly"]["suites"] = ["smoke", "integration", "pytorch"]  # one of the two cards goes bad here
         document["limits"] = {"test_timeout_seconds": 12}
         document["suites"]["pytorch"]["scope"]["include"] = [f"*::test_op[{op}]" for op in OPS]
         document["pool"]["environment"]["EMU_STATE_DIR"] = str(self.folder / "state")

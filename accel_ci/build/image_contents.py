@@ -1,0 +1,188 @@
+"""What is in a Docker image, read from the stream of `docker save`: packages, libraries, and what is there twice.
+
+Everything is read once and nothing is unpacked, so that an image costs as long as reading it takes. Files that a later layer
+replaces or removes still take room; that is counted as wasted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.parser import HeaderParser
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+_LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
+_SMALLEST_LIBRARY = 64 << 10
+_DPKG = "var/lib/dpkg/status"
+_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")  # what auditwheel puts into the names of libraries that it brings along
+
+
+@dataclass(frozen=True)
+class SoftwarePackage:
+    """An installed package; `kind` is that of a package URL."""
+
+    kind: str
+    name: str
+    version: str
+    licence: str | None = None
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library of some size: where it lies, in which layer (from 0), and what it holds."""
+
+    path: str
+    layer: int
+    size_bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name as the library's makers gave it."""
+        return _MANGLED.sub("", PurePosixPath(self.path).name)
+
+
+@dataclass(frozen=True)
+class ImageContents:
+    """Packages, libraries, and the bytes of files that later layers replace or remove."""
+
+    packages: tuple[SoftwarePackage, ...]
+    libraries: tuple[Library, ...]
+    wasted_bytes: int
+
+
+@dataclass
+class _Layer:
+    files: dict[str, int] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    libraries: list[tuple[str, int, str]] = field(default_factory=list)
+    metadata: dict[str, bytes] = field(default_factory=dict)
+    dpkg: bytes | None = None
+
+
+def read_image(stream: IO[bytes]) -> ImageContents:
+    """What is in the image that `docker save` writes to the stream. Raises `ValueError` when it is no such stream."""
+    layers: dict[str, _Layer] = {}
+    order: list[str] = []
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for entry in archive:
+                opened = archive.extractfile(entry) if entry.isfile() else None
+                if opened is None:
+                    continue
+                if entry.name == "manifest.json":
+                    order = json.loads(opened.read())[0]["Layers"]
+                elif not entry.name.endswith(".json") and entry.name not in ("repositories", "oci-layout"):
+                    layer = _read_layer(opened)
+                    if layer is not None:
+                        layers[entry.name] = layer
+    except (tarfile.TarError, KeyError, IndexError) as error:
+        raise ValueError(f"not what `docker save` writes: {error}") from error
+    if not order:
+        raise ValueError("not what `docker save` writes: it names no layers")
+    return _join([layers[name] for name in order if name in layers])
+
+
+def installed_packages(site_packages: Path) -> tuple[SoftwarePackage, ...]:
+    """The packages of an environment that is a folder."""
+    found = {str(file): file.read_bytes() for file in sorted(site_packages.glob("*.dist-info/METADATA"))}
+    return tuple(sorted(set(_python_packages(found)), key=lambda each: each.name))
+
+
+def duplicates(libraries: Sequence[Library], allowed: Sequence[str]) -> list[str]:
+    """A line for each library that is there more than once: the same file, or one name with different content."""
+    by_content: defaultdict[str, list[Library]] = defaultdict(list)
+    by_name: defaultdict[str, dict[str, Library]] = defaultdict(dict)
+    for library in libraries:
+        if not any(fnmatchcase(library.name, pattern) for pattern in allowed):
+            by_content[library.sha256].append(library)
+            if library.name.startswith("lib"):  # not Python's extensions, whose names are their modules
+                by_name[library.name].setdefault(library.sha256, library)
+    same = [group for group in by_content.values() if len(group) > 1]
+    differing = [list(group.values()) for group in by_name.values() if len(group) > 1]
+    by_size = sorted(same, key=lambda group: -group[0].size_bytes * (len(group) - 1))
+    lines = [
+        f"{first.name} ({first.size_bytes:,} bytes) is there {len(group)} times: {_places(group)}"
+        for group in by_size
+        for first in group[:1]
+    ]
+    return lines + [f"{group[0].name} is there in {len(group)} versions: {_places(group)}" for group in differing]
+
+
+def _places(group: Iterable[Library]) -> str:
+    return ", ".join(f"/{library.path} (layer {library.layer})" for library in group)
+
+
+def _read_layer(stream: IO[bytes]) -> _Layer | None:
+    """A layer, compressed or not; None for what is none."""
+    layer = _Layer()
+    try:
+        with tarfile.open(fileobj=stream, mode="r|*") as archive:
+            for entry in archive:
+                path = entry.name.removeprefix("./")
+                name = PurePosixPath(path).name
+                if name.startswith(".wh."):
+                    layer.removed.append(str(PurePosixPath(path).with_name(name.removeprefix(".wh."))))
+                elif entry.isfile():
+                    opened = archive.extractfile(entry)
+                    _look_at(layer, path, entry.size, opened or io.BytesIO())
+    except tarfile.TarError:
+        return None
+    return layer
+
+
+def _look_at(layer: _Layer, path: str, size: int, content: IO[bytes]) -> None:
+    layer.files[path] = size
+    if path.endswith(".dist-info/METADATA"):
+        layer.metadata[path] = content.read()
+    elif path == _DPKG:
+        layer.dpkg = content.read()
+    elif size >= _SMALLEST_LIBRARY and _LIBRARY.search(path):
+        digest = hashlib.sha256()
+        while block := content.read(1 << 20):
+            digest.update(block)
+        layer.libraries.append((path, size, digest.hexdigest()))
+
+
+def _join(layers: Sequence[_Layer]) -> ImageContents:
+    there: dict[str, int] = {}
+    metadata: dict[str, bytes] = {}
+    dpkg = b""
+    wasted = 0
+    for layer in layers:
+        for path in layer.removed:
+            gone = [path] if path in there else [each for each in there if each.startswith(f"{path}/")]
+            wasted += sum(there.pop(each) for each in gone)
+            for each in gone:
+                metadata.pop(each, None)
+        wasted += sum(there[path] for path in layer.files if path in there)
+        there |= layer.files
+        metadata |= layer.metadata
+        dpkg = layer.dpkg if layer.dpkg is not None else dpkg
+    packages = [*_python_packages(metadata), *_debian_packages(dpkg.decode("utf-8", "replace"))]
+    libraries = [
+        Library(path, number, size, digest) for number, layer in enumerate(layers) for path, size, digest in layer.libraries
+    ]
+    return ImageContents(tuple(sorted(set(packages), key=lambda each: (each.kind, each.name))), tuple(libraries), wasted)
+
+
+def _python_packages(metadata: Mapping[str, bytes]) -> Iterator[SoftwarePackage]:
+    for content in metadata.values():
+        headers = HeaderParser().parsestr(content.decode("utf-8", "replace"))
+        licence = headers["License-Expression"] or (headers["License"] or "").strip().partition("\n")[0] or None
+        yield SoftwarePackage("pypi", headers["Name"] or "unknown", headers["Version"] or "unknown", licence)
+
+
+def _debian_packages(status: str) -> Iterator[SoftwarePackage]:
+    for paragraph in status.split("\n\n"):
+        fields = dict(line.partition(": ")[::2] for line in paragraph.splitlines() if not line.startswith(" "))
+        if "installed" in fields.get("Status", "").split():
+            yield SoftwarePackage("deb", fields["Package"], fields.get("Version", "unknown"))

@@ -1,0 +1,83 @@
+"""`check-wheel`: what a wheel's file alone says, for any wheel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from accel_ci.cli.context import terminal
+
+if TYPE_CHECKING:
+    from accel_ci.config import Wheels
+
+
+@click.command("check-wheel")
+@click.argument("wheels", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--platform", help="The newest platform that compiled code may need, such as manylinux_2_28_x86_64.")
+@click.option("--allow", "allowed", multiple=True, help="A library that may be external, `*` is wild; several times.")
+@click.option("--size-budget", help="The largest size, such as 200m.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list instead of text.")
+@click.pass_context
+def check_wheel(
+    context: click.Context,
+    wheels: tuple[Path, ...],
+    platform: str | None,
+    allowed: tuple[str, ...],
+    size_budget: str | None,
+    as_json: bool,
+) -> None:
+    """Run the checks that need the file alone on WHEELS, by the section `wheels` of the configuration where there is one.
+
+    Exit status: 0 when all pass, 1 when one does not, 2 for mistakes.
+    """
+    import json
+    from dataclasses import asdict
+
+    from rich.markup import escape
+    from rich.table import Table
+
+    from accel_ci.build.environment import uv_environment
+    from accel_ci.build.wheel_audit import audit_wheel
+
+    rules = _rules(context, {"platform": platform, "size_budget": size_budget, "external_libraries": allowed})
+    environment = uv_environment()
+    found = {wheel: audit_wheel(wheel, rules, environment) for wheel in wheels}
+    if as_json:
+        checks = [{"wheel": wheel.name, "checks": [asdict(check) for check in of_it]} for wheel, of_it in found.items()]
+        click.echo(json.dumps(checks))
+    else:
+        for wheel, of_it in found.items():
+            table = Table("check", "", "finding", title=wheel.name, title_justify="left", box=None)
+            for check in of_it:
+                table.add_row(check.name, "✓" if check.passed else "✗", escape(check.summary))
+                for finding in check.findings[:20]:
+                    table.add_row("", "", escape(f"  {finding}"))
+                if len(check.findings) > 20:
+                    table.add_row("", "", f"  … and {len(check.findings) - 20} more (--json has all)")
+            terminal()[0].print(table)
+    sys.exit(0 if all(check.passed for of_it in found.values() for check in of_it) else 1)
+
+
+def _rules(context: click.Context, asked: dict[str, Any]) -> Wheels:
+    """The configured rules with what the command line asks for; those of an empty configuration where there is no file."""
+    from pydantic import ValidationError
+
+    from accel_ci.config import Wheels, find_config, load_project
+    from accel_ci.errors import ConfigError
+
+    try:
+        there = find_config(context.obj)
+    except ConfigError:
+        if context.obj is not None:
+            raise
+        rules = Wheels()
+    else:
+        rules = load_project(there).settings.wheels
+    try:
+        return Wheels.model_validate(rules.model_dump() | {key: value for key, value in asked.items() if value})
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        raise click.UsageError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None

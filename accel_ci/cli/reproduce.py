@@ -1,0 +1,63 @@
+"""`reproduce`: a build's image and failing tests on another machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from accel_ci.cli.context import with_project
+
+if TYPE_CHECKING:
+    from accel_ci.config import Project
+
+
+@click.command()
+@click.argument("build")
+@click.argument("test", required=False)
+@click.option("--run", "run_it", is_flag=True, help="Run the commands instead of printing them.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where --run works [default: one that goes again]."
+)
+@with_project
+def reproduce(project: Project, build: str, test: str | None, run_it: bool, folder: Path | None) -> None:
+    """Print the commands that run TEST (or all tests that did not pass) of BUILD in the same image on any machine.
+
+    With --run, that script is run here, and its exit status is the command's: pytest's, where it comes to that.
+    """
+    from accel_ci.manifests import ManifestStore
+    from accel_ci.results.reproduce import reproduction
+    from accel_ci.results.status import find_build
+
+    found = reproduction(project, find_build(ManifestStore(project.home), build), test)
+    if not run_it:
+        click.echo(found.script, nl=False)
+        return
+    sys.exit(_run(project, found.script, folder))
+
+
+def _run(project: Project, script: str, folder: Path | None) -> int:
+    import os
+    import subprocess
+    import tempfile
+    from contextlib import nullcontext
+
+    import uv
+
+    from accel_ci.build.environment import uv_environment
+    from accel_ci.config import DockerPoolSettings
+    from accel_ci.results.reproduce import client_folder
+
+    first = [str(Path(uv.find_uv_bin()).parent)]
+    if isinstance(project.settings.pool, DockerPoolSettings):
+        first.insert(0, client_folder())
+    environment = uv_environment()
+    environment["PATH"] = os.pathsep.join([*first, environment.get("PATH", os.defpath)])
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with nullcontext(folder) if folder is not None else tempfile.TemporaryDirectory(prefix="accel-ci-reproduce-") as place:
+        file = Path(place) / "reproduce.sh"
+        file.write_text(script)
+        return subprocess.run(["sh", str(file)], cwd=place, env=environment, check=False).returncode

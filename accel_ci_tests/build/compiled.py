@@ -1,0 +1,56 @@
+"""Compiled wheels, made with the machine's own compiler."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+EXTENSION = '#include <stdio.h>\n#include <stdlib.h>\nint own(void) { puts(getenv("HOME")); return 0; }\n'
+METADATA = "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\nSummary: A toy\nDescription-Content-Type: text/plain\n\nA toy.\n"
+
+
+def compiled_wheel(
+    folder: Path,
+    tag: str = "cp311-cp311-linux_x86_64",
+    *,
+    vendor: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    """A wheel of the package `toy` with one extension, which links a vendor's library where one is named."""
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed: compiled wheels cannot be made")
+    source = folder / "own.c"
+    source.write_text(EXTENSION)
+    links = []
+    if vendor is not None:
+        (folder / "vendor.c").write_text('#include <stdio.h>\nint vendor(void) { return puts("vendor"); }\n')
+        run([compiler, "-shared", "-fPIC", "-o", f"lib{vendor}.so.1", f"-Wl,-soname,lib{vendor}.so.1", "vendor.c"], folder)
+        source.write_text("int vendor(void);\n" + EXTENSION.replace("return 0", "return vendor()"))
+        links = [f"-l:lib{vendor}.so.1", "-L."]
+    run([compiler, "-shared", "-fPIC", "-o", "_own.abi3.so" if "abi3" in tag else "_own.so", "own.c", *links], folder)
+    extension = next(folder.glob("_own*.so"))
+    wheel = folder / f"toy-1.0-{tag}.whl"
+    entries = {
+        "toy/__init__.py": b"",
+        f"toy/{extension.name}": extension.read_bytes(),
+        **(files or {}),
+        "toy-1.0.dist-info/METADATA": METADATA.encode(),
+        "toy-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
+    }
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+        record = "".join(f"{name},,\n" for name in [*entries, "toy-1.0.dist-info/RECORD"])
+        archive.writestr("toy-1.0.dist-info/RECORD", record)
+    return wheel
+
+
+def run(command: list[str], folder: Path) -> None:
+    """Run a compiler."""
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
