@@ -355,14 +355,15 @@ class KubernetesPoolSettings(PoolSettings):
 
     Each pod asks for the extended resource `resource` once for each card that its worker holds; the device plugin tells it
     which these are. Rounds are kept in `bucket`, by default in that of the results. Sources go to the pods through it, so
-    the image needs the backend, what its tests need and pytest. `cpu`, `memory` and `shm_size` are quantities as Kubernetes
-    has them; memory is request and limit. Seconds: `queue_seconds` is how long pods may wait for a card, `round_seconds` how
-    long a round may take, `keep_seconds` how long the cluster keeps the Job of a step that has died.
+    an image, by default the one that the build makes, has the backend, what its tests need and pytest. `cpu`, `memory` and
+    `shm_size` are quantities as Kubernetes has them; memory is request and limit. Seconds: `queue_seconds` is how long pods
+    may wait for a card, `round_seconds` how long a round may take, `keep_seconds` how long the cluster keeps the Job of a
+    step that has died.
     """
 
     kind: Literal["kubernetes"]
-    image: str
-    python: str = "python3"
+    image: str | None = None
+    python: str | None = None
     context: str | None = None
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
     resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
@@ -614,8 +615,12 @@ def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
 def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
     pool = _mapping(content.get("pool"))
     made = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
-    if pool.get("kind") == "docker" and pool.get("image") is None and not made:
+    if pool.get("kind") not in ("docker", "kubernetes") or pool.get("image") is not None:
+        return
+    if not made:
         yield ("pool", "image"), "is missing; or add the section 'image', so that builds make one"
+    elif pool["kind"] == "kubernetes" and content.get("image") and not _mapping(content["image"]).get("registry"):
+        yield ("image", "registry"), "is missing: the cluster pulls the images that builds make from it"
 
 
 def _mapping(value: object) -> dict[Any, Any]:

@@ -66,7 +66,7 @@ class KubernetesPool:
 
     def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
         """Make the round's Job, or take up the one that an earlier driver of the same plan has left. Raises `PoolError`."""
-        cluster = Cluster(self._settings)
+        cluster, settings = Cluster(self._settings), self._settings_for(launch)
         courier = self._rounds[folder.parent].courier(folder)
         name = job_name(self._project, _run_name(folder.parent), folder.name)
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
@@ -98,14 +98,14 @@ class KubernetesPool:
                     [courier.put("runner", _tar_of(build_runner(folder / _RUNNER))), OWN_FOLDER],
                     [courier.put("sources", pack_folder(Path(launch.root))), str(Path(launch.root).absolute())],
                 ],
-                "unset": self._settings.unset_environment,
+                "unset": settings.unset_environment,
                 "root": str(Path(launch.root).absolute()),
                 "command": [f"{OWN_FOLDER}/{_RUNNER}", "work", "--round-url", "-", "--scratch", f"{OWN_FOLDER}/worker"],
                 "round": invitation,
                 "result": None,
             }
             url = courier.put("errand", gzip.compress(json.dumps(errand).encode()))
-            crew = KubernetesCrew(cluster, self._settings, courier, replace(request, errand_url=url), slots)
+            crew = KubernetesCrew(cluster, settings, courier, replace(request, errand_url=url), slots)
         except BaseException:
             courier.close()
             raise
@@ -126,7 +126,7 @@ class KubernetesPool:
 
     def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a pod without a card. Raises `PoolError` when it cannot, or at the limit, queueing apart."""
-        cluster = Cluster(self._settings)
+        cluster, settings = Cluster(self._settings), self._settings_for(launch)
         name = f"accel-ci-command-{uuid.uuid4().hex[:16]}"
         bucket = self._store.of_round(f"{self._project}/{name}")
         root = str(Path(launch.root).absolute())
@@ -136,7 +136,7 @@ class KubernetesPool:
             bucket.put("folder", pack_folder(folder))
             errand = {
                 "unpack": [[signer.get("sources"), root], [signer.get("folder"), str(folder)]],
-                "unset": self._settings.unset_environment,
+                "unset": settings.unset_environment,
                 "root": root,
                 "folder": str(folder),
                 "command": list(command[1:]),
@@ -147,15 +147,13 @@ class KubernetesPool:
                 name, self._project, name, 1, 0, signer.get("errand"), folders_of(root, [str(folder)]), launch.environment,
                 self._run,
             )  # fmt: skip
-            cluster.create_job(job_manifest(self._settings, request))
-            self._await_end(cluster, name, timeout_s)
+            cluster.create_job(job_manifest(settings, request))
+            self._await_end(cluster, settings, name, timeout_s)
             said, result = bucket.get("said"), bucket.get("result")
             if said is None or result is None:
                 states = [pod_state(pod) for pod in cluster.pods(f"{ROUND_LABEL}={name}")]
                 words = "; ".join(f"{state.ended}: {state.said.strip()[-2000:]}" for state in states if state.ended)
-                raise PoolError(
-                    f"a command could not be run in a pod of {self._settings.image}: {words or 'its pods are gone'}"
-                )
+                raise PoolError(f"a command could not be run in a pod of {settings.image}: {words or 'its pods are gone'}")
         finally:
             cluster.delete_job(name)
             bucket.clear()
@@ -164,9 +162,19 @@ class KubernetesPool:
         content = json.loads(said)
         return Finished(int(content["status"]), str(content["output"]))
 
-    def _await_end(self, cluster: Cluster, name: str, timeout_s: float) -> None:
+    def _settings_for(self, launch: Launch) -> KubernetesPoolSettings:
+        """The settings with the image and the interpreter of pods. Raises `PoolError` when there is no image."""
+        image = self._settings.image or launch.image
+        if image is None:
+            raise PoolError(
+                "the build made no Docker image; add the section 'image' with a registry that the cluster pulls from, or "
+                "set pool.image"
+            )
+        return self._settings.model_copy(update={"image": image, "python": self._settings.python or launch.python})
+
+    def _await_end(self, cluster: Cluster, settings: KubernetesPoolSettings, name: str, timeout_s: float) -> None:
         """Wait until a pod of a Job has ended; raises `PoolError` when none can begin, and at the limit."""
-        watch = _Watch(self._settings)
+        watch = _Watch(settings)
         running_since: float | None = None
         while True:
             states = [pod_state(pod) for pod in cluster.pods(f"{ROUND_LABEL}={name}")]
