@@ -151,7 +151,8 @@ def _read_all(files: Sequence[Path], processes: int) -> Iterator[_Read]:
     lines = [file for file in files if _is_runners(file)]
     with ThreadPoolExecutor(processes) as threads:  # DuckDB reads lines without the interpreter's lock
         sizes = list(map(_size, lines))
-        most = min(max(_TASK_BYTES, -(-sum(sizes) // processes)), _LINES_TASK_BYTES)  # a query has its price
+        even = -(-sum(sizes) // processes) + max(sizes, default=0) // 2
+        most = min(max(_TASK_BYTES, even), _LINES_TASK_BYTES)  # a query has its price
         yield from threads.map(_read_lines, _tasks(lines, sizes, _LINES_TASK_FILES, most))
     yield from _read_reports(sorted({*files}.difference(lines)), processes)
 

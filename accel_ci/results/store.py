@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -120,12 +120,17 @@ class ResultsStore:
             raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
-        at_work: list[Future[Any]] = []
+        at_work: deque[Future[Any]] = deque()
         with ThreadPoolExecutor(2) as threads, pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
-            for rows in slices:  # the next one is made while this one is written and judged
-                judged += [task.result() for task in at_work][1:]
-                at_work = [threads.submit(writer.write_table, conform(rows, ATTEMPTS)), threads.submit(judge_tests, rows)]
-            judged += [task.result() for task in at_work][1:]
+            write = threads.submit(lambda: None)
+            for rows in slices:  # the next ones are made while these are written and judged
+                write.result()
+                write = threads.submit(writer.write_table, conform(rows, ATTEMPTS))
+                at_work.append(threads.submit(judge_tests, rows))
+                if len(at_work) > 2:
+                    judged.append(at_work.popleft().result())
+            judged += [tests.result() for tests in at_work]
+            write.result()
         entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
         stored = StoredSuite(day, build, suite, entry)
         self._roll_up(stored, judged)
