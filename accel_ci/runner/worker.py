@@ -120,8 +120,8 @@ class Worker:
                 waiting = True
                 self._log.write("waiting")
             if self._child is None:
-                time.sleep(_POLL_S)
-            elif (message := self._child.receive(_POLL_S)) is not None:
+                time.sleep(_POLL_S / 2)
+            elif (message := self._child.receive(_POLL_S / 2)) is not None:
                 self._take_aside(self._child, message)
             elif self._child.ended():
                 self._end_child()
