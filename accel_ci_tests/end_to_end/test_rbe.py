@@ -190,6 +190,36 @@ def test_a_regression_that_smoke_does_not_see_fails_the_source_build_only(source
         source_bench.configure()
 
 
+WITHOUT_A_FILE = """
+from setuptools.command.build_py import build_py
+
+
+class WithoutTensor(build_py):
+    def find_package_modules(self, package, folder):
+        return [module for module in super().find_package_modules(package, folder) if module[1] != "tensor"]
+
+
+setup(version=version(), cmdclass={"build_py": WithoutTensor})
+"""
+
+
+@needs_bazel
+@long
+def test_a_wheel_that_lacks_a_file_fails_the_integration_only(source_bench: Bench) -> None:
+    configure(source_bench)
+    setup = source_bench.folder / "backend" / "setup.py"
+    sound = setup.read_text()
+    setup.write_text(sound.replace("setup(version=version())", WITHOUT_A_FILE))
+    try:
+        output = source_bench.accel_ci("run", "nightly", status=1)
+        assert "wheel: the check check_wheel_contents failed" in output
+        assert "tensor.py" in output
+        assert "9 passed" in source_bench.accel_ci("run", "nightly_rbe")
+    finally:
+        setup.write_text(sound)
+        source_bench.configure()
+
+
 @needs_bazel
 @long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
