@@ -22,13 +22,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
 from accel_ci.build.bazel_progress import BuildProgress
 from accel_ci.build.container import Container, run_inside, running
 from accel_ci.build.process_tree import end_processes
 from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
+from accel_ci.lock import held
 from accel_ci.model import SourceBuild
 from accel_ci.progress import Step
 
@@ -132,7 +131,7 @@ def run_bazel(rbe: Rbe, sources: SourceBuild, bench: BazelBench, substitutions: 
     """
     secrets = read_secrets(rbe)
     bench.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(bench.folder / "lock", step):
+    with held(bench.folder / "lock", step, "Bazel"):
         clean_up(bench)
         shutil.rmtree(bench.results, ignore_errors=True)
         bench.results.mkdir(parents=True)
@@ -352,21 +351,6 @@ def _environment(rbe: Rbe) -> dict[str, str]:
     """What Bazel sees of the environment: no secret of ours."""
     hidden = set(rbe.headers.values())
     return {n: v for n, v in os.environ.items() if n in (*_KEPT, *rbe.pass_environment) and n not in hidden}
-
-
-@contextmanager
-def _alone(lock_file: Path, step: Step) -> Iterator[None]:
-    """Hold Bazel's folder; another run on this machine waits."""
-    lock = FileLock(lock_file)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        step.note("waiting for Bazel, which another run holds")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from accel_ci.artifacts import ArtifactStore
 from accel_ci.build.docker_client import ask_docker, docker_client, docker_environment, run_docker
 from accel_ci.build.environment import PackageSource, resolve
 from accel_ci.build.image_contents import ImageContents, duplicates, read_image
+from accel_ci.build.image_versions import VERSIONS_CODE, read_versions
 from accel_ci.build.sbom import bill_of_materials
 from accel_ci.build.wheel_build import local_folders, package_environment
 from accel_ci.config import Image, Settings, Size, Variant, size_in_bytes
@@ -51,10 +52,6 @@ TARGETS = ("development", "runtime")
 
 _IMAGE = TypeAdapter(RuntimeImage)
 _SECRET_LIMIT_BYTES = 500_000  # BuildKit's own
-_DESCRIBE = """
-import json, platform, torch
-print(json.dumps([platform.python_version(), torch.__version__, torch.version.git_version]))
-"""
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ def _make(
         build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
         plain = [build.run(target, {}) for target in TARGETS]
         steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
-        python_version, torch_version, torch_sha = _describe(plain[-1].id)
+        python_version, torch_version, torch_sha = _versions(plain[-1].id)
         labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
         labelled = [build.run(target, labels) for target in TARGETS]  # all its steps are there; labels add no layer
     containers = tuple(
@@ -269,19 +266,16 @@ def steps_of(progress: str) -> dict[str, bool]:
     return {name: number in cached for number, name in named.items()}
 
 
-def _describe(image: str) -> tuple[str, str, str | None]:
+def _versions(image: str) -> tuple[str, str, str | None]:
     """The versions of Python and PyTorch in the image, and the commit that PyTorch was built from."""
     done = run_docker(
-        ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", _DESCRIBE], timeout_s=300
+        ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE], timeout_s=300
     )
-    try:
-        python_version, torch_version, torch_sha = json.loads(done.output.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        raise BuildError(
-            f"PyTorch does not import in the runtime image:\n{done.tail}\nCheck `torch` of the variant, that image.stripped "
-            "removes nothing that is needed, and that image.runtime_packages has the system libraries"
-        ) from None
-    return python_version, torch_version, torch_sha
+    return read_versions(
+        done,
+        "`torch` of the variant, that image.stripped removes nothing that is needed, and that image.runtime_packages has "
+        "the system libraries",
+    )
 
 
 def _labels(

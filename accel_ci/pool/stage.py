@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 
 from accel_ci.artifacts import ArtifactStore
 from accel_ci.config import Settings, Suite
 from accel_ci.errors import PoolError
+from accel_ci.lock import held
 from accel_ci.model import (
     OUTCOMES,
     Artifact,
@@ -180,7 +180,7 @@ def _run(
         (step.advance if before is None else step.note)(said)
 
     pool = pool_for(settings, bench.run)
-    local_cards = nullcontext() if settings.pool.kind == "kubernetes" else _cards_taken(bench.cards_lock, step)
+    local_cards = nullcontext() if settings.pool.kind == "kubernetes" else held(bench.cards_lock, step, "the cards")
     with local_cards, _instance_running(settings, bench, step):
         run = run_rounds(
             pool,
@@ -198,22 +198,6 @@ def _run(
     bench.folder.rename(kept)
     pool.forget(bench.folder)
     return run
-
-
-@contextmanager
-def _cards_taken(lock_file: Path, step: Step) -> Iterator[None]:
-    """Hold the local cards; another run on this machine waits until they are given back."""
-    lock_file.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(lock_file)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        step.note("waiting for the cards, which another run holds")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager

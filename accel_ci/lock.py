@@ -1,0 +1,27 @@
+"""A lock file that runs on one machine wait for each other with, saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from accel_ci.progress import Step
+
+
+@contextmanager
+def held(lock_file: Path, step: Step, what: str) -> Iterator[None]:
+    """Hold the lock of `what`, "the cards" say; where another run has it, tell the step and wait."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        step.note(f"waiting for {what}, which another run holds")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
