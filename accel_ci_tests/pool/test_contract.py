@@ -21,12 +21,18 @@ import pytest
 from accel_ci.config import DockerPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Batch, Launch, Limits
+from accel_ci.pool.cluster import Cluster
 from accel_ci.pool.docker import RUN_LABEL, DockerPool, remove_abandoned
 from accel_ci.pool.driver import PoolRun, run_rounds
 from accel_ci.pool.engine import Pool
 from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.kubernetes import KubernetesPool
+from accel_ci.pool.kubernetes_job import PROJECT_LABEL
 from accel_ci.pool.local import LocalPool
+from accel_ci.pool.round_bucket import RoundStore
 
+from .bucket_pool import round_store
+from .cluster_pool import cluster_settings
 from .conftest import Write, batch, outcomes
 
 DRIVER = """
@@ -48,11 +54,14 @@ class Ground:
     run_dir: Path
     image: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    store: RoundStore | None = None
 
     @property
     def pool(self) -> Pool:
         if self.kind == "local":
             return LocalPool()
+        if self.store is not None:
+            return KubernetesPool(cluster_settings(), self.store, self.project, "contract")
         return DockerPool(DockerPoolSettings(kind="docker", card_environment="CARD", image=self.image or "", **self.options))
 
     def run(
@@ -76,10 +85,18 @@ class Ground:
         assert not self.containers()
         return result
 
+    @property
+    def project(self) -> str:
+        """What tells the Jobs of this test apart."""
+        return f"contract-{self.store.prefix.rpartition('/')[2]}" if self.store is not None else ""
+
     def containers(self) -> list[Any]:
         """What is there of this run."""
         if self.kind == "local":
             return []
+        if self.store is not None:
+            pods = Cluster(cluster_settings()).pods(f"{PROJECT_LABEL}={self.project}")
+            return [pod for pod in pods if pod["status"].get("phase") == "Running"]  # the others' records go a little later
         import docker
 
         return list(docker.from_env().containers.list(all=True, filters={"label": f"{RUN_LABEL}={self.run_dir}"}))
@@ -89,6 +106,8 @@ class Ground:
         if self.kind == "local":
             [first] = (self.run_dir / "round-1" / "workers").glob("w0-0/events.jsonl")
             os.kill(json.loads(first.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+        elif self.store is not None:
+            Cluster(cluster_settings()).delete_pod(self.containers()[0]["metadata"]["name"])
         else:
             self.containers()[0].kill()
 
@@ -123,13 +142,34 @@ def docker_image() -> str:
     return str(image.id)
 
 
-@pytest.fixture(params=["local", "docker"])
-def ground(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Ground]:
-    image = request.getfixturevalue("docker_image") if request.param == "docker" else None
-    ground = Ground(request.param, root, tmp_path / "run", image=image)
+def _ground(request: pytest.FixtureRequest, kind: str, root: Path, tmp_path: Path) -> Iterator[Ground]:
+    image = request.getfixturevalue("docker_image") if kind == "docker" else None
+    ground = Ground(kind, root, tmp_path / "run", image=image)
     yield ground
     for container in ground.containers():
         container.remove(force=True)
+
+
+@pytest.fixture(params=["local", "docker"])
+def ground(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Ground]:
+    """The pools whose workers share the driver's folder."""
+    yield from _ground(request, request.param, root, tmp_path)
+
+
+@pytest.fixture(params=["local", "docker", "kubernetes"])
+def any_ground(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Ground]:
+    """Each pool, for what all of them give: pods share no folder with the driver, and a device plugin gives them cards."""
+    if request.param != "kubernetes":
+        yield from _ground(request, request.param, root, tmp_path)
+        return
+    cluster_settings()
+    store = round_store()
+    ground = Ground("kubernetes", root, tmp_path / "run", store=store)
+    yield ground
+    cluster = Cluster(cluster_settings())
+    for job in cluster.jobs(f"{PROJECT_LABEL}={ground.project}"):
+        cluster.delete_job(job["metadata"]["name"])
+    store.of_round(ground.project).clear()
 
 
 @pytest.fixture
@@ -162,10 +202,10 @@ def slow(write: Write, count: int) -> list[str]:
     return [f"test_a.py::test_n[{n}]" for n in range(count)]
 
 
-def test_all_pass_on_all_cards(ground: Ground, write: Write) -> None:
+def test_all_pass_on_all_cards(any_ground: Ground, write: Write) -> None:
     write("test_a.py", "import time\ndef test_1(): time.sleep(1)\n")
     write("test_b.py", "import time\ndef test_1(): time.sleep(1)\n")
-    result = ground.run([batch("b0", "test_a.py::test_1"), batch("b1", "test_b.py::test_1")])
+    result = any_ground.run([batch("b0", "test_a.py::test_1"), batch("b1", "test_b.py::test_1")])
     assert outcomes(result) == {"test_a.py::test_1": "passed", "test_b.py::test_1": "passed"}
     assert {attempt.card for attempt in result.attempts} == {"0", "1"}
     assert len(result.rounds) == 1
@@ -178,7 +218,7 @@ def test_a_test_that_passes_on_another_card(ground: Ground, write: Write) -> Non
     assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
 
 
-def test_crashes_hangs_and_floods_cost_one_test_each(ground: Ground, write: Write) -> None:
+def test_crashes_hangs_and_floods_cost_one_test_each(any_ground: Ground, write: Write) -> None:
     write(
         "test_a.py",
         """
@@ -194,7 +234,7 @@ def test_crashes_hangs_and_floods_cost_one_test_each(ground: Ground, write: Writ
         """,
     )
     tests = [f"test_a.py::test_{name}" for name in ("exit", "segv", "hang", "flood", "good")]
-    result = ground.run([batch("b0", *tests)], ["0"], max_rounds=1, limits=Limits(test_timeout_s=1))
+    result = any_ground.run([batch("b0", *tests)], ["0"], max_rounds=1, limits=Limits(test_timeout_s=1))
     assert list(outcomes(result).values()) == ["crashed", "crashed", "timeout", "failed", "passed"]
     said = {attempt.test: attempt for attempt in result.attempts}
     assert "exit code 3" in (said[tests[0]].message or "")
@@ -202,8 +242,8 @@ def test_crashes_hangs_and_floods_cost_one_test_each(ground: Ground, write: Writ
     assert len(said[tests[3]].output_tail or "") <= 16 * 1024
 
 
-def test_leftovers_of_a_test_are_ended(ground: Ground, write: Write, tmp_path: Path) -> None:
-    word = f"leftover-{os.getpid()}-{ground.kind}"
+def test_leftovers_of_a_test_are_ended(any_ground: Ground, write: Write, tmp_path: Path) -> None:
+    word = f"leftover-{os.getpid()}-{any_ground.kind}"
     write(
         "test_a.py",
         f"""
@@ -218,21 +258,21 @@ def test_leftovers_of_a_test_are_ended(ground: Ground, write: Write, tmp_path: P
         def test_after(): pass
         """,
     )
-    result = ground.run([batch("b0", "test_a.py::test_left", "test_a.py::test_after")], ["0"])
+    result = any_ground.run([batch("b0", "test_a.py::test_left", "test_a.py::test_after")], ["0"])
     assert set(outcomes(result).values()) == {"passed"}
     assert not is_running(word)
 
 
-def test_a_killed_worker_loses_nothing(ground: Ground, write: Write) -> None:
+def test_a_killed_worker_loses_nothing(any_ground: Ground, write: Write) -> None:
     tests = slow(write, 24)
     seen: list[Attempt] = []
 
     def on_attempt(attempt: Attempt) -> None:
         seen.append(attempt)
         if len(seen) == 4:
-            ground.kill_worker()
+            any_ground.kill_worker()
 
-    result = ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_attempt=on_attempt)
+    result = any_ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_attempt=on_attempt)
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(result.rounds) == 1
 
@@ -391,14 +431,14 @@ def test_no_engine_is_said(root: Path, write: Write, tmp_path: Path, monkeypatch
         Ground("docker", root, tmp_path / "run", image="any").run([batch("b0", "test_a.py::test_1")])
 
 
-def test_a_command_runs_where_workers_run(ground: Ground, root: Path, write: Write, tmp_path: Path) -> None:
+def test_a_command_runs_where_workers_run(any_ground: Ground, root: Path, write: Write, tmp_path: Path) -> None:
     write("test_a.py", "")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    python = sys.executable if ground.kind == "local" else "python3"
+    python = sys.executable if any_ground.kind == "local" else "python3"
     launch = Launch(python, str(root), {}, "CARD")
     out = scratch / "out"
     code = f"import os; open({str(out)!r}, 'w').write(str(os.listdir({str(root)!r}))); print('done'); exit(3)"
-    finished = ground.pool.execute([python, "-c", code], launch, scratch, 60)
+    finished = any_ground.pool.execute([python, "-c", code], launch, scratch, 60)
     assert (finished.status, finished.output.strip()) == (3, "done")
     assert out.read_text() == "['test_a.py']"

@@ -7,7 +7,6 @@ listens on loopback.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from accel_ci.pool.stage import Bench
 from accel_ci.results.ledger import failed_attempts
 
 from .bucket_pool import round_store
+from .cluster_pool import cluster_settings
 from .conftest import Write, batch, outcomes
 from .test_stage import run_device
 
@@ -62,12 +62,7 @@ class Ground:
 
     @property
     def settings(self) -> KubernetesPoolSettings:
-        given = {
-            "image": os.environ["ACCEL_CI_CLUSTER_IMAGE"],
-            "resource": os.environ["ACCEL_CI_CLUSTER_RESOURCE"],
-            "host_network": True,
-        }
-        return KubernetesPoolSettings(kind="kubernetes", **{**given, **self.options})
+        return cluster_settings(**self.options)
 
     @property
     def pool(self) -> KubernetesPool:
@@ -109,9 +104,7 @@ class Ground:
 
 @pytest.fixture
 def ground(root: Path, tmp_path: Path) -> Iterator[Ground]:
-    for name in ("KUBECONFIG", "ACCEL_CI_CLUSTER_IMAGE", "ACCEL_CI_CLUSTER_RESOURCE"):
-        if not os.environ.get(name):
-            pytest.skip(f"{name} is not set: the tests of the Kubernetes pool need a cluster")
+    cluster_settings()
     store = round_store()
     ground = Ground(root, tmp_path / "v" / "run", store, f"t{store.prefix.rpartition('/')[2]}")
     yield ground
