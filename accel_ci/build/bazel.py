@@ -2,7 +2,7 @@
 
 Credentials are written to a file that only Bazel reads, and that is gone as soon as it has. Bazel repeats its options in the
 build events, so those come through a pipe and are cleaned on their way; its server keeps no log. The server is ended with
-every run, and so is what a killed run left, when the next one begins. What the events say is read by `accel_ci.results`.
+every run, by a watcher when the run is killed. What the events say is read by `accel_ci.results`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 from accel_ci.build.bazel_progress import BuildProgress
 from accel_ci.build.container import Container, run_inside, running
-from accel_ci.build.process_tree import end_processes
+from accel_ci.build.process_tree import end_processes, ended_with_this
 from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.lock import held
@@ -56,6 +56,11 @@ class BazelBench:
     def output_base(self) -> Path:
         """Bazel's outputs and its cache of actions; the same for every revision, so that what is unchanged stays."""
         return self.folder / "output"
+
+    @property
+    def server_argument(self) -> str:
+        """What only Bazel's processes at work here have on their command line."""
+        return f"--output_base={self.output_base}"
 
     @property
     def private(self) -> Path:
@@ -131,7 +136,7 @@ def run_bazel(rbe: Rbe, sources: SourceBuild, bench: BazelBench, substitutions: 
     """
     secrets = read_secrets(rbe)
     bench.folder.mkdir(parents=True, exist_ok=True)
-    with held(bench.folder / "lock", step, "Bazel"):
+    with held(bench.folder / "lock", step, "Bazel"), ended_with_this(bench.server_argument, _GRACE_S):
         clean_up(bench)
         shutil.rmtree(bench.results, ignore_errors=True)
         bench.results.mkdir(parents=True)
@@ -149,7 +154,7 @@ def run_bazel(rbe: Rbe, sources: SourceBuild, bench: BazelBench, substitutions: 
 
 def clean_up(bench: BazelBench) -> None:
     """End what runs on the output base, and take away what may hold credentials."""
-    end_processes(f"--output_base={bench.output_base}", _GRACE_S)
+    end_processes(bench.server_argument, _GRACE_S)
     shutil.rmtree(bench.private, ignore_errors=True)
     server = bench.output_base / "server" / "jvm.out"
     for log in (*bench.output_base.glob("java.log*"), server, bench.output_base / "command.log"):
@@ -202,7 +207,7 @@ def _command_line(
         site.bazel,
         f"--output_user_root={site.install}",
         f"--output_base={site.output_base}",
-        f"--max_idle_secs={_IDLE_S}",  # the server of a run that was killed ends by itself
+        f"--max_idle_secs={_IDLE_S}",  # should the watcher be killed too
         "--host_jvm_args=-Djava.util.logging.config.file=/dev/null",  # the server would log its options
         "--nohome_rc",
         f"--bazelrc={credentials}",
@@ -292,8 +297,6 @@ class _Run:
             own = {n: v for n, v in environment.items() if n in self.rbe.pass_environment}
             command = container.command(command, folder, own)
             environment |= {n: v for n, v in os.environ.items() if n.startswith("DOCKER_")}
-        elif (follow := shutil.which("setpriv")) is not None:  # so that it is cancelled when this process is killed
-            command = [follow, "--pdeathsig", "KILL", "--", *command]
         with subprocess.Popen(
             command,
             cwd=folder,

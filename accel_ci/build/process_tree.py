@@ -8,10 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 _LOOK_EVERY_S = 0.1
 
@@ -58,6 +62,29 @@ def end_processes(argument: str, grace_s: float) -> int:
     return len(own)
 
 
+@contextmanager
+def ended_with_this(argument: str, grace_s: float) -> Iterator[None]:
+    """Inside, have the processes with this argument ended as by `end_processes` should this process end, be it killed.
+
+    A watcher in a session of its own waits for the end of a pipe of which this process alone has the other end. It is told
+    the argument through the pipe, so that it has not got it itself.
+    """
+    command = [sys.executable, "-m", "accel_ci.build.process_tree"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True) as watcher:
+        told = cast("IO[bytes]", watcher.stdin)
+        told.write(f"{grace_s} {argument}\n".encode())
+        told.flush()
+        yield
+
+
+def _watch() -> None:
+    """The watcher: see `ended_with_this`."""
+    grace_s, _, argument = sys.stdin.readline().rstrip("\n").partition(" ")
+    sys.stdin.read()
+    if argument:
+        end_processes(argument, float(grace_s))
+
+
 def _all() -> list[int]:
     with contextlib.suppress(OSError):
         return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
@@ -79,3 +106,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    _watch()

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from accel_ci.archive import unpack
 from accel_ci.build.process import Finished
 from accel_ci.config import KubernetesPoolSettings
 from accel_ci.errors import PoolError
@@ -157,8 +158,7 @@ class KubernetesPool:
         finally:
             cluster.delete_job(name)
             bucket.clear()
-        with tarfile.open(fileobj=io.BytesIO(result)) as tar:
-            tar.extractall(folder, filter="data")
+        unpack(io.BytesIO(result), folder)
         content = json.loads(said)
         return Finished(int(content["status"]), str(content["output"]))
 

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from filelock import FileLock
 
+from accel_ci.archive import TarError, unpack
 from accel_ci.errors import SourceError
 from accel_ci.model import Source
 
@@ -175,9 +175,9 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
         )
         files = scratch / "files"
         try:
-            with tarfile.open(archive) as tar:
-                tar.extractall(files, filter="data")
-        except tarfile.TarError as error:  # a link that leads out of the sources
+            with archive.open("rb") as file:
+                unpack(file, files)
+        except TarError as error:  # a link that leads out of the sources
             raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
         try:
             files.rename(destination)

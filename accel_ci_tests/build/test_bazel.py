@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.build.bazel import BazelBench, Redactor, clean_up, credentials_file, find_bazel, read_secrets, run_bazel
+from accel_ci.build.bazel import (
+    BAZEL_ENVIRONMENT,
+    BazelBench,
+    Redactor,
+    clean_up,
+    credentials_file,
+    find_bazel,
+    read_secrets,
+    run_bazel,
+)
 from accel_ci.build.process_tree import with_argument
 from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
@@ -33,6 +42,11 @@ subprocess.Popen(server, start_new_session=True)
 pathlib.Path({seen!r}).write_text(json.dumps([mode, said, sys.argv, dict(os.environ)]))
 time.sleep(600)
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_bazel_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BAZEL_ENVIRONMENT, raising=False)
 
 
 @pytest.fixture

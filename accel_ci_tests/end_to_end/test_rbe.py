@@ -224,7 +224,7 @@ def test_a_wheel_that_lacks_a_file_fails_the_integration_only(source_bench: Benc
 @long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, number: signal.Signals) -> None:
-    """Of a command that is killed outright, Bazel's server ends by itself after its 15 idle seconds."""
+    """Also of a command that is killed outright while a test is running, where the server would not notice."""
     configure(source_bench, test_tag_filters=[], flags=["--test_timeout=200"])
     base = source_bench.project.home / "rbe" / VARIANT
     argument = f"--output_base={base / 'output'}"
