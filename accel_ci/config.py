@@ -15,10 +15,33 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from cronsim import CronSim, CronSimError
-from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from accel_ci.config_values import (
+    BucketName,
+    ContainerUser,
+    Cron,
+    Device,
+    Endpoint,
+    EntryPoint,
+    EnvironmentName,
+    Flag,
+    HeaderName,
+    ImportName,
+    LibraryPattern,
+    Name,
+    Owner,
+    Package,
+    PinnedImage,
+    Quantity,
+    RelativePath,
+    RemoteEndpoint,
+    RequirementText,
+    Seconds,
+    Size,
+    Target,
+    Workspace,
+)
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE, Trigger
 from accel_ci.pod_template import template_mistakes
@@ -27,128 +50,8 @@ CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
 CONFIG_NAME = "accel_ci.yaml"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError("use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 80 characters")
-    return value
-
-
-def _cron(value: str) -> str:
-    from datetime import datetime, timezone
-
-    try:
-        CronSim(value, datetime.now(timezone.utc))
-    except CronSimError as error:
-        raise ValueError(f"not a cron expression ({error}); five fields are needed, such as '0 2 * * *'") from None
-    return value
-
-
-def _requirement(value: str) -> str:
-    try:
-        Requirement(value)
-    except InvalidRequirement as error:
-        raise ValueError(f"not a PEP 508 requirement: {str(error).splitlines()[0]}") from None
-    return value
-
-
-def _relative_path(value: str) -> str:
-    path = Path(value)
-    if path.is_absolute() or ".." in path.parts or value.startswith("-"):
-        raise ValueError("must be a path below the root of the backend's sources")
-    return value
-
-
-def _size(value: str) -> str:
-    if not re.fullmatch(r"[1-9]\d*[bkmg]?", value, re.IGNORECASE):
-        raise ValueError("must be a number of bytes, or one with k, m or g, such as '8g'")
-    return value
-
-
-def _quantity(value: str) -> str:
-    if not re.fullmatch(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", value):
-        raise ValueError("must be a quantity of Kubernetes, such as '4', '500m' or '16Gi'")
-    return value
-
-
-def _pinned_image(value: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}", value):
-        raise ValueError("must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'")
-    return value
-
-
-def _device(value: str) -> str:
-    if not re.fullmatch(r"/dev/[^:\s]+(:/[^:\s]+(:[rwm]+)?)?", value):
-        raise ValueError("must be a device of the machine, such as '/dev/accel{card}' or '/dev/a:/dev/b:rw'")
-    return value
-
-
-def _user(value: str) -> str:
-    if not re.fullmatch(r"\d+(:\d+)?", value):
-        raise ValueError("must be numbers, such as '1000:1000': the machine need not know the image's names")
-    return value
-
-
-def _owner(value: str) -> str:
-    if not (re.fullmatch(r"team:[\w.-]+", value) or re.fullmatch(r"[^@\s]+@[^@\s]+", value)):
-        raise ValueError("must be 'team:<name>' or an e-mail address")
-    return value
-
-
-def _workspace(value: str) -> str:
-    _relative_path(value)
-    if Path(value).parts[:1] not in (("backend",), ("upstream",)):
-        raise ValueError("must be 'backend' or 'upstream', or a folder below one of them, such as 'backend/native'")
-    return value
-
-
-def _flag(value: str) -> str:
-    name = value.partition("=")[0]
-    if not re.fullmatch(r"--[a-z][\w-]*", name):
-        raise ValueError("must be a flag of `bazel test`, as in '--jobs=50'")
-    if name.endswith("_header"):
-        raise ValueError("headers hold credentials, so they belong in rbe.headers, by the name of an environment variable")
-    if name.removeprefix("--no") in _OWN_FLAGS or name.removeprefix("--") in _OWN_FLAGS:
-        raise ValueError(f"{name} is set by accel-ci itself")
-    return value
-
-
-_OWN_FLAGS = ("bazelrc", "build_event_json_file", "build_event_json_file_path_conversion", "output_base", "symlink_prefix")
-
-
-Name = Annotated[str, AfterValidator(_name)]
-Flag = Annotated[str, AfterValidator(_flag)]
-Target = Annotated[str, Field(pattern=r"^-?(@[\w.~+-]*)?//[^\s]*$")]
-RemoteEndpoint = Annotated[str, Field(pattern=r"^(grpcs?|https?|unix)://?[^\s@]+$")]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*$")]
-Cron = Annotated[str, AfterValidator(_cron)]
-RequirementText = Annotated[str, AfterValidator(_requirement)]
-RelativePath = Annotated[str, AfterValidator(_relative_path)]
-Owner = Annotated[str, AfterValidator(_owner)]
-EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Mistake = tuple[tuple[str | int, ...], str]
 """The path to a place in the file, and what is wrong there."""
-Seconds = Annotated[float, Field(gt=0)]
-Size = Annotated[str, AfterValidator(_size)]
-Quantity = Annotated[str, AfterValidator(_quantity)]
-BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
-Endpoint = Annotated[str, Field(pattern=r"^https?://")]
-Device = Annotated[str, AfterValidator(_device)]
-PinnedImage = Annotated[str, AfterValidator(_pinned_image)]
-LibraryPattern = Annotated[str, Field(pattern=r"^[^/\s-][^/\s]*$")]
-"""The file name of a shared library, where `*` and `?` are wild."""
-Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")]
-"""A package of the image's distribution."""
-EntryPoint = Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]
-ImportName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
-
-
-def size_in_bytes(size: Size) -> int:
-    """The bytes that a size means: `8g` is 8 GiB, as Docker reads it."""
-    factor = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(size[-1].lower())
-    return int(size) if factor is None else int(size[:-1]) * factor
 
 
 class _Section(BaseModel):
@@ -328,7 +231,7 @@ class DockerPoolSettings(PoolSettings):
     memory: Size | None = None
     pids_limit: Annotated[int, Field(ge=16)] = 4096
     network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
-    user: Annotated[str, AfterValidator(_user)] | None = None
+    user: ContainerUser | None = None
 
 
 class Toleration(_Section):
@@ -457,7 +360,7 @@ class MultiCard(_Section):
 class Rbe(_Section):
     """The source build: a Bazel workspace, what is built and tested in it, and where its actions run."""
 
-    workspace: Annotated[str, AfterValidator(_workspace)] = "backend"
+    workspace: Workspace = "backend"
     patches: RelativePath | None = None
     patched: Literal["upstream", "backend"] = "upstream"
     submodules: bool = False

@@ -8,9 +8,7 @@ every run, by a watcher when the run is killed. What the events say is read by `
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -20,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
 
 from accel_ci.build.bazel_progress import BuildProgress
 from accel_ci.build.container import Container, run_inside, running
 from accel_ci.build.process_tree import end_processes, ended_with_this
+from accel_ci.build.redaction import RedactedPipe, Redactor
 from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.lock import held
@@ -354,92 +352,6 @@ def _environment(rbe: Rbe) -> dict[str, str]:
     """What Bazel sees of the environment: no secret of ours."""
     hidden = set(rbe.headers.values())
     return {n: v for n, v in os.environ.items() if n in (*_KEPT, *rbe.pass_environment) and n not in hidden}
-
-
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
-class Redactor:
-    """Takes secrets out of bytes, as they are and as they stand in JSON."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-
-    def text(self, line: bytes) -> bytes:
-        """The bytes with `***` for every secret."""
-        for form in self._forms:
-            line = line.replace(form, b"***")
-        return line
-
-
-def _forms(secret: str) -> set[bytes]:
-    plain = json.dumps(secret, ensure_ascii=False)[1:-1]
-    for_web = plain
-    for letter in "<>&='":  # Bazel's writer of JSON escapes what HTML would mind
-        for_web = for_web.replace(letter, f"\\u{ord(letter):04x}")
-    return {form.encode() for form in (secret, plain, for_web, json.dumps(secret)[1:-1])}
-
-
-class RedactedPipe:
-    """What is written into a pipe, copied into a file line by line without secrets: they are on no disk at any time."""
-
-    def __init__(self, readable: int, writable: int, copy: BinaryIO, redactor: Redactor, left_out: Sequence[bytes]) -> None:
-        """`left_out` are beginnings of lines that are not copied."""
-        self.writable = writable
-        self._readable, self._copy, self._redactor, self._left_out = readable, copy, redactor, tuple(left_out)
-        self._rest = b""
-        os.set_blocking(readable, False)
-
-    @classmethod
-    @contextmanager
-    def named(cls, pipe: Path, copy: Path, redactor: Redactor, left_out: Sequence[str]) -> Iterator[RedactedPipe]:
-        """A pipe with a name, for JSON lines of which those of some kinds are left out; it goes with the context."""
-        os.mkfifo(pipe, 0o600)
-        end = os.open(pipe, os.O_RDWR)  # both ends: without a writer it would seem to have ended
-        kinds = [f'{{"id":{{"{kind}"'.encode() for kind in left_out]
-        with copy.open("wb") as file:
-            both = cls(end, end, file, redactor, kinds)
-            try:
-                yield both
-            finally:
-                both.end()
-                os.close(end)
-                pipe.unlink()
-
-    @classmethod
-    @contextmanager
-    def unnamed(cls, copy: Path, redactor: Redactor) -> Iterator[RedactedPipe]:
-        """A pipe for a process's output, which is added to the file."""
-        readable, writable = os.pipe()
-        with copy.open("ab") as file:
-            both = cls(readable, writable, file, redactor, ())
-            try:
-                yield both
-            finally:
-                both.end()
-                os.close(writable)
-                os.close(readable)
-
-    def pass_on(self, wait_s: float) -> bool:
-        """Copy what is there, after waiting for it for up to `wait_s` seconds; whether there was anything."""
-        if not select.select([self._readable], [], [], wait_s)[0]:
-            return False
-        with contextlib.suppress(BlockingIOError):
-            while added := os.read(self._readable, 1 << 20):
-                *lines, self._rest = (self._rest + added).split(b"\n")
-                self._copy.writelines(
-                    self._redactor.text(line) + b"\n" for line in lines if not line.startswith(self._left_out)
-                )
-        self._copy.flush()
-        return True
-
-    def end(self) -> None:
-        """Copy all that is left, the last line of which may not be whole."""
-        while self.pass_on(0):
-            pass
-        if self._rest and not self._rest.startswith(self._left_out):
-            self._copy.write(self._redactor.text(self._rest))
-            self._rest = b""
 
 
 def _keep_reports(logs: Path, outputs: Path, folder: Path, redactor: Redactor) -> None:

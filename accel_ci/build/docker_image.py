@@ -38,7 +38,8 @@ from accel_ci.build.image_contents import ImageContents, duplicates, read_image
 from accel_ci.build.image_versions import VERSIONS_CODE, read_versions
 from accel_ci.build.sbom import bill_of_materials
 from accel_ci.build.wheel_build import local_folders, package_environment
-from accel_ci.config import Image, Settings, Size, Variant, size_in_bytes
+from accel_ci.config import Image, Settings, Variant
+from accel_ci.config_values import Size, size_in_bytes
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, ContainerImage, ImageLayer, RuntimeImage, Wheel
 

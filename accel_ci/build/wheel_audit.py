@@ -21,7 +21,8 @@ from packaging.utils import parse_wheel_filename
 
 from accel_ci.build.process import Finished, run_tool
 from accel_ci.build.secret_strings import secrets_in_archive
-from accel_ci.config import Wheels, size_in_bytes
+from accel_ci.config import Wheels
+from accel_ci.config_values import size_in_bytes
 from accel_ci.model import CheckResult
 
 AUDIT_NAMES = (

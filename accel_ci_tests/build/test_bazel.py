@@ -18,7 +18,6 @@ import pytest
 from accel_ci.build.bazel import (
     BAZEL_ENVIRONMENT,
     BazelBench,
-    Redactor,
     clean_up,
     credentials_file,
     find_bazel,
@@ -26,6 +25,7 @@ from accel_ci.build.bazel import (
     run_bazel,
 )
 from accel_ci.build.process_tree import with_argument
+from accel_ci.build.redaction import Redactor
 from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild

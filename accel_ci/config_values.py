@@ -1,0 +1,125 @@
+"""What single values of `accel_ci.yaml` may be: names, sizes, paths, images; each refused with what it should be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from cronsim import CronSim, CronSimError
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, Field
+
+
+def _matching(pattern: str, message: str) -> AfterValidator:
+    """A text that matches the whole pattern; `message` says what it should be."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def _cron(value: str) -> str:
+    from datetime import datetime, timezone
+
+    try:
+        CronSim(value, datetime.now(timezone.utc))
+    except CronSimError as error:
+        raise ValueError(f"not a cron expression ({error}); five fields are needed, such as '0 2 * * *'") from None
+    return value
+
+
+def _requirement(value: str) -> str:
+    try:
+        Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"not a PEP 508 requirement: {str(error).splitlines()[0]}") from None
+    return value
+
+
+def _relative_path(value: str) -> str:
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts or value.startswith("-"):
+        raise ValueError("must be a path below the root of the backend's sources")
+    return value
+
+
+def _workspace(value: str) -> str:
+    _relative_path(value)
+    if Path(value).parts[:1] not in (("backend",), ("upstream",)):
+        raise ValueError("must be 'backend' or 'upstream', or a folder below one of them, such as 'backend/native'")
+    return value
+
+
+def _flag(value: str) -> str:
+    name = value.partition("=")[0]
+    if not re.fullmatch(r"--[a-z][\w-]*", name):
+        raise ValueError("must be a flag of `bazel test`, as in '--jobs=50'")
+    if name.endswith("_header"):
+        raise ValueError("headers hold credentials, so they belong in rbe.headers, by the name of an environment variable")
+    if name.removeprefix("--no") in _OWN_FLAGS or name.removeprefix("--") in _OWN_FLAGS:
+        raise ValueError(f"{name} is set by accel-ci itself")
+    return value
+
+
+_OWN_FLAGS = ("bazelrc", "build_event_json_file", "build_event_json_file_path_conversion", "output_base", "symlink_prefix")
+
+
+Name = Annotated[
+    str,
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+        "use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 80 characters",
+    ),
+]
+Flag = Annotated[str, AfterValidator(_flag)]
+Target = Annotated[str, Field(pattern=r"^-?(@[\w.~+-]*)?//[^\s]*$")]
+RemoteEndpoint = Annotated[str, Field(pattern=r"^(grpcs?|https?|unix)://?[^\s@]+$")]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*$")]
+Cron = Annotated[str, AfterValidator(_cron)]
+RequirementText = Annotated[str, AfterValidator(_requirement)]
+RelativePath = Annotated[str, AfterValidator(_relative_path)]
+Owner = Annotated[str, _matching(r"team:[\w.-]+|[^@\s]+@[^@\s]+", "must be 'team:<name>' or an e-mail address")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Seconds = Annotated[float, Field(gt=0)]
+Size = Annotated[str, _matching(r"(?i:[1-9]\d*[bkmg]?)", "must be a number of bytes, or one with k, m or g, such as '8g'")]
+Quantity = Annotated[
+    str, _matching(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", "must be a quantity of Kubernetes, such as '4', '500m' or '16Gi'")
+]
+BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+Endpoint = Annotated[str, Field(pattern=r"^https?://")]
+Workspace = Annotated[str, AfterValidator(_workspace)]
+"""The root of the sources of one of the two, or a folder below it."""
+ContainerUser = Annotated[
+    str, _matching(r"\d+(:\d+)?", "must be numbers, such as '1000:1000': the machine need not know the image's names")
+]
+Device = Annotated[
+    str,
+    _matching(
+        r"/dev/[^:\s]+(:/[^:\s]+(:[rwm]+)?)?",
+        "must be a device of the machine, such as '/dev/accel{card}' or '/dev/a:/dev/b:rw'",
+    ),
+]
+PinnedImage = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][\w./:-]*@sha256:[0-9a-f]{64}",
+        "must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'",
+    ),
+]
+LibraryPattern = Annotated[str, Field(pattern=r"^[^/\s-][^/\s]*$")]
+"""The file name of a shared library, where `*` and `?` are wild."""
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")]
+"""A package of the image's distribution."""
+EntryPoint = Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]
+ImportName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+
+
+def size_in_bytes(size: Size) -> int:
+    """The bytes that a size means: `8g` is 8 GiB, as Docker reads it."""
+    factor = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(size[-1].lower())
+    return int(size) if factor is None else int(size[:-1]) * factor
