@@ -45,6 +45,7 @@ from accel_ci.config_values import (
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE, Trigger
 from accel_ci.pod_template import template_mistakes
+from accel_ci.variant_matrix import multiply
 
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
@@ -135,7 +136,10 @@ class Upstream(_Section):
 
 
 class Variant(_Section):
-    """One cell of the build matrix. `wheels` and `image` stand for the sections of that name in this variant alone."""
+    """One cell of the build matrix. `wheels` and `image` stand for the sections of that name in this variant alone.
+
+    In the file, one entry may stand for several variants: see `accel_ci.variant_matrix`.
+    """
 
     name: Name
     python: Annotated[str, Field(pattern=r"^3(\.\d+){1,2}$")]
@@ -476,7 +480,10 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
     known = {"suites": list(suites), "variants": variants}
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
-            yield ("variants", index, "name"), f"{name!r} stands twice; variant names are unique"
+            yield (
+                ("variants", index, "name"),
+                f"{name!r} stands twice; variant names are unique, and hold what is a list, as in 'py{{python}}'",
+            )
     if BAZEL_SUITE in suites:
         yield ("suites", BAZEL_SUITE), "is the suite of the source build; choose another name"
     if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
@@ -576,6 +583,9 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
+    variants = list(multiply(_sequence(content.get("variants"))))
+    if variants:
+        content = {**content, "variants": [variant for _, variant in variants]}
     mistakes = [*_duplicate_keys(document, ()), *_dangling_references(content)]
     try:
         settings = Settings.model_validate(content)
@@ -584,8 +594,16 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     else:
         if not mistakes:
             return settings
-    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in mistakes)
+    placed = {(_written(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
+    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
     raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
+
+
+def _written(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
+    """The place as the file has it: a variant that is one of several stands in the entry of them all."""
+    if where[:1] == ("variants",) and len(where) > 1 and isinstance(where[1], int):
+        return ("variants", entries[where[1]], *where[2:])
+    return where
 
 
 def _explain(detail: Any) -> Iterator[Mistake]:

@@ -56,6 +56,9 @@ def test_minimal_configuration_is_valid() -> None:
         ("backend.subdirectory", "../other", "backend.subdirectory: must be a path below the root"),
         ("backend.ref", "--upload-pack=x", "backend.ref: string should match pattern"),
         ("variants.0.python", 3.11, "variants[0].python: input should be a valid string (it is 3.11: put it in quotes)"),
+        ("variants.0.python", ["3.11", 3.12], "variants[0].python: input should be a valid string (it is 3.12: put it in"),
+        ("variants.0.python", [], "variants[0].python: input should be a valid string (it is []"),
+        ("variants.0.name", "{pyton}", "variants[0].name: use letters"),
         ("variants.0.torch", "torch=2", "variants[0].torch: not a PEP 508 requirement"),
         ("variants.0.name", "a|b", "variants[0].name: use letters"),
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
@@ -133,6 +136,35 @@ def test_a_variant_may_have_rules_and_an_image_of_its_own() -> None:
     assert (settings.wheels_of(plain).size_budget, settings.wheels_of(odd).size_budget) == ("1m", "2m")
     assert settings.image_of(plain) is None
     assert settings.image_of(odd) is not None
+
+
+def test_a_variant_with_lists_is_one_for_each_combination() -> None:
+    common = {"torch_source": "pinned", "requirements": ["pytest", "numpy"]}
+    matrix = {"name": "py{python}-{torch}-{runtime}", "python": ["3.11", "3.12"], "torch": "torch==2.13.0", **common}
+    odd = {"name": "odd", "python": "3.10", "torch": "torch", "runtime": "rt-9", "build_environment": {"LEGACY": "1"}}
+    document = changed("variants", [{**matrix, "runtime": ["rt-1", "rt-2"]}, odd])
+    found = parse_settings(yaml.safe_dump(document)).variants
+    assert [(variant.name, variant.python, variant.runtime) for variant in found] == [
+        ("py3.11-torch2.13.0-rt-1", "3.11", "rt-1"),
+        ("py3.11-torch2.13.0-rt-2", "3.11", "rt-2"),
+        ("py3.12-torch2.13.0-rt-1", "3.12", "rt-1"),
+        ("py3.12-torch2.13.0-rt-2", "3.12", "rt-2"),
+        ("odd", "3.10", "rt-9"),
+    ]
+    assert {variant.requirements for variant in found[:4]} == {("pytest", "numpy")}
+
+
+def test_mistakes_of_a_variant_with_lists_are_told_once_and_where_they_stand() -> None:
+    good = {"name": "good", "python": "3.11", "torch": "torch", "runtime": "none"}
+    many = {**good, "name": "py{python}", "python": ["3.11", "3.12"], "runtime": ["a", "b"], "tourch": "x"}
+    lines = [line.split(": ", 1)[1] for line in mistakes(changed("variants", [good, many, {**good, "name": "py3.11"}]))]
+    advice = "; variant names are unique, and hold what is a list, as in 'py{python}'"
+    assert sorted(lines) == [
+        f"variants[1].name: 'py3.11' stands twice{advice}",
+        f"variants[1].name: 'py3.12' stands twice{advice}",
+        "variants[1].tourch: unknown key; did you mean 'torch'?",
+        f"variants[2].name: 'py3.11' stands twice{advice}",
+    ]
 
 
 def test_every_mistake_has_a_line_of_its_own() -> None:
