@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from accel_ci.build.docker_client import engine_answers, run_docker
 from accel_ci.config import Project
 from accel_ci_tests.conftest import minimal_config
 
@@ -31,6 +34,20 @@ from setuptools import setup
 label = os.environ.get("TOY_LABEL")
 setup(version="1.0" + (f"+{label}" if label else ""))
 """
+
+
+@pytest.fixture(scope="session")
+def base() -> str:
+    """An image with Python by digest, from the one that `ACCEL_CI_DOCKER_IMAGE` names."""
+    named = os.environ.get("ACCEL_CI_DOCKER_IMAGE")
+    if not named:
+        pytest.skip("ACCEL_CI_DOCKER_IMAGE is not set: an image with Python and pip in an engine that DOCKER_HOST names")
+    if not engine_answers():
+        pytest.skip("no Docker engine answers")
+    digests = json.loads(run_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", named]).output)
+    if not digests:
+        pytest.skip(f"{named} has no digest: it was never pushed or pulled")
+    return str(digests[0])
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.artifacts import ArtifactStore
-from accel_ci.build.docker_client import engine_answers, run_docker
+from accel_ci.build.docker_client import run_docker
 from accel_ci.build.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options, steps_of
 from accel_ci.build.environment import PackageSource
 from accel_ci.build.runtime_image import make_runtime_image
@@ -30,20 +29,6 @@ TORCH = {
     "torch-9.9+cpu.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 9.9+cpu\nLicense: BSD-3-Clause\n",
     "torch-9.9+cpu.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 }
-
-
-@pytest.fixture(scope="session")
-def base() -> str:
-    """An image with Python by digest, from the one that `ACCEL_CI_DOCKER_IMAGE` names."""
-    named = os.environ.get("ACCEL_CI_DOCKER_IMAGE")
-    if not named:
-        pytest.skip("ACCEL_CI_DOCKER_IMAGE is not set: an image with Python and pip in an engine that DOCKER_HOST names")
-    if not engine_answers():
-        pytest.skip("no Docker engine answers")
-    digests = json.loads(run_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", named]).output)
-    if not digests:
-        pytest.skip(f"{named} has no digest: it was never pushed or pulled")
-    return str(digests[0])
 
 
 @pytest.fixture
