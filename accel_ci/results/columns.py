@@ -39,9 +39,9 @@ def constant(value: Any, length: int, kind: pa.DataType) -> pa.Array[Any]:
     return cast("pa.Array[Any]", pa.repeat(cast(Any, pa.scalar(value, kind)), length))
 
 
-def counted(length: int) -> pa.Array[Any]:
-    """A column that counts from 0."""
-    return pa.array(range(length), pa.int32())
+def counted(length: int, first: int = 0) -> pa.Array[Any]:
+    """A column that counts from `first`."""
+    return cast("pa.Array[Any]", cast(Any, pa).arange(first, first + length).cast(pa.int32()))
 
 
 def counts_of(column: Column) -> dict[Any, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,19 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.columns import conform, constant, counted, counts_of, database, kernels, one_chunk, repeats, schema_of
+from accel_ci.results.columns import (
+    Column,
+    conform,
+    constant,
+    counted,
+    counts_of,
+    database,
+    in_order,
+    kernels,
+    one_chunk,
+    repeats,
+    schema_of,
+)
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -33,17 +45,18 @@ ROLLUP = schema_of(
     message=pa.string(),
     signature=pa.string(),
     cached=pa.bool_(),
-    test=pa.string(),
+    place=pa.int32(),
 )
 """`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not put down to
 the infrastructure, `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
 start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
-was made in this build, so that it says nothing of how often the test fails."""
+was made in this build, so that it says nothing of how often the test fails. `place` is the number of the test's first row in
+the attempts file, which alone has the names: they are half of all that there is."""
 
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
-_SOURCE, _ORIGIN = b"accel_ci.source.3", b"accel_ci.origin"
+_SOURCE, _ORIGIN = b"accel_ci.source.4", b"accel_ci.origin"
 
 _CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 _UNTIMED = ("timeout", "crashed", "not_run")
@@ -55,7 +68,7 @@ WITH judged AS (
     FROM attempts
 ),
 tests AS (
-    SELECT test, count(*) AS attempts,
+    SELECT any_value(key) AS key, min(place) AS first, count(*) AS attempts,
            count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
            count(infra) AS infra, arg_max(outcome, place) FILTER (own) AS last, median(seconds) AS duration_s,
            min(started_at) AS started_at, bool_and(coalesce(cached, false)) AS cached,
@@ -65,7 +78,8 @@ tests AS (
 )
 SELECT CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
             WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END AS verdict,
-       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, cached, test
+       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, cached,
+       key, first AS place
 FROM tests
 """
 
@@ -93,23 +107,23 @@ def test_key(test: str) -> int:
 test_key.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it for its name
 
 
-def judge_tests(attempts: pa.Table) -> pa.Table:
+def judge_tests(attempts: pa.Table, first_row: int = 0) -> pa.Table:
     """One row per test (columns of `ROLLUP`), in no order, from attempts of one build and suite.
 
     The verdicts are those of `accel_ci.results.verdicts.judge`. The attempts must be sorted by test, round and attempt, and
-    be all that there are of their tests.
+    be all that there are of their tests; `first_row` is the number of the first in the attempts file.
     """
-    tests = attempts["test"].combine_chunks()
+    tests = one_chunk(attempts["test"])
     same, edge = repeats(tests), constant(False, min(1, len(tests)), pa.bool_())
     several = kernels.or_(pa.concat_arrays([edge, same]), pa.concat_arrays([same, edge]))
-    slim = attempts.select(["test", "outcome", "infra", "started_at", "duration_s", "message", "signature", "cached"])
-    if kernels.any(several).as_py():  # most tests have one attempt, and grouping them would cost more than all else
-        slim = slim.append_column("place", counted(len(tests)))
-        judged = pa.concat_tables([_judge_alone(slim.filter(kernels.invert(several))), _judge_several(slim.filter(several))])
-    else:
-        judged = _judge_alone(slim)
-    keys = map(cast(Any, xxh3_64_intdigest), judged["test"].cast(pa.binary()).to_pylist())
-    return judged.set_column(0, ROLLUP.field("key"), pa.array(list(keys), pa.uint64()))
+    slim = attempts.select(["outcome", "infra", "started_at", "duration_s", "message", "signature", "cached"])
+    keys = map(cast(Any, xxh3_64_intdigest), tests.cast(pa.binary()).to_pylist())
+    slim = slim.append_column("key", pa.array(list(keys), pa.uint64()))
+    slim = slim.append_column("place", counted(len(tests), first_row))
+    if not kernels.any(several).as_py():
+        return _judge_alone(slim)
+    again = slim.append_column("test", tests).filter(several)  # few: to group all would cost more than all else
+    return pa.concat_tables([_judge_alone(slim.filter(kernels.invert(several))), _judge_several(again)])
 
 
 def _judge_alone(attempts: pa.Table) -> pa.Table:
@@ -130,7 +144,8 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
         "message": kernels.utf8_slice_codeunits(kernels.if_else(bad, attempts["message"], None), 0, MESSAGE_CHARS),
         "signature": kernels.if_else(bad, attempts["signature"], None),
         "cached": cached,
-        "test": attempts["test"],
+        "key": attempts["key"],
+        "place": attempts["place"],
     }
     return conform(pa.table(columns), ROLLUP)
 
@@ -148,6 +163,12 @@ def _judge_several(attempts: pa.Table) -> pa.Table:
     return conform(judged.set_column(0, "verdict", kernels.index_in(judged["verdict"], pa.array(VERDICTS))), ROLLUP)
 
 
+def named(judged: pa.Table, tests: Column) -> pa.Table:
+    """Judged tests with their ids as a further column `test`; `tests` are those of all attempts, row by row."""
+    rows = in_order(judged, "place")
+    return rows.append_column("test", one_chunk(tests).take(one_chunk(rows["place"])))
+
+
 def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:
     """Judged tests as a file; `source` is the version of the attempts file that they were judged from."""
     totals = counts_of(judged["verdict"])
@@ -159,7 +180,7 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
     order = kernels.array_sort_indices(keys)
     keys = keys.take(order)
     if kernels.any(repeats(keys)).as_py():
-        order = kernels.sort_indices(judged, [("key", "ascending"), ("test", "ascending")])
+        order = kernels.sort_indices(judged, [("key", "ascending"), ("place", "ascending")])
     bits = max(0, (len(keys) // _BUCKET_ROWS).bit_length())
     bounds = [_first(keys, bucket << (64 - bits)) for bucket in range(1 << bits)] + [len(keys)]
     columns = []
@@ -168,7 +189,7 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
         judged = judged.drop_columns([name])
     whole = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)) as writer:
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)) as writer:
         for begin, end in pairwise(bounds):
             writer.write_batch(whole.slice(begin, end - begin))
     return sink.getvalue()
@@ -177,9 +198,10 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
 class Rollup:
     """A rollup file that is open for reading."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises `OSError` or `pyarrow.ArrowInvalid` when there is no rollup."""
+    def __init__(self, path: Path, read_tests: Callable[[], Column]) -> None:
+        """`read_tests` reads the ids of the attempts, row by row. Raises `OSError`, `pyarrow.ArrowInvalid`: no rollup."""
         self._path = path
+        self._read_tests = read_tests
         self._reader: pa.RecordBatchFileReader | None = _open_to_find(path)
         metadata = self._reader.schema.metadata or {}
         self.source = metadata.get(_SOURCE, b"").decode()
@@ -191,14 +213,14 @@ class Rollup:
         return Origin(**json.loads(self._origin))
 
     def find(self, key: int) -> dict[str, Any] | None:
-        """The row of a test, without its key and name; None when it was not in the build."""
+        """The row of a test, without its key and place; None when it was not in the build."""
         reader = self._reader or _open_to_find(self._path)
         bits = reader.num_record_batches.bit_length() - 1
         batch = reader.get_batch(key >> (64 - bits))
         keys = batch.column(0)
         place = _first(keys, key)
         found = place < len(keys) and keys[place].as_py() == key
-        return dict(batch.slice(place, 1).drop_columns(["key"]).to_pylist()[0]) if found else None
+        return dict(batch.slice(place, 1).drop_columns(["key", "place"]).to_pylist()[0]) if found else None
 
     def closed(self) -> Rollup:
         """This rollup, with its file closed until it is read: thousands may be held at the same time."""
@@ -210,10 +232,15 @@ class Rollup:
         fields = (place for place, name in enumerate(ROLLUP.names) if name in columns)
         return _open(pa.memory_map(str(self._path)), fields).read_all()
 
+    def tests(self, places: Column) -> pa.Array[Any]:
+        """The ids of the tests at some places."""
+        found: pa.Array[Any] = one_chunk(self._read_tests()).take(one_chunk(places))
+        return found
+
 
 def _open_to_find(path: Path) -> pa.RecordBatchFileReader:
-    """All columns but the name. Mapping the file would cost more than the three reads of a look-up."""
-    return _open(pa.OSFile(str(path), "r"), range(len(ROLLUP) - 1))
+    """Mapping the file would cost more than the three reads of a look-up."""
+    return _open(pa.OSFile(str(path), "r"), range(len(ROLLUP)))
 
 
 def _open(file: pa.NativeFile, fields: Iterable[int]) -> pa.RecordBatchFileReader:

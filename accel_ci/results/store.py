@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -28,9 +30,9 @@ import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
-from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
+from accel_ci.results.columns import Column, conform, database, in_order, kernels, pairs, release_memory
 from accel_ci.results.places import Entry, Folder, Place
-from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests
+from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
 from accel_ci.results.rows import ATTEMPTS, from_attempts
 from accel_ci.results.windows import add_up, medians, names
 
@@ -85,6 +87,26 @@ class StoredSuite:
         return f"{_ROLLUPS}/{self.entry.name.removesuffix('.parquet')}.arrow"
 
 
+class AttemptsReplacedError(AccelCiError):
+    """Attempts were stored again while a question looked at what had been made of those before."""
+
+
+_Question = TypeVar("_Question", bound=Callable[..., Any])
+
+
+def _ask_again(question: _Question) -> _Question:
+    """Ask anew when attempts are replaced meanwhile, as those of a build that runs are, stage by stage."""
+
+    @wraps(question)
+    def ask(*arguments: Any, **named: Any) -> Any:
+        for _ in range(_TRIES - 1):
+            with suppress(AttemptsReplacedError):
+                return question(*arguments, **named)
+        return question(*arguments, **named)
+
+    return cast(_Question, ask)
+
+
 class ResultsStore:
     """Attempts at a place, a local folder by default."""
 
@@ -121,12 +143,14 @@ class ResultsStore:
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
         at_work: deque[Future[Any]] = deque()
+        count = 0
         with ThreadPoolExecutor(2) as threads, pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
             write = threads.submit(lambda: None)
             for rows in slices:  # the next ones are made while these are written and judged
                 write.result()
                 write = threads.submit(writer.write_table, conform(rows, ATTEMPTS))
-                at_work.append(threads.submit(judge_tests, rows))
+                at_work.append(threads.submit(judge_tests, rows, count))
+                count += len(rows)
                 if len(at_work) > 2:
                     judged.append(at_work.popleft().result())
             judged += [tests.result() for tests in at_work]
@@ -186,11 +210,11 @@ class ResultsStore:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
 
     def judged(self, stored: StoredSuite | None) -> pa.Table:
-        """What each test of a suite of a build did (columns of `ROLLUP`); no row for one that is not stored."""
+        """What each test of a suite of a build did (columns of `ROLLUP`, and `test`); no row for one that is not stored."""
         if stored is None:
-            return ROLLUP.empty_table()
+            return named(ROLLUP.empty_table(), pa.array([], pa.string()))
         [rollup] = self.rollups([stored])
-        return rollup.table(ROLLUP.names)
+        return named(rollup.table(ROLLUP.names), self._tests(stored))
 
     def query(
         self,
@@ -218,6 +242,7 @@ class ResultsStore:
 
     # --- windows of days --------------------------------------------------------------------------------------------
 
+    @_ask_again
     def durations(self, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:
         """The median seconds of each (suite, test) of a variant over its builds of the window.
 
@@ -232,6 +257,7 @@ class ResultsStore:
             found |= {(suite, tests[key]): seconds for key, seconds in pairs(table, "key", "median_s")}
         return found
 
+    @_ask_again
     def histories(self, today: date, window_days: int) -> list[TestHistory]:
         """Every test that ran in the window, by variant. Failures put down to the infrastructure do not count.
 
@@ -247,6 +273,7 @@ class ResultsStore:
             found += sorted(histories, key=lambda history: history.test)
         return found
 
+    @_ask_again
     def flaky(self, today: date, window_days: int) -> tuple[int, list[TestHistory]]:
         """How many tests ran in the window, and the histories of those that were flaky in at least one build.
 
@@ -316,7 +343,7 @@ class ResultsStore:
     def _rollup(self, stored: StoredSuite, entry: Entry | None) -> Rollup:
         """The rollup of what is stored now, made anew unless it is at `entry`."""
         for _ in range(_TRIES):
-            rollup = self._open(entry) if entry else None
+            rollup = self._open(stored, entry) if entry else None
             if rollup is not None and rollup.source == stored.entry.version:
                 return rollup
             rows = self.read(stored)
@@ -327,6 +354,14 @@ class ResultsStore:
                 entry = self._roll_up(stored, [judge_tests(rows)])
         raise AccelCiError(f"{stored.entry.name} in the results store changed whenever it was read; ask again later")
 
+    def _tests(self, stored: StoredSuite) -> Column:
+        """The ids of exactly these attempts, row by row."""
+        tests = self.read(stored, ["test"])["test"]
+        now = self.place.find(stored.entry.name)
+        if now is None or now.version != stored.entry.version:  # the rollup's places are those of other rows
+            raise AttemptsReplacedError(f"{stored.entry.name} in the results store was replaced meanwhile; ask again")
+        return tests
+
     def _roll_up(self, stored: StoredSuite, judged: list[pa.Table]) -> Entry:
         """Make a rollup of slices of judged tests, which go out of the list, so that their memory is free early."""
         build, day = stored.build, stored.day.isoformat()
@@ -336,9 +371,9 @@ class ResultsStore:
         content = encode(tests, stored.entry.version, day, build.revision, build.variant, stored.suite)
         return self.place.put(stored.rollup_name, content)
 
-    def _open(self, entry: Entry) -> Rollup | None:
+    def _open(self, stored: StoredSuite, entry: Entry) -> Rollup | None:
         try:
-            return Rollup(self.place.fetch(entry))
+            return Rollup(self.place.fetch(entry), lambda: self._tests(stored))
         except (OSError, pa.ArrowException):
             return None
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from accel_ci.model import VERDICTS
-from accel_ci.results.columns import constant, database, in_order, kernels, schema_of
+from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, schema_of
 from accel_ci.results.rollups import ROLLUP, Rollup
 
 SUMS = schema_of(
@@ -100,8 +100,9 @@ def names(rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
             break
         here = kernels.is_in(rollup.table(["key"])["key"], keys)
         if kernels.any(here).as_py():
-            found.append(rollup.table(["key", "test"]).filter(here).replace_schema_metadata())
-            keys = keys.filter(kernels.invert(kernels.is_in(keys, found[-1]["key"].combine_chunks())))
+            rows = rollup.table(["key", "place"]).filter(here)
+            found.append(pa.table({"key": rows["key"], "test": rollup.tests(rows["place"])}))
+            keys = keys.filter(kernels.invert(kernels.is_in(keys, one_chunk(rows["key"]))))
     return pa.concat_tables(found)
 
 

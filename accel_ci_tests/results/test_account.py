@@ -9,10 +9,14 @@ import pytest
 from accel_ci.errors import LedgerError
 from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build, SelectedTest
 from accel_ci.results.account import account_of
-from accel_ci.results.rollups import judge_tests
+from accel_ci.results.rollups import judge_tests, named
 from accel_ci.results.rows import from_attempts, from_report
 from accel_ci.results.verdicts import make_account
 from accel_ci_tests.results.conftest import to_attempts
+
+
+def judged(rows: pa.Table) -> pa.Table:
+    return named(judge_tests(rows), rows["test"])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -22,7 +26,7 @@ def test_the_account_is_that_of_make_account(seed: int, attempt: Callable[..., A
     reported = [*rng.sample(expected, 80), "surprise", "another"]
     attempts = [attempt(test, rng.choice(OUTCOMES), round=round) for round in (1, 2) for test in reported]
     slow = make_account([SelectedTest("unit", test) for test in expected], attempts)
-    fast = account_of(pa.array(expected), judge_tests(from_attempts(Build("r", "v"), "unit", attempts)))
+    fast = account_of(pa.array(expected), judged(from_attempts(Build("r", "v"), "unit", attempts)))
     assert fast.counts == slow.counts == {**dict.fromkeys(VERDICTS, 0), **slow.counts}
     assert dict(zip(*fast.verdicts.select(["test", "verdict"]).to_pydict().values(), strict=True)) == {
         verdict.test: verdict.verdict for verdict in slow.verdicts
@@ -31,7 +35,7 @@ def test_the_account_is_that_of_make_account(seed: int, attempt: Callable[..., A
 
 
 def test_a_test_that_is_expected_twice_is_an_error() -> None:
-    rollup = judge_tests(from_attempts(Build("r", "v"), "unit", []))
+    rollup = judged(from_attempts(Build("r", "v"), "unit", []))
     with pytest.raises(LedgerError, match="t is expected twice"):
         account_of(pa.array(["t", "u", "t"]), rollup)
     assert account_of(pa.array(["t", "u"]), rollup).counts["not_run"] == 2
@@ -57,4 +61,4 @@ def test_attempts_within_a_round_of_a_report_are_judged_in_their_order(
     [rows] = from_report(Build("r", "v"), "unit", table)
     [found] = make_account([SelectedTest("unit", "C::a")], to_attempts(rows)).verdicts
     assert (found.verdict, found.attempts, found.message) == (verdict, tuple(outcomes), message)
-    assert account_of(pa.array(["C::a"]), judge_tests(rows)).verdicts["verdict"].to_pylist() == [verdict]
+    assert account_of(pa.array(["C::a"]), judged(rows)).verdicts["verdict"].to_pylist() == [verdict]

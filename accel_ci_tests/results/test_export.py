@@ -81,8 +81,7 @@ def test_junit_comes_back_to_the_same_verdicts(store: ResultsStore, tmp_path: Pa
     [before], [after] = store.suites(suite="unit"), again.suites()
     verdicts = []
     for kept, stored in ((store, before), (again, after)):
-        [rollup] = kept.rollups([stored])
-        verdicts.append(rollup.table(["test", "verdict"]).sort_by("test").to_pylist())
+        verdicts.append(kept.judged(stored).select(["test", "verdict"]).to_pylist())
         assert {row["card"] for row in kept.read(stored, ["card"]).to_pylist()} - {None} == {"0"}
     infra = "tests/test_a.py::test_n"  # JUnit has a status for it, and the pool's word is a property
     assert [row for row in verdicts[0] if row["test"] != infra] == [row for row in verdicts[1] if row["test"] != infra]

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,15 @@ BUILD = Build("r", "v")
 
 
 def stored(path: Path, attempts: list[Attempt]) -> Rollup:
-    table = judge_tests(from_attempts(BUILD, "s", attempts))
-    path.write_bytes(encode(table, "v1", "2026-11-27", "r", "v", "s"))
-    return Rollup(path)
+    rows = from_attempts(BUILD, "s", attempts)
+    path.write_bytes(encode(judge_tests(rows), "v1", "2026-11-27", "r", "v", "s"))
+    return Rollup(path, lambda: rows["test"])
+
+
+def judged(attempts: list[Attempt]) -> dict[str, dict[str, Any]]:
+    """What is said of each test."""
+    rows = from_attempts(BUILD, "s", attempts)
+    return {rows["test"][row["place"]].as_py(): row for row in judge_tests(rows).to_pylist()}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -36,7 +43,7 @@ def test_the_verdicts_are_those_of_judge(seed: int, attempt: Callable[..., Attem
     rng.shuffle(every)
     every.sort(key=lambda one: one.round)  # within a round the order given counts
     ordered = {test: [one for one in every if one.test == test] for test in by_test}
-    found = {row["test"]: VERDICTS[row["verdict"]] for row in judge_tests(from_attempts(BUILD, "s", every)).to_pylist()}
+    found = {test: VERDICTS[row["verdict"]] for test, row in judged(every).items()}
     assert found == {test: judge(attempts) for test, attempts in ordered.items()}
 
 
@@ -48,7 +55,7 @@ def test_durations_and_messages_of_several_attempts(attempt: Callable[..., Attem
         attempt("t", "passed", round=4, seconds=2.0, message="a warning"),
         attempt("u", "failed", message="x" * 5000),
     ]
-    rows = {row["test"]: row for row in judge_tests(from_attempts(BUILD, "s", attempts)).to_pylist()}
+    rows = judged(attempts)
     assert (rows["t"]["attempts"], rows["t"]["failures"], rows["t"]["duration_s"]) == (4, 2, 1.5)
     assert (rows["t"]["message"], rows["t"]["signature"]) == ("second at 2", "second at <n>")
     assert len(rows["u"]["message"]) == MESSAGE_CHARS
@@ -62,21 +69,22 @@ def test_every_test_is_found_in_its_bucket(tmp_path: Path, attempt: Callable[...
         assert row is not None
         assert row["duration_s"] == number
     assert rollup.find(test_key("never seen")) is None
-    table = rollup.table(["key", "test"])
-    assert {test_key(test): test for test in names} == dict(zip(*table.to_pydict().values(), strict=True))
+    table = rollup.table(["key", "place"])
+    tests = rollup.tests(table["place"]).to_pylist()
+    assert {test_key(test): test for test in names} == dict(zip(table["key"].to_pylist(), tests, strict=True))
     assert (rollup.origin.attempts, rollup.origin.counts["passed"], rollup.source) == (5000, 5000, "v1")
 
 
-def test_hostile_names_have_the_same_key_in_python_and_in_duckdb(attempt: Callable[..., Attempt]) -> None:
+def test_hostile_names_have_their_keys(attempt: Callable[..., Attempt]) -> None:
     names = ["", "'; DROP TABLE x; --", "a\x00b", "a\x00c", "naïve [ü]", "\u202egnp", "\n", "x" * 10_000, "\U0001f4a9"]
-    table = judge_tests(from_attempts(BUILD, "s", [attempt(name, "passed") for name in names]))
-    assert {row["test"]: row["key"] for row in table.to_pylist()} == {name: test_key(name) for name in names}
+    rows = judged([attempt(name, "passed") for name in names])
+    assert {test: row["key"] for test, row in rows.items()} == {name: test_key(name) for name in names}
 
 
 def test_a_rollup_of_nothing_finds_nothing(tmp_path: Path) -> None:
     table = judge_tests(ATTEMPTS.empty_table())
     assert table.schema == ROLLUP
     (tmp_path / "a.arrow").write_bytes(encode(table, "v1", "2026-11-27", "r", "v", "s"))
-    rollup = Rollup(tmp_path / "a.arrow")
+    rollup = Rollup(tmp_path / "a.arrow", lambda: table["key"])
     assert rollup.find(1) is None
     assert not any(Counter(rollup.origin.counts).values())
