@@ -180,7 +180,7 @@ class Instance(_Section):
     """A machine that is started before tests and paused after them: commands as lists of words, limits in seconds.
 
     `ready` and `ready_url` say when it can be used; `timeout_seconds` is for each command and for it to become ready. When
-    the lease has run out without a renewal, `accel-ci janitor` pauses the machine.
+    the lease has run out without a renewal, the janitor pauses the machine.
     """
 
     start: tuple[str, ...] = Field(min_length=1)

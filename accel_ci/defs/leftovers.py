@@ -1,4 +1,4 @@
-"""The schedule that clears away what dead steps left in a cluster, and what it shares with the command line."""
+"""The schedule that clears away what dead steps left behind, and what it shares with the command line."""
 
 from typing import Any
 
@@ -7,23 +7,25 @@ import dagster as dg
 from accel_ci.config import KubernetesPoolSettings, Project
 from accel_ci.defs.instance import open_instance
 from accel_ci.pool.choose_pool import round_store
-from accel_ci.pool.leftovers import Leftover, clear_leftovers
+from accel_ci.pool.instance import LEASES
+from accel_ci.pool.leftovers import Leftover, clear_cluster, clear_machine
 
 CRON = "*/15 * * * *"
 
 
 def clear_leftovers_of(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Leftover]:
-    """Clear away what is left of runs that this instance knows to be over. Raises `PoolError`."""
+    """Clear away what is left of runs that are over: of those in a cluster, the instance knows that. Raises `PoolError`."""
     settings = project.settings
+    found = clear_machine(settings.pool, project.home / LEASES, dry_run=dry_run)
     if not isinstance(settings.pool, KubernetesPoolSettings):
-        return []
+        return found
 
     def ended_at(run: str) -> float | None:
         record = instance.get_run_record_by_id(run)
         return record.end_time if record is not None and record.dagster_run.is_finished else None
 
     store = round_store(settings.pool, settings)
-    return clear_leftovers(settings.pool, store, settings.backend.name, ended_at, dry_run=dry_run)
+    return found + clear_cluster(settings.pool, store, settings.backend.name, ended_at, dry_run=dry_run)
 
 
 def clear_leftovers_here(project: Project, *, dry_run: bool = False) -> list[Leftover]:
@@ -33,16 +35,20 @@ def clear_leftovers_here(project: Project, *, dry_run: bool = False) -> list[Lef
 
 
 def leftovers_job(project: Project) -> dg.JobDefinition:
-    """The job of the schedule."""
+    """The job of the schedule; it fails when something could not be cleared away."""
 
-    @dg.op(description="Delete Jobs whose run is over, and rounds in the bucket that no URL opens any more.")
+    @dg.op(description="Pause machines whose lease has run out, remove containers without a driver, delete old Jobs.")
     def clear_away(context: dg.OpExecutionContext) -> None:
-        for leftover in clear_leftovers_of(project, context.instance):
-            context.log.warning(f"{leftover.what}: {leftover.why}: deleted")
+        found = clear_leftovers_of(project, context.instance)
+        for leftover in found:
+            context.log.warning(leftover.told())
+        problems = [leftover.told() for leftover in found if leftover.problem is not None]
+        if problems:
+            raise dg.Failure("; ".join(problems))
 
     @dg.job(
         name="janitor",
-        description="Clears away what steps that died left in the cluster and in the bucket of its rounds.",
+        description="Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds.",
         executor_def=dg.in_process_executor,
     )
     def janitor() -> None:
@@ -52,8 +58,9 @@ def leftovers_job(project: Project) -> dg.JobDefinition:
 
 
 def leftovers_schedules(project: Project) -> list[dg.ScheduleDefinition]:
-    """The schedule, for pools that can leave something behind where no process of this machine keeps it."""
-    if not isinstance(project.settings.pool, KubernetesPoolSettings):
+    """The schedule, for pools that outlive their driver: all but the local one without an instance."""
+    pool = project.settings.pool
+    if pool.kind == "local" and pool.instance is None:
         return []
     schedule: Any = dg.ScheduleDefinition(
         name="janitor_schedule",
@@ -61,6 +68,6 @@ def leftovers_schedules(project: Project) -> list[dg.ScheduleDefinition]:
         cron_schedule=CRON,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every quarter of an hour: what dead steps left in the cluster is deleted.",
+        description="Every quarter of an hour: what dead steps left behind is cleared away.",
     )
     return [schedule]

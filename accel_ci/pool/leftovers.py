@@ -1,13 +1,16 @@
-"""What steps that died have left in a cluster and in the bucket of its rounds: found, and cleared away."""
+"""What runs that died have left on this machine, in a cluster and in the bucket of its rounds: found, and cleared away."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from accel_ci.config import KubernetesPoolSettings
+from accel_ci.config import DockerPoolSettings, KubernetesPoolSettings, PoolSettings
 from accel_ci.pool.cluster import Cluster
+from accel_ci.pool.command_provider import CommandProvider
+from accel_ci.pool.instance import enforce_leases
 from accel_ci.pool.kubernetes_job import BUILD_ANNOTATION, MANAGED_BY, PROJECT_LABEL, RUN_LABEL, label
 from accel_ci.pool.kubernetes_pods import timestamp
 from accel_ci.pool.round_bucket import RoundStore
@@ -19,13 +22,39 @@ RETRY_S = 900.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that nobody will come back for, and why that is known."""
+    """Something that nobody will come back for, and why that is known.
+
+    `ending` is the word for what is done about it, `problem` why that could not be done.
+    """
 
     what: str
     why: str
+    ending: str
+    problem: str | None = None
+
+    def told(self, *, dry_run: bool = False) -> str:
+        """A line about it."""
+        return f"{self.what}: {self.why}: {self.problem or (f'would be {self.ending}' if dry_run else self.ending)}"
 
 
-def clear_leftovers(
+def clear_machine(settings: PoolSettings, leases: Path, *, dry_run: bool = False) -> list[Leftover]:
+    """Pause instances whose lease has run out, and remove containers whose driver is gone.
+
+    Raises `PoolError` when containers are the pool's and there is no engine.
+    """
+    found = []
+    for lease in enforce_leases(leases, CommandProvider.from_description, dry_run=dry_run):
+        why = f"its lease ran out at {lease.expired_at:%Y-%m-%d %H:%M:%S} UTC"
+        found.append(Leftover(f"instance of {lease.lease}", why, "paused", lease.problem))
+    if isinstance(settings, DockerPoolSettings):
+        from accel_ci.pool.docker import remove_abandoned  # the engine's SDK, for those who have the pool
+
+        names = remove_abandoned(dry_run=dry_run)
+        found += [Leftover(f"container {name}", "its driver is gone", "removed") for name in names]
+    return found
+
+
+def clear_cluster(
     settings: KubernetesPoolSettings,
     store: RoundStore,
     project: str,
@@ -56,12 +85,13 @@ def clear_leftovers(
         if not dry_run:
             cluster.delete_job(metadata["name"])
         build = (metadata.get("annotations") or {}).get(BUILD_ANNOTATION) or "a command"
-        found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why))
+        found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why, "deleted"))
     for run, changed in store.runs(project).items():
         if now - changed > LONGEST_S:
             if not dry_run:
                 store.of_round(f"{project}/{run}").clear()
-            found.append(Leftover(f"rounds {store.prefix}/{project}/{run} in bucket {store.bucket}", "unchanged for a week"))
+            rounds = f"rounds {store.prefix}/{project}/{run} in bucket {store.bucket}"
+            found.append(Leftover(rounds, "unchanged for a week", "deleted"))
     return found
 
 

@@ -112,8 +112,9 @@ def from_report(
         columns["started_at"] = kernels.fill_null(columns["started_at"], default)
     del report
     by = _order_of(columns["test"], columns["round"], order, columns["attempt"])
-    rows = pa.RecordBatch.from_pydict(columns)  # of which taking is faster than of a table
-    del columns, order
+    said = {name: column for name, column in columns.items() if column.null_count < max(1, len(column)) or name == "message"}
+    rows = pa.RecordBatch.from_pydict(said)  # of which taking is faster than of a table
+    del columns, said, order
     release_memory()
     for begin, end in pairwise(_cuts(rows["test"], by, slice_rows)):
         of_tests = pa.Table.from_batches([rows.take(by[begin:end])])

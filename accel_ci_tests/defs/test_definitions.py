@@ -4,11 +4,13 @@ import importlib.metadata
 from collections.abc import Callable
 
 import dagster as dg
+import pytest
 import tomli
 import yaml
 
 from accel_ci.config import Project
 from accel_ci.defs.assembly import build_definitions
+from accel_ci.defs.leftovers import leftovers_job
 from accel_ci_tests.conftest import ROOT
 
 
@@ -50,13 +52,32 @@ def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., P
     }
 
 
-def test_a_pool_of_pods_has_a_janitor(make_project: Callable[..., Project]) -> None:
-    pool = {"kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}}
+POOLS_THAT_LEAVE_SOMETHING = {
+    "kubernetes": {"kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}},
+    "docker": {"kind": "docker", "image": "toy:1", "card_environment": "TOY_CARD"},
+    "an instance": {"card_environment": "TOY_CARD", "instance": {"start": ["true"], "pause": ["true"]}},
+}
+
+
+@pytest.mark.parametrize("pool", POOLS_THAT_LEAVE_SOMETHING.values(), ids=POOLS_THAT_LEAVE_SOMETHING)
+def test_a_pool_that_can_leave_something_behind_has_a_janitor(
+    make_project: Callable[..., Project], pool: dict[str, object]
+) -> None:
     definitions = build_definitions(make_project(pool=pool))
     dg.Definitions.validate_loadable(definitions)
     [schedule] = [one for one in definitions.schedules or () if one.name == "janitor_schedule"]
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.default_status.value, schedule.job_name) == ("RUNNING", "janitor")
+
+
+def test_the_janitor_fails_when_something_stays_behind(make_project: Callable[..., Project]) -> None:
+    project = make_project()
+    job = leftovers_job(project)
+    assert job.execute_in_process().success
+    (project.home / "leases").mkdir(parents=True)
+    (project.home / "leases" / "cloud.json").write_text("no lease")
+    with pytest.raises(dg.Failure, match=r"cloud\.json: .* it cannot be read"):
+        job.execute_in_process()
 
 
 def test_the_installed_releases_of_dagster_pair_up() -> None:

@@ -216,6 +216,6 @@ def test_the_command_of_the_janitor(machine: Machine, accel_ci: Run, tmp_path: P
     assert (said.returncode, "would be paused" in said.stdout) == (0, True)
     assert machine.runs()
     said = accel_ci("janitor")
-    assert (said.returncode, ", paused" in said.stdout) == (0, True), said.stderr
+    assert (said.returncode, ": paused" in said.stdout) == (0, True), said.stderr
     assert not machine.runs()
     assert accel_ci("janitor").stdout == ""

@@ -26,7 +26,7 @@ from accel_ci.model import Attempt, Batch, Launch, Limits
 from accel_ci.pool.cluster import Cluster
 from accel_ci.pool.driver import PoolRun, run_rounds
 from accel_ci.pool.kubernetes import KubernetesPool
-from accel_ci.pool.leftovers import clear_leftovers
+from accel_ci.pool.leftovers import clear_cluster
 from accel_ci.pool.package import build_runner
 from accel_ci.pool.round_bucket import RoundStore
 from accel_ci.pool.stage import Bench
@@ -292,7 +292,7 @@ def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
     driver.wait()
 
     def sweep(ended_at: float | None, **options: Any) -> list[str]:
-        found = clear_leftovers(ground.settings, ground.store, ground.project, lambda _: ended_at, **options)
+        found = clear_cluster(ground.settings, ground.store, ground.project, lambda _: ended_at, **options)
         return [leftover.why for leftover in found]
 
     assert sweep(None) == sweep(time.time() - 60) == []
