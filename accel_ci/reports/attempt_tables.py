@@ -39,8 +39,9 @@ _FIELDS = {
     "duration_s": "DOUBLE", "message": "VARCHAR", "card": "VARCHAR", "host": "VARCHAR", "worker": "VARCHAR",
 }  # fmt: skip
 _READ = """
-SELECT list_position($paths, filename) - 1 AS place, event, coalesce(test, '') AS test,
-       round, outcome, try_cast(started_at AS TIMESTAMPTZ) AS started_at, duration_s, message, card, host, worker,
+SELECT list_position($paths, filename)::INTEGER - 1 AS place, event = 'worker_started' AS started,
+       coalesce(test, '') AS test, try_cast(round AS INTEGER) AS round, outcome,
+       try_cast(started_at AS TIMESTAMPTZ) AS started_at, duration_s, message, card, host, worker,
        abs(round) >= 2147483648 OR duration_s < 0 OR NOT isfinite(duration_s) OR length(message) > $text AS odd
 FROM read_json($patterns, format = 'newline_delimited', auto_detect = false, columns = $fields, filename = true,
                maximum_object_size = 4194304)
@@ -97,9 +98,7 @@ def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | No
             rows = cast(pa.Table, connection.sql(_READ, params=bound).to_arrow_table())
         except (duckdb.Error, OSError):  # gzip too
             return None
-    known = _kernels.or_(
-        _kernels.is_in(rows["outcome"], pa.array(OUTCOMES)), _kernels.equal(rows["event"], "worker_started")
-    )
+    known = _kernels.or_(_kernels.is_in(rows["outcome"], pa.array(OUTCOMES)), rows["started"])
     if _kernels.any(rows["odd"]).as_py() or not _kernels.all(known).as_py():
         return None
     counts = {row["values"]: row["counts"] for row in _kernels.value_counts(rows["place"]).to_pylist()}
@@ -109,7 +108,7 @@ def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | No
 
 def _spread(events: pa.Table) -> pa.Table:
     """The attempts among the events of a file, with what was said once."""
-    places = _kernels.indices_nonzero(_kernels.equal(events["event"], "worker_started")).to_pylist()
+    places = _kernels.indices_nonzero(events["started"]).to_pylist()
     said: dict[str, Any] = {}
     tables = [SCHEMA.empty_table()]
     for place, end in pairwise([-1, *places, len(events)]):

@@ -140,7 +140,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Read:
-    """Files that were read, with their timestamps, and the rows of all of them, one file after the other."""
+    """Files that were read, with their timestamps, and the rows of all of them (columns of `REPORT`), file after file."""
 
     table: pa.Table
     files: list[FileOutcome]
@@ -246,7 +246,7 @@ def _read_lines(task: Sequence[Path]) -> _Read:
     tables, outcomes = [], []
     for path, attempts in zip(task, read_attempts(task), strict=True):
         warnings = {*attempts.warnings, *(() if len(attempts.table) else ("no_test_cases",))}
-        tables.append(conform(attempts.table, REPORT))
+        tables.append(attempts.table)
         outcomes.append(FileOutcome(path, attempts.status, len(attempts.table), tuple(sorted(warnings))))
     return _Read(pa.concat_tables(tables), outcomes, [None] * len(task))
 
@@ -301,4 +301,5 @@ def _in_order(reads: list[_Read]) -> pa.Table:
     reads.clear()
     order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
     places = [constant(place, len(tables[path]), pa.int32()) for place, path in enumerate(order)]
-    return pa.concat_tables([tables[path] for path in order]).append_column(REPORT_ORDER, pa.chunked_array(places))
+    rows = pa.concat_tables([tables[path] for path in order], promote_options="default")
+    return rows.append_column(REPORT_ORDER, pa.chunked_array(places))

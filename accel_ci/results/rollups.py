@@ -21,6 +21,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
+from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import (
     Column,
     conform,
@@ -34,6 +35,7 @@ from accel_ci.results.columns import (
     repeats,
     schema_of,
 )
+from accel_ci.results.sorting import order_of
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -177,16 +179,13 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
     origin = Origin(day, revision, variant, suite, attempts, counts)
     schema = ROLLUP.with_metadata({_SOURCE: source.encode(), _ORIGIN: json.dumps(asdict(origin)).encode()})
     keys = one_chunk(judged["key"])
-    order = kernels.array_sort_indices(keys)
+    order = order_of(keys)
     keys = keys.take(order)
     if kernels.any(repeats(keys)).as_py():
         order = kernels.sort_indices(judged, [("key", "ascending"), ("place", "ascending")])
     bits = max(0, (len(keys) // _BUCKET_ROWS).bit_length())
     bounds = [_first(keys, bucket << (64 - bits)) for bucket in range(1 << bits)] + [len(keys)]
-    columns = []
-    for name in ROLLUP.names:
-        columns.append(one_chunk(judged[name]).take(order))
-        judged = judged.drop_columns([name])
+    columns = list(ahead(lambda name: one_chunk(judged[name]).take(order), ROLLUP.names))
     whole = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)) as writer:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
+from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import (
     Column,
     conform,
     constant,
-    counted,
     in_order,
     kernels,
     one_chunk,
@@ -30,6 +28,7 @@ from accel_ci.results.columns import (
     schema_of,
 )
 from accel_ci.results.signature import signatures
+from accel_ci.results.sorting import order_of
 
 ATTEMPTS = schema_of(
     revision=pa.string(),
@@ -64,7 +63,10 @@ _OF_ATTEMPT = (
 _NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
 
 SLICE_ROWS = 1 << 15
-"""How many rows are made, written and judged at a time."""
+"""At least so many rows are made, written and judged at a time."""
+
+SLICES = 16
+"""Into about so many slices a long report is cut."""
 
 REPORT = pa.schema([field for field in ATTEMPTS if field.name not in _NOT_OF_REPORT])
 """What a report says of an attempt; columns that it does not have are null. `test` is there where it says the canonical id
@@ -88,9 +90,11 @@ def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.T
 
 
 def from_report(
-    build: Build, suite: str, report: pa.Table, started_at: datetime | None = None, slice_rows: int = SLICE_ROWS
+    build: Build, suite: str, report: pa.Table, started_at: datetime | None = None, slice_rows: int | None = None
 ) -> Iterator[pa.Table]:
     """The rows of a report, in the order of tests, a slice of whole tests after the other (some `slice_rows` rows each).
+
+    Where it is not said, slices grow with the report: each has its price in calls.
 
     The report has columns of `REPORT`, and `REPORT_ORDER` when it was read from several files. `test` is the canonical id,
     so that one test has one id whoever reports it:
@@ -103,63 +107,45 @@ def from_report(
     order of the files and of the rows. A row that does not say so is of round 1 and began at `started_at`.
     """
     order = one_chunk(report[REPORT_ORDER]) if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
-    columns = {name: one_chunk(column) for name, column in zip(REPORT.names, conform(report, REPORT).columns, strict=True)}
+    there = pa.schema([field for field in REPORT if field.name in report.column_names])
+    columns = {name: one_chunk(column) for name, column in zip(there.names, conform(report, there).columns, strict=True)}
     columns["test"] = _canonical(columns)
-    columns["round"] = kernels.fill_null(columns["round"], 1)
-    columns["attempt"] = kernels.fill_null(columns["attempt"], 0)
-    if started_at is not None:
-        default = pa.scalar(started_at, REPORT.field("started_at").type)
-        columns["started_at"] = kernels.fill_null(columns["started_at"], default)
+    for name, default in {"round": 1, "attempt": 0, "started_at": started_at}.items():
+        columns[name] = _filled(columns.get(name), default, len(report), REPORT.field(name).type)
     del report
-    by = _order_of(columns["test"], columns["round"], order, columns["attempt"])
-    said = {name: column for name, column in columns.items() if column.null_count < max(1, len(column)) or name == "message"}
+    by = order_of(columns["test"], columns["round"], order, columns["attempt"])
+    said = {name: column for name, column in columns.items() if column.null_count < max(1, len(column))}
     rows = pa.RecordBatch.from_pydict(said)  # of which taking is faster than of a table
     del columns, said, order
     release_memory()
-    for begin, end in pairwise(_cuts(rows["test"], by, slice_rows)):
-        of_tests = pa.Table.from_batches([rows.take(by[begin:end])])
-        place = of_tests.schema.get_field_index("attempt")
-        yield _finish(build, suite, of_tests.set_column(place, "attempt", _numbered_on(of_tests)))
+    slice_rows = slice_rows or max(SLICE_ROWS, len(by) // SLICES)
+
+    def of_tests(cut: tuple[int, int]) -> pa.Table:
+        begin, end = cut
+        found = pa.Table.from_batches([rows.take(by[begin:end])])
+        place = found.schema.get_field_index("attempt")
+        return _finish(build, suite, found.set_column(place, "attempt", _numbered_on(found)))
+
+    yield from ahead(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
 
 
-def _order_of(tests: pa.Array[Any], *further: pa.Array[Any]) -> pa.Array[Any]:
-    """The places of rows sorted by test and then by further columns, stable.
-
-    Most columns never fall, and then need not be compared. Both sides of a middle test are sorted at the same time.
-    """
-    falling = [place for place, column in enumerate(further) if kernels.any(kernels.less(column[1:], column[:-1])).as_py()]
-    columns = [tests, *further[: max(falling, default=-1) + 1]]
-    if len(tests) <= SLICE_ROWS:
-        return _sorted_places(columns, counted(len(tests)))
-    low = kernels.less(tests, _middle_of(tests))
-    halves = [kernels.indices_nonzero(half).cast(pa.int32()) for half in (low, kernels.invert(low))]
-    with ThreadPoolExecutor(len(halves)) as threads:
-        return pa.concat_arrays(list(threads.map(partial(_sorted_places, columns), halves)))
-
-
-def _middle_of(values: pa.Array[Any]) -> Any:
-    """A value that about half of the others are below, by a sample."""
-    sample: Any = values.take(pa.array(range(0, len(values), max(1, len(values) // 1000))))
-    return sample[kernels.sort_indices(sample)[len(sample) // 2].as_py()]
-
-
-def _sorted_places(columns: Sequence[pa.Array[Any]], places: pa.Array[Any]) -> pa.Array[Any]:
-    """The places in the order of the columns' values there. Sorting in pieces, which Arrow merges, halves the time."""
-    pieces = range(0, len(places), SLICE_ROWS)
-    keys = {}
-    for name, column in enumerate(columns):
-        there = column.take(places)
-        keys[str(name)] = pa.chunked_array([there[at : at + SLICE_ROWS] for at in pieces], column.type)
-    order = kernels.sort_indices(pa.table(keys), [(name, "ascending") for name in keys])
-    return places.take(order)
+def _filled(column: pa.Array[Any] | None, default: Any, length: int, kind: pa.DataType) -> pa.Array[Any]:
+    """The column with a default for what is not said."""
+    if column is None:
+        return constant(default, length, kind)
+    return cast("pa.Array[Any]", kernels.fill_null(column, pa.scalar(default, kind)))
 
 
 def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
     """The canonical ids of a report's rows. What stands before the name is put together once for all tests of a class."""
-    if not report["test"].null_count:
-        return report["test"]
-    codes, places = [], constant(0, len(report["test"]), pa.int64())
+    known = report.get("test")
+    if known is not None and not known.null_count:
+        return known
+    codes, places = [], constant(0, len(report["name"]), pa.int64())
     for name in ("target", "file", "classname"):
+        if name not in report:
+            codes.append([None])
+            continue
         encoded: Any = report[name].dictionary_encode("encode")
         codes.append(encoded.dictionary.to_pylist())
         places = kernels.add(kernels.multiply(places, len(codes[-1])), encoded.indices)
@@ -171,8 +157,9 @@ def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
         prefixes.append(prefix_of(codes[0][of_target], codes[1][of_file], codes[2][of_classname]))
     before = pa.array(prefixes, pa.string()).take(classes.indices)
     tests = kernels.binary_join_element_wise(before, report["name"], "", null_handling="skip")
-    known = report["test"]
-    return cast("pa.Array[Any]", tests if known.null_count == len(known) else kernels.coalesce(known, tests))
+    return cast(
+        "pa.Array[Any]", tests if known is None or known.null_count == len(known) else kernels.coalesce(known, tests)
+    )
 
 
 def prefix_of(target: str | None, file: str | None, classname: str | None) -> str:
@@ -213,8 +200,8 @@ def _finish(build: Build, suite: str, rows: pa.Table) -> pa.Table:
     columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
     for name, value in {"revision": build.revision, "variant": build.variant, "suite": suite}.items():
         columns[name] = constant(value, len(rows), pa.string())
-    messages = kernels.if_else(failing(rows), rows["message"], pa.scalar(None, pa.string()))
-    columns["signature"] = signatures(messages)
+    if "message" in columns:
+        columns["signature"] = signatures(kernels.if_else(failing(rows), rows["message"], pa.scalar(None, pa.string())))
     return conform(pa.table(columns), ATTEMPTS)
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -30,6 +29,7 @@ import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
+from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import Column, conform, database, in_order, kernels, pairs, release_memory
 from accel_ci.results.places import Entry, Folder, Place
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
@@ -142,19 +142,10 @@ class ResultsStore:
             raise AccelCiError(f"{build.name}, suite {suite}: the names together are too long for a file name; shorten them")
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
-        at_work: deque[Future[Any]] = deque()
-        count = 0
-        with ThreadPoolExecutor(2) as threads, pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
-            write = threads.submit(lambda: None)
-            for rows in slices:  # the next ones are made while these are written and judged
-                write.result()
-                write = threads.submit(writer.write_table, conform(rows, ATTEMPTS))
-                at_work.append(threads.submit(judge_tests, rows, count))
-                count += len(rows)
-                if len(at_work) > 2:
-                    judged.append(at_work.popleft().result())
-            judged += [tests.result() for tests in at_work]
-            write.result()
+        with pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
+            for rows, tests in ahead(_with_tests, _with_first_rows(slices)):
+                writer.write_table(conform(rows, ATTEMPTS))
+                judged.append(tests)
         entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
         stored = StoredSuite(day, build, suite, entry)
         self._roll_up(stored, judged)
@@ -376,6 +367,17 @@ class ResultsStore:
             return Rollup(self.place.fetch(entry), lambda: self._tests(stored))
         except (OSError, pa.ArrowException):
             return None
+
+
+def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:
+    first_row = 0
+    for rows in slices:
+        yield rows, first_row
+        first_row += len(rows)
+
+
+def _with_tests(part: tuple[pa.Table, int]) -> tuple[pa.Table, pa.Table]:
+    return part[0], judge_tests(*part)
 
 
 def _encode(text: str) -> str:
