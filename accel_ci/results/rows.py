@@ -62,7 +62,7 @@ _OF_ATTEMPT = (
 )  # fmt: skip
 _NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
 
-SLICE_ROWS = 1 << 15
+SLICE_ROWS = 1 << 14
 """At least so many rows are made, written and judged at a time."""
 
 SLICES = 16
