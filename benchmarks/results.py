@@ -44,6 +44,8 @@ TURNS = 5
 SCALES = {"small": (100_000, (1, 10)), "full": (1_000_000, (1, 10, 100))}
 CASES = 500
 WORKERS = 24
+LINES = "runner's lines"
+LINES_PER_S = 600_000
 GOALS = {"night_s": 15.0, "night_rss_gb": 2.0, "history_ms": 60.0, "ingest_s": 15.0}
 
 _TESTS = """
@@ -134,7 +136,7 @@ def _write_lines(folder: Path, rows: int) -> None:
                 )
 
 
-_WRITERS = {"shard reports": _write_shards, "runner's lines": _write_lines}
+_WRITERS = {"shard reports": _write_shards, LINES: _write_lines}
 
 
 def _measure_ingest(root: str, folder: str) -> dict[str, Any]:
@@ -261,7 +263,8 @@ def _machine() -> dict[str, Any]:
 
 
 def _met(row: dict[str, Any]) -> bool:
-    return all(row[name] < goal for name, goal in GOALS.items() if name in row)
+    fast = row.get("input") != LINES or row["stored_rows_per_s"] >= LINES_PER_S
+    return fast and all(row[name] < goal for name, goal in GOALS.items() if name in row)
 
 
 def _print(measured: dict[str, Any]) -> None:
@@ -278,7 +281,8 @@ def _print(measured: dict[str, Any]) -> None:
         for row in measured[part]:
             table.add_row(*(f"{value:,}" if isinstance(value, (int, float)) else value for value in row.values()))
         console.print(table)
-    console.print("goals: " + ", ".join(f"{name} < {goal:g}" for name, goal in GOALS.items()))
+    goals = [f"{name} < {goal:g}" for name, goal in GOALS.items()]
+    console.print(f"goals: {', '.join(goals)}, {LINES} stored per second >= {LINES_PER_S:,}")
 
 
 if __name__ == "__main__":
