@@ -279,7 +279,8 @@ class TestPlan:
     """How the selected tests are spread; `batches` is a JSON artifact: the `Plan` of `plan.guided`.
 
     `lower_bound_s` = max(longest test, sum of estimates / cards): no schedule ends earlier. `unknown` counts tests
-    without a recorded duration, which are estimated by the median of their file, else of their suite.
+    without a recorded duration, which are estimated by the median of their file, else of their suite. `predicted_s` is the
+    makespan that is expected, None in plans of earlier versions.
     """
 
     __test__ = False
@@ -291,6 +292,7 @@ class TestPlan:
     cards: int
     estimated_s: float
     lower_bound_s: float
+    predicted_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -356,6 +358,12 @@ class DeviceTestResults:
     makespan_s: float
     lower_bound_s: float
     work_s: float
+
+    @property
+    def mean_setup_s(self) -> float | None:
+        """What a card that ran tests spent on set-up and collection on average; None when none did."""
+        spent = [card.setup_s for card in self.cards if card.attempts]
+        return sum(spent) / len(spent) if spent else None
 
 
 @dataclass(frozen=True)

@@ -182,9 +182,15 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ) -> dg.MaterializeResult[TestPlan]:
         """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
         with stage(context, workspace, progress) as step:
-            durations = workspace.results.durations(build_of(context).variant, revision.created_at.date())
-            plan = plan_device_tests(test_selection, durations, settings.pool.cards, artifacts, cards_of_suites(settings))
-            step.note(f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s")
+            build, cards = build_of(context), settings.pool.cards
+            durations = workspace.results.durations(build.variant, revision.created_at.date())
+            before = workspace.manifests.previous("device_test_results", build, DeviceTestResults)
+            setup_s = before.mean_setup_s if before else None
+            plan = plan_device_tests(test_selection, durations, cards, artifacts, cards_of_suites(settings), setup_s)
+            step.note(
+                f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
+                f"{plan.predicted_s:.1f} s are expected"
+            )
         return dg.MaterializeResult(
             value=plan,
             data_version=dg.DataVersion(plan.batches.sha256),
@@ -195,6 +201,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
                 "cards": plan.cards,
                 "estimated_seconds": plan.estimated_s,
                 "lower_bound_seconds": plan.lower_bound_s,
+                "predicted_makespan_seconds": plan.predicted_s,
             },
         )
 
@@ -222,7 +229,11 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         return dg.MaterializeResult(
             value=results,
             data_version=dg.DataVersion(results.attempts.sha256),
-            metadata=_results_metadata(results) | {"failures": _failures(failed_attempts(results, artifacts))},
+            metadata=_results_metadata(results)
+            | {
+                "predicted_makespan_seconds": test_plan.predicted_s,
+                "failures": _failures(failed_attempts(results, artifacts)),
+            },
         )
 
     return [wheel, runtime_image, smoke_results, test_selection, test_plan, device_test_results]

@@ -10,6 +10,7 @@ from accel_ci.artifacts import ArtifactStore
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, TestPlan, TestSelection
 from accel_ci.plan.guided import Plan, make_plan
+from accel_ci.plan.prediction import predicted_makespan
 from accel_ci.scope.selection import read_selection
 
 _PLAN = TypeAdapter(Plan)
@@ -21,10 +22,12 @@ def plan_device_tests(
     cards: int,
     artifacts: ArtifactStore,
     widths: Mapping[str, int] | None = None,
+    setup_s: float | None = None,
 ) -> TestPlan:
     """Plan the selected tests for `cards` cards from recorded `durations` (seconds by suite and test).
 
-    `widths` says for a suite how many cards its tests hold, one by default.
+    `widths` says for a suite how many cards its tests hold, one by default; `setup_s` what a card spent on set-up and
+    collection in an earlier build.
 
     Raises `SelectionError` when nothing is selected.
     """
@@ -40,6 +43,7 @@ def plan_device_tests(
         cards,
         round(plan.estimated_s, 3),
         round(plan.lower_bound_s, 3),
+        round(predicted_makespan(plan, cards, setup_s), 3),
     )
 
 
