@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
 from accel_ci.results.ahead import ahead
-from accel_ci.results.columns import Column, conform, database, in_order, kernels, pairs, release_memory
+from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
 from accel_ci.results.places import Entry, Folder, Place
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
 from accel_ci.results.rows import ATTEMPTS, from_attempts
@@ -205,7 +205,7 @@ class ResultsStore:
         if stored is None:
             return named(ROLLUP.empty_table(), pa.array([], pa.string()))
         [rollup] = self.rollups([stored])
-        return named(rollup.table(ROLLUP.names), self._tests(stored))
+        return named(rollup.table(ROLLUP.names), self._read_unchanged(stored, ["test"])["test"])
 
     def query(
         self,
@@ -337,21 +337,31 @@ class ResultsStore:
             rollup = self._open(stored, entry) if entry else None
             if rollup is not None and rollup.source == stored.entry.version:
                 return rollup
-            rows = self.read(stored)
-            now = self.place.find(stored.entry.name)
-            if now is not None and now.version != stored.entry.version:  # written meanwhile: the rows may be either's
+            try:
+                rows = self._read_unchanged(stored)
+            except AttemptsReplacedError:
+                now = self.place.find(stored.entry.name)
+                if now is None:
+                    raise
                 stored = replace(stored, entry=now)
             else:
                 entry = self._roll_up(stored, [judge_tests(rows)])
-        raise AccelCiError(f"{stored.entry.name} in the results store changed whenever it was read; ask again later")
+        raise AttemptsReplacedError(f"{stored.entry.name} in the results store changed whenever it was read; ask again")
 
-    def _tests(self, stored: StoredSuite) -> Column:
-        """The ids of exactly these attempts, row by row."""
-        tests = self.read(stored, ["test"])["test"]
+    def _read_unchanged(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
+        """Exactly these attempts. Raises `AttemptsReplacedError` when there are others by now, or none."""
+        try:
+            rows = self.read(stored, columns)
+        except AccelCiError:
+            self._check_unchanged(stored)
+            raise
+        self._check_unchanged(stored)  # in a folder, the rows may be those of either
+        return rows
+
+    def _check_unchanged(self, stored: StoredSuite) -> None:
         now = self.place.find(stored.entry.name)
-        if now is None or now.version != stored.entry.version:  # the rollup's places are those of other rows
+        if now is None or now.version != stored.entry.version:
             raise AttemptsReplacedError(f"{stored.entry.name} in the results store was replaced meanwhile; ask again")
-        return tests
 
     def _roll_up(self, stored: StoredSuite, judged: list[pa.Table]) -> Entry:
         """Make a rollup of slices of judged tests, which go out of the list, so that their memory is free early."""
@@ -364,7 +374,7 @@ class ResultsStore:
 
     def _open(self, stored: StoredSuite, entry: Entry) -> Rollup | None:
         try:
-            return Rollup(self.place.fetch(entry), lambda: self._tests(stored))
+            return Rollup(self.place.fetch(entry), lambda: self._read_unchanged(stored, ["test"])["test"])
         except (OSError, pa.ArrowException):
             return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
@@ -19,28 +18,9 @@ from accel_ci.results.bucket import Bucket, open_bucket
 from accel_ci.results.places import Entry
 from accel_ci.results.questions import counts_per_day, failures, history, newly_failing
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.results.conftest import NEEDED, real_s3
 
-NEEDED = [f"ACCEL_CI_S3_{word}" for word in ("ENDPOINT", "BUCKET", "ACCESS_KEY", "SECRET_KEY")]
-MISSING = [name for name in NEEDED if not os.environ.get(name)]
-real_s3 = pytest.mark.skipif(bool(MISSING), reason=f"no S3 server: {', '.join(MISSING)} not set")
 TODAY = date(2026, 11, 27)
-
-
-@pytest.fixture
-def open_place(tmp_path: Path) -> Callable[..., Bucket]:
-    """Opens the same fresh prefix; each with a cache of its own."""
-    prefix = f"test-{uuid.uuid4().hex}/"
-    endpoint, bucket, access, secret = (os.environ[name] for name in NEEDED)
-
-    def open_it(cache: str = "cache") -> Bucket:
-        return open_bucket(bucket, prefix, tmp_path / cache, endpoint, access, secret)
-
-    return open_it
-
-
-@pytest.fixture
-def place(open_place: Callable[..., Bucket]) -> Bucket:
-    return open_place()
 
 
 @real_s3

@@ -4,7 +4,6 @@ import random
 import resource
 from collections.abc import Callable
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +13,8 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build, Outcome
 from accel_ci.quality.flakiness import Flakiness, find_flaky, measure
-from accel_ci.results.places import Entry, Folder
 from accel_ci.results.questions import history
-from accel_ci.results.store import AttemptsReplacedError, ResultsStore
+from accel_ci.results.store import ResultsStore
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -223,43 +221,3 @@ def strip(flakiness: Flakiness) -> tuple[int, list[tuple[str, str, int, int]]]:
 
 def files(store: ResultsStore) -> list[Path]:
     return [path for path in store.root.rglob("*") if path.is_file()]
-
-
-class Busy(Folder):
-    """A folder in which others store a build again whenever its attempts are about to be read for the first few times."""
-
-    def __init__(self, root: Path, replacements: list[Callable[[], object]]) -> None:
-        super().__init__(root)
-        self.replacements = replacements
-
-    def fetch(self, entry: Entry) -> Path:
-        if entry.name.endswith(".parquet") and self.replacements:
-            self.replacements.pop()()
-        return super().fetch(entry)
-
-
-def test_questions_are_asked_again_when_attempts_are_replaced_meanwhile(
-    store: ResultsStore, attempt: Callable[..., Attempt]
-) -> None:
-    def replace(number: int) -> None:
-        rows = [
-            attempt(f"t{number + extra}", outcome, round=round)
-            for extra in range(3)
-            for round, outcome in ((1, "failed"), (2, "passed"))
-        ]
-        store.write(BUILD, TODAY, rows)
-
-    replace(0)
-    asked: list[Callable[[ResultsStore], set[str]]] = [
-        lambda busy: {found.test for found in busy.histories(TODAY, 30)},
-        lambda busy: {found.test for found in busy.flaky(TODAY, 30)[1]},
-        lambda busy: {test for _, test in busy.durations("py3", TODAY)},
-    ]
-    for ask in asked:
-        busy = Busy(store.root, [partial(replace, number) for number in (5, 4, 3)])
-        assert ask(ResultsStore(busy)) == {"t5", "t6", "t7"}
-        assert not busy.replacements
-        replace(0)
-    ends = ResultsStore(Busy(store.root, [partial(replace, number % 2) for number in range(100)]))
-    with pytest.raises(AttemptsReplacedError, match=r"~py3~unit\.parquet .* replaced meanwhile; ask again"):
-        ends.histories(TODAY, 30)

@@ -1,0 +1,86 @@
+"""Questions while others store the same build again, at the worst moments, in a folder and in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from accel_ci.model import Attempt, Build
+from accel_ci.results.bucket import Bucket
+from accel_ci.results.places import Entry, Folder, Place
+from accel_ci.results.store import AttemptsReplacedError, ResultsStore
+from accel_ci_tests.results.conftest import real_s3
+
+TODAY = date(2026, 11, 27)
+BUILD = Build("nightly-20261127", "py3")
+Replace = Callable[[ResultsStore, int], object]
+
+
+class Busy:
+    """A place at which attempts are replaced whenever they are about to be read, for the first few times."""
+
+    def __init__(self, place: Place, replacements: list[Callable[[], object]]) -> None:
+        self._place = place
+        self.replacements = replacements
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    def fetch(self, entry: Entry) -> Path:
+        if entry.name.endswith(".parquet") and self.replacements:
+            self.replacements.pop()()
+        return self._place.fetch(entry)
+
+
+@pytest.fixture
+def replace(attempt: Callable[..., Attempt]) -> Replace:
+    """Stores other tests as those of the build, each flaky."""
+
+    def replace(store: ResultsStore, first: int) -> None:
+        outcomes = ((1, "failed"), (2, "passed"))
+        tests = [f"t{number}" for number in range(first, first + 3)]
+        store.write(BUILD, TODAY, [attempt(test, outcome, round=round) for test in tests for round, outcome in outcomes])
+
+    return replace
+
+
+def ask_while_others_write(place: Place, replace: Replace) -> None:
+    store = ResultsStore(place)
+    replace(store, 0)
+    asked: list[Callable[[ResultsStore], set[str]]] = [
+        lambda busy: {found.test for found in busy.histories(TODAY, 30)},
+        lambda busy: {found.test for found in busy.flaky(TODAY, 30)[1]},
+        lambda busy: {test for _, test in busy.durations("py3", TODAY)},
+    ]
+    for ask in asked:
+        busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
+        assert ask(ResultsStore(cast(Place, busy))) == {"t5", "t6", "t7"}
+        assert not busy.replacements
+        replace(store, 0)
+    never_still = Busy(place, [partial(replace, store, number % 2) for number in range(200)])
+    with pytest.raises(AttemptsReplacedError, match=r"~py3~unit\.parquet .*; ask again"):
+        ResultsStore(cast(Place, never_still)).histories(TODAY, 30)
+
+
+def test_questions_of_a_folder_are_asked_again(tmp_path: Path, replace: Replace) -> None:
+    ask_while_others_write(Folder(tmp_path), replace)
+
+
+@real_s3
+def test_questions_of_a_bucket_are_asked_again(place: Bucket, replace: Replace) -> None:
+    ask_while_others_write(place, replace)
+
+
+def test_a_build_that_is_deleted_meanwhile_is_not_told_of(tmp_path: Path, replace: Replace) -> None:
+    store = ResultsStore(tmp_path)
+    replace(store, 0)
+    for rollup in tmp_path.glob("rollups/*/*"):
+        rollup.unlink()
+    [stored] = store.suites()
+    busy = Busy(store.place, [partial(store.place.delete, stored.entry.name)])
+    assert ResultsStore(cast(Place, busy)).histories(TODAY, 30) == []
