@@ -15,6 +15,11 @@ from accel_ci_tests.conftest import Run
 def test_a_starter_is_written_and_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:
     assert accel_ci("init").returncode == 0
     assert accel_ci("validate").returncode == 0
+    starter = (tmp_path / "accel_ci.yaml").read_text()
+    (tmp_path / "accel_ci.yaml").write_text(
+        starter.replace("name: py311-torch2.13", 'name: "py{python}"').replace('python: "3.11"', 'python: ["3.11", "3.12"]')
+    )
+    assert "variants: py3.11, py3.12\n" in accel_ci("validate").stdout
     (tmp_path / "accel_ci.yaml").write_text("mine")
     again = accel_ci("init")
     assert (again.returncode, (tmp_path / "accel_ci.yaml").read_text()) == (2, "mine")

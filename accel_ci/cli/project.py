@@ -36,10 +36,10 @@ def init(folder: Path) -> None:
 def validate(project: Project) -> None:
     """Check the configuration: one line for each mistake."""
     settings = project.settings
-    click.echo(
-        f"{project.config_path} is valid: backend {settings.backend.name}, {len(settings.variants)} variant(s), "
-        f"{len(settings.suites)} suite(s), {settings.pool.cards} card(s) in the {settings.pool.kind} pool"
-    )
+    click.echo(f"{project.config_path} is valid: backend {settings.backend.name}")
+    click.echo(f"variants: {', '.join(variant.name for variant in settings.variants)}")
+    click.echo(f"suites: {', '.join(settings.suites)}")
+    click.echo(f"pool: {settings.pool.kind}, {settings.pool.cards} card(s)")
 
 
 @click.command()
