@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "init.defaultBranch=main"]
     done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=60)
     return done.stdout.strip()
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
+    """Wait for something to be so; fails when it is not by then."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def commit(folder: Path, files: dict[str, str], message: str = "change") -> str:

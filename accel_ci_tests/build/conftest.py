@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.build.bazel import BazelBench
 from accel_ci.build.docker_client import engine_answers, run_docker
 from accel_ci.config import Project
 from accel_ci_tests.conftest import minimal_config
@@ -48,6 +49,12 @@ def base() -> str:
     if not digests:
         pytest.skip(f"{named} has no digest: it was never pushed or pulled")
     return str(digests[0])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> BazelBench:
+    """Where Bazel, or what plays it, works and leaves its results."""
+    return BazelBench(tmp_path / "rbe" / "py3", tmp_path / "runs")
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +28,7 @@ from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.progress import LineProgress
+from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.recorded import player
 
 SECRET = """s3cr3t=t'o"k<e>n&\\x"""
@@ -47,11 +46,6 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def _no_bazel_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BAZEL_ENVIRONMENT, raising=False)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> BazelBench:
-    return BazelBench(tmp_path / "rbe" / "py3", tmp_path / "runs")
 
 
 @pytest.fixture
@@ -184,8 +178,9 @@ log.write_text(said)
 
 
 def test_bazel_is_ended_when_its_time_is_over(tmp_path: Path, sources: SourceBuild, bench: BazelBench) -> None:
-    settings = rbe(player(tmp_path, "cached", _HANGING.format(seen=str(tmp_path / "seen"))), timeout_seconds=2)
+    settings = rbe(player(tmp_path, "cached", _HANGING.format(seen=str(tmp_path / "seen"))), timeout_seconds=5)
     assert run(settings, sources, bench) == [None]
+    assert (tmp_path / "seen").is_file(), "it was at work, with its server"
     assert not with_argument(f"--output_base={bench.output_base}")
     assert (bench.results / "tests" / "bep.ndjson").is_file(), "what it said until then is kept"
 
@@ -193,6 +188,7 @@ def test_bazel_is_ended_when_its_time_is_over(tmp_path: Path, sources: SourceBui
 _DRIVER = """
 import sys
 from accel_ci_tests.build.test_bazel import *
+from accel_ci_tests.conftest import wait_for
 run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
     BazelBench(Path(sys.argv[3]), Path(sys.argv[4])))
 """
@@ -200,7 +196,7 @@ run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_driver_that_is_ended_leaves_nothing(
-    tmp_path: Path, sources: SourceBuild, bench: BazelBench, number: signal.Signals, wait_for: Callable[..., None]
+    tmp_path: Path, sources: SourceBuild, bench: BazelBench, number: signal.Signals
 ) -> None:
     """After SIGKILL the next run clears what could not be: the server, which a real Bazel ends by itself, and the files."""
     seen = tmp_path / "seen.json"
@@ -234,14 +230,3 @@ def test_a_driver_that_is_ended_leaves_nothing(
 def _with_sigterm(command: list[str]) -> list[str]:
     turn = "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
     return [*command[:2], turn + command[2], *command[3:]]
-
-
-@pytest.fixture
-def wait_for() -> Callable[..., None]:
-    def _wait(condition: Callable[[], object], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    return _wait

@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,24 +18,10 @@ from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.progress import LineProgress
 from accel_ci.reports.bep_build import read_build
+from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.recorded import RECORDED, player
 
-BASE = os.environ.get("ACCEL_CI_DOCKER_IMAGE", "")
-pytestmark = pytest.mark.skipif(
-    not BASE, reason="ACCEL_CI_DOCKER_IMAGE is not set: an image with Python in an engine that DOCKER_HOST names"
-)
 _WAITING = "import time; time.sleep(600)"
-
-
-@pytest.fixture(scope="module")
-def image() -> str:
-    """The image by its digest."""
-    return docker("image", "inspect", "--format", "{{index .RepoDigests 0}}", BASE)
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> BazelBench:
-    return BazelBench(tmp_path / "rbe" / "py3", tmp_path / "runs")
 
 
 def docker(*arguments: str) -> str:
@@ -68,14 +52,15 @@ def containers(bench: BazelBench) -> list[str]:
 
 
 def test_one_container_runs_all_and_what_was_built_stays_in_it(
-    tmp_path: Path, image: str, bench: BazelBench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: str, bench: BazelBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     seen = 'import os; print("seen", os.uname().nodename, "SOME_KEY" in os.environ)'
     wheel = 'pathlib.Path(options["--output_base"], "backend.whl").write_text("wheel")'
-    sources = make_sources(tmp_path, "broken", f"{seen}; {wheel}")
-    assert run(image, "broken", sources, bench) == [1, 1]
+    sources = make_sources(tmp_path, "broken", f"{wheel}; {seen}")
+    assert run(base, "broken", sources, bench) == [1, 1]
     lines = [line for line in (bench.results / "bazel.log").read_text().splitlines() if line.startswith("seen")]
+    assert len(lines) == 2
     assert len(set(lines)) == 1, "one container for both passes"
     assert lines[0].endswith("False")
     targets = read_build(bench.results / "tests").targets
@@ -86,19 +71,19 @@ def test_one_container_runs_all_and_what_was_built_stays_in_it(
 
 
 def test_logs_and_reports_come_out_of_the_container(
-    tmp_path: Path, image: str, bench: BazelBench, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: str, bench: BazelBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
-    run(image, "cached", make_sources(tmp_path, "cached"), bench)
+    run(base, "cached", make_sources(tmp_path, "cached"), bench)
     assert (bench.results / "tests" / "testlogs" / "shim" / "parity_test" / "test.xml").is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_container_ends_with_its_driver(tmp_path: Path, image: str, bench: BazelBench, number: signal.Signals) -> None:
+def test_the_container_ends_with_its_driver(tmp_path: Path, base: str, bench: BazelBench, number: signal.Signals) -> None:
     sources = make_sources(tmp_path, "cached", _WAITING)
     code = (
         "from accel_ci_tests.build.test_container import *\n"
-        f"run({image!r}, 'cached', SourceBuild({sources.workspace!r}, 'tree', 'g0', None, (), (), True, 0.0), "
+        f"run({base!r}, 'cached', SourceBuild({sources.workspace!r}, 'tree', 'g0', None, (), (), True, 0.0), "
         f"BazelBench(Path({str(bench.folder)!r}), Path({str(bench.results)!r})))"
     )
     driver = subprocess.Popen(
@@ -118,15 +103,9 @@ def test_the_container_ends_with_its_driver(tmp_path: Path, image: str, bench: B
     assert not held
 
 
+@pytest.mark.usefixtures("base")
 def test_an_image_that_is_not_to_be_had_is_named(tmp_path: Path, bench: BazelBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     nowhere = f"127.0.0.1:9/nothing@sha256:{'0' * 64}"
     with pytest.raises(BuildError, match=r"127\.0\.0\.1:9/nothing@sha256:0+ cannot be pulled: .*; see that the registry"):
         run(nowhere, "cached", make_sources(tmp_path, "cached"), bench)
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

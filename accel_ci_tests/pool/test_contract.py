@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +29,7 @@ from accel_ci.pool.kubernetes import KubernetesPool
 from accel_ci.pool.kubernetes_job import PROJECT_LABEL
 from accel_ci.pool.local import LocalPool
 from accel_ci.pool.round_bucket import RoundStore
+from accel_ci_tests.conftest import wait_for
 
 from .bucket_pool import round_store
 from .cluster_pool import cluster_settings
@@ -39,6 +39,7 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from accel_ci_tests.pool.test_contract import Ground, some_batches
+from accel_ci_tests.conftest import wait_for
 given = json.loads(sys.argv[1])
 ground = Ground(given["kind"], Path(given["root"]), Path(given["run_dir"]), image=given["image"])
 ground.run(some_batches(given["count"], given["width"]))
@@ -175,13 +176,6 @@ def any_ground(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> It
 @pytest.fixture
 def docker_ground(docker_image: str, root: Path, tmp_path: Path) -> Ground:
     return Ground("docker", root, tmp_path / "run", image=docker_image)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_running(word: str) -> bool:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,7 +17,7 @@ import yaml
 from accel_ci.errors import PoolError
 from accel_ci.pool.command_provider import CommandProvider
 from accel_ci.pool.instance import enforce_leases, running_instance
-from accel_ci_tests.conftest import Run, minimal_config
+from accel_ci_tests.conftest import Run, minimal_config, wait_for
 
 MACHINE = """
 import os, pathlib, signal, subprocess, sys
@@ -97,13 +96,6 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from accel_ci.errors import PoolError
 from accel_ci.model import Launch, Limits
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.round_record import RoundRecord
+from accel_ci_tests.conftest import wait_for
 
 from .conftest import Ground, Run, Write, batch, outcomes
 
@@ -29,6 +28,7 @@ from accel_ci.pool.environment import clean_environment
 from accel_ci.model import Launch, Limits
 from accel_ci_tests.pool.bucket_pool import round_store
 from accel_ci_tests.pool.conftest import Ground, batch
+from accel_ci_tests.conftest import wait_for
 root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
@@ -42,14 +42,6 @@ def start_driver(ground: Ground, root: Path, run_dir: Path, count: int) -> subpr
     prefix = ground.store.prefix if ground.store is not None else ""
     command = [sys.executable, "-c", DRIVER, str(root), str(run_dir), str(count), prefix]
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait up to a minute for something to be so."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:

@@ -31,6 +31,8 @@ from accel_ci.pool.package import build_runner
 from accel_ci.pool.round_bucket import RoundStore
 from accel_ci.pool.stage import Bench
 from accel_ci.results.ledger import failed_attempts
+from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.pool.test_kills import streamed
 
 from .bucket_pool import round_store
 from .cluster_pool import cluster_settings
@@ -44,6 +46,7 @@ from accel_ci.model import Launch, Limits
 from accel_ci_tests.pool.bucket_pool import round_store
 from accel_ci_tests.pool.conftest import batch
 from accel_ci_tests.pool.test_kubernetes import Ground
+from accel_ci_tests.conftest import wait_for
 root, run_dir, count, prefix, project = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 ground = Ground(Path(root), run_dir, round_store(prefix=prefix), project)
 ground.run([batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(count)], ["0", "1"])
@@ -120,20 +123,6 @@ def slow(write: Write, count: int, seconds: float = 0.3) -> list[str]:
         def test_n(n): time.sleep({seconds})
         """)  # fmt: skip
     return [f"test_a.py::test_n[{n}]" for n in range(count)]
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def streamed(run_dir: Path) -> list[str]:
-    import json
-
-    lines = [line for path in run_dir.glob("round-1/workers/*/events.jsonl") for line in path.read_bytes().splitlines()]
-    return [event["test"] for event in map(json.loads, lines) if event["event"] == "attempt"]
 
 
 def test_a_suite_on_four_pods_of_which_one_is_killed(ground: Ground, write: Write) -> None:

@@ -68,13 +68,16 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
         time.sleep(6)
         server.away.clear()
 
-    thread = threading.Thread(target=go_away)
+    thread = threading.Thread(target=go_away, daemon=True)
     thread.start()
     launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
-    result = Ground(store).run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", lambda _: None)
-    thread.join()
-    store.of_round("run").clear()
+    try:
+        result = Ground(store).run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", lambda _: None)
+        thread.join()
+    finally:
+        server.away.clear()
+        store.of_round("run").clear()
     assert server.refused > 10
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(log.read_text().splitlines()) == 40  # and nothing was run twice

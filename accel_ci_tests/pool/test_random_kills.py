@@ -24,12 +24,14 @@ from accel_ci.model import Attempt, Launch, Limits, SelectedTest
 from accel_ci.pool.driver import PoolRun
 from accel_ci.pool.environment import clean_environment
 from accel_ci.results.verdicts import make_account
+from accel_ci.runner.round_folder import CHILD, EVENTS
+from accel_ci_tests.conftest import wait_for
 
 from . import test_contract
 from .conftest import Ground, Write, batch
 from .test_contract import docker_ground as docker_ground
 from .test_contract import docker_image as docker_image
-from .test_kills import start_driver, wait_for
+from .test_kills import start_driver
 
 KILLS = int(os.environ.get("ACCEL_CI_POOL_KILLS", "3"))
 COUNT = 40
@@ -77,12 +79,12 @@ def kill(victim: str, driver: subprocess.Popen[bytes], run_dir: Path, rng: rando
         driver.kill()
         return
     folders = sorted(run_dir.glob("round-1/workers/*"))
-    folder = rng.choice(folders)
-    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        folder = rng.choice(folders)
         if victim == "worker":
-            pid = json.loads((folder / "events.jsonl").read_text().splitlines()[0])["pid"]
+            pid = json.loads((folder / EVENTS).read_text().splitlines()[0])["pid"]
         else:
-            pid = int((folder / "child").read_text())
+            pid = int((folder / CHILD).read_text())
         os.kill(pid, signal.SIGKILL)
 
 
