@@ -24,6 +24,7 @@ _OURS_OF_WORKER = {
 }
 _MERGED_BY_NAME = frozenset({"containers", "env", "volumes", "imagePullSecrets"})
 _MERGED_BY_PATH = frozenset({"volumeMounts"})
+_REPLACED = frozenset({"env", "volumes"})
 
 
 def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -88,7 +89,10 @@ def _list_mistakes(
 
 
 def lay_over(base: Any, over: Any, key: str = "") -> Any:
-    """`over` laid over `base`: mappings key by key, lists of named things by name, all else replaced."""
+    """`over` laid over `base`: mappings key by key, lists of named things by name, all else replaced.
+
+    A variable or a volume is replaced whole: it has one source, and a second beside it would be refused.
+    """
     if isinstance(base, dict) and isinstance(over, dict):
         merged = dict(base)
         for name, value in over.items():
@@ -101,6 +105,6 @@ def lay_over(base: Any, over: Any, key: str = "") -> Any:
         if by is not None:
             mine = {entry[by]: entry for entry in base}
             for entry in over:
-                mine[entry.get(by)] = lay_over(mine.get(entry.get(by), {}), entry)
+                mine[entry.get(by)] = entry if key in _REPLACED else lay_over(mine.get(entry.get(by), {}), entry)
             return list(mine.values())
     return over

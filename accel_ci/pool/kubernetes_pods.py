@@ -26,7 +26,6 @@ class PodState:
     """
 
     name: str
-    created: float
     waits: str | None = None
     ended: str | None = None
     reason: str | None = None
@@ -36,32 +35,32 @@ class PodState:
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     """The state of a pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    name, created = metadata["name"], timestamp(metadata["creationTimestamp"])
+    name = metadata["name"]
     container: Mapping[str, Any] = next((c for c in status.get("containerStatuses") or () if c["name"] == WORKER), {})
     state = container.get("state") or {}
     terminated = state.get("terminated")
     if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded, Preempting, UnexpectedAdmissionError …
         said = (terminated or {}).get("message") or ""
         word = _with(status["reason"], status.get("message"))
-        return PodState(name, created, ended=word, reason=status["reason"], said=said)
+        return PodState(name, ended=word, reason=status["reason"], said=said)
     deleted = "the pod was deleted: " if metadata.get("deletionTimestamp") else ""
     if terminated is not None:
         reason, how = how_it_ended(terminated)
         how = f"{deleted}{how}" if reason != "Completed" else how
-        return PodState(name, created, ended=how, reason=reason, said=terminated.get("message") or "")
+        return PodState(name, ended=how, reason=reason, said=terminated.get("message") or "")
     if status.get("phase") in ("Succeeded", "Failed"):
-        return PodState(name, created, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]))
+        return PodState(name, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]))
     waiting = state.get("waiting")
     if waiting is not None and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-        return PodState(name, created, waits=_with(waiting["reason"], waiting.get("message")), reason=waiting["reason"])
+        return PodState(name, waits=_with(waiting["reason"], waiting.get("message")), reason=waiting["reason"])
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason") or "Unschedulable"
-            return PodState(name, created, waits=_with(reason, condition.get("message")), reason=reason)
+            return PodState(name, waits=_with(reason, condition.get("message")), reason=reason)
     if status.get("phase") == "Pending":
         word = (waiting or {}).get("reason") or "Pending"
-        return PodState(name, created, waits=word, reason=word)
-    return PodState(name, created)
+        return PodState(name, waits=word, reason=word)
+    return PodState(name)
 
 
 def how_it_ended(terminated: Mapping[str, Any]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ worker has no result: the runner takes over this very process. Nothing here know
 from __future__ import annotations
 
 import gzip
+import http.client
 import io
 import json
 import os
@@ -35,7 +36,7 @@ def ask(request: Any, what: str) -> bytes:
             if error.code < 500 and error.code != 429:
                 sys.exit(f"accel-ci: the store refused {what} with status {error.code}; a signed URL may have expired")
             problem = f"status {error.code}"
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             problem = str(getattr(error, "reason", error))
         if time.monotonic() > deadline:
             sys.exit(f"accel-ci: the store gave no {what} for {PATIENCE_S:g} s; last: {problem}")

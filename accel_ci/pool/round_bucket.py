@@ -17,11 +17,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from accel_ci.errors import PoolError
 from accel_ci.pool.signing import LONGEST_S, Signer
-from accel_ci.runner.signed_store import SignedStore, StoreError
+from accel_ci.runner.signed_store import PATIENCE_S, SignedStore, StoreError
 from accel_ci.s3 import s3_client, s3_session
-
-PATIENCE_S = 900.0
-"""How long the store may be away before a round is given up, in seconds."""
 
 CONNECTIONS = 32
 """How many requests of a round may be under way at a time."""
@@ -101,7 +98,7 @@ class RoundBucket:
             stores.reader = SignedStore(self._patience_s)
             self._readers.append(stores.reader)
         if self._reading is None or time.monotonic() - self._reading[0] > _RESIGN_S:
-            self._reading = time.monotonic(), Signer(self._session, self._client, self._store.bucket, 2 * _RESIGN_S)
+            self._reading = time.monotonic(), self._signer(self._client, 2 * _RESIGN_S)
         url = self._reading[1].get(self._prefix + name)
         try:
             answer = stores.reader.ask("GET", url, name, accept=(200, 404))
@@ -161,24 +158,33 @@ class RoundBucket:
 
     def _delete(self, names: Sequence[str]) -> None:
         wanted = {"Objects": [{"Key": self._prefix + name} for name in names], "Quiet": True}
-        self._patiently("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
+        answer = self._patiently("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
+        for refused in answer.get("Errors", ())[:1]:  # the answer's own status is 200
+            problem = PoolError(f"it is not deleted: {refused.get('Code')}: {refused.get('Message')}")
+            raise self._trouble(refused.get("Key", "").removeprefix(self._prefix), problem)
 
     # --- URLs ---------------------------------------------------------------------------------------------------
 
     def signer(self) -> RoundSigner:
         """Signs URLs of the round, all from now on."""
         seconds = min(self._store.signed_for_s, LONGEST_S)
-        signer = Signer(self._session, self._outside, self._store.bucket, seconds)
-        return RoundSigner(signer, self._prefix)
+        return RoundSigner(self._signer(self._outside, seconds), self._prefix)
+
+    def _signer(self, client: Any, seconds: float) -> Signer:
+        """Where keys are fetched, that may fail for a while, as the store may."""
+        return self._patiently("", lambda: Signer(self._session, client, self._store.bucket, seconds))
 
     def form(self, folder: str) -> dict[str, Any]:
         """A signed form that writes any object below a folder: `url`, `fields`, and what its `key` begins with, `prefix`."""
         prefix = f"{self._prefix}{folder}"
-        post = self._outside.generate_presigned_post(
-            self._store.bucket,
-            f"{prefix}${{filename}}",
-            Conditions=[["starts-with", "$key", prefix]],
-            ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
+        post = self._patiently(
+            folder,
+            lambda: self._outside.generate_presigned_post(
+                self._store.bucket,
+                f"{prefix}${{filename}}",
+                Conditions=[["starts-with", "$key", prefix]],
+                ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
+            ),
         )
         return {"url": post["url"], "fields": post["fields"], "prefix": prefix}
 

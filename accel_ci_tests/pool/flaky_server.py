@@ -11,7 +11,10 @@ from urllib.parse import urlsplit
 
 
 class FlakyServer(ThreadingHTTPServer):
-    """Passes requests on while `away` is not set; of that many `PUT`s as `lose_answers` says, the asker gets no answer."""
+    """Passes requests on while `away` is not set; of that many `PUT`s as `lose_answers` says, the asker gets no answer.
+
+    With `refuse_deletes` it answers as a store whose policy lets nothing be deleted: by a list of errors, with status 200.
+    """
 
     daemon_threads = True
 
@@ -21,6 +24,7 @@ class FlakyServer(ThreadingHTTPServer):
         self.away = threading.Event()
         self.refused = 0
         self.lose_answers = 0
+        self.refuse_deletes = False
 
     @property
     def url(self) -> str:
@@ -36,6 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.away.is_set():
             self.server.refused += 1
             self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {})
+            return
+        if self.server.refuse_deletes and self.command == "POST" and "delete" in urlsplit(self.path).query:
+            refused = b"<Error><Key>a</Key><Code>AccessDenied</Code><Message>not yours</Message></Error>"
+            self._answer(200, b"<DeleteResult>" + refused + b"</DeleteResult>", {"Content-Type": "application/xml"})
             return
         behind = http.client.HTTPConnection(self.server.behind, timeout=30)
         behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

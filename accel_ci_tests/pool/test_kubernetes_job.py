@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from accel_ci.config import KubernetesPoolSettings
 from accel_ci.pod_template import lay_over, template_mistakes
 from accel_ci.pool.kubernetes_job import JobRequest, job_manifest, job_name, label
 from accel_ci.pool.kubernetes_pods import job_failure, pod_state
+from accel_ci.pool.pod_entry import ask
 
 REQUEST = JobRequest(
     "job-1", "toy", "round-a", 4, 2, "https://s3.example.com/x?X-Amz-Signature=abc", ("/srv/sources",), {"A": "$(B) $c"},
@@ -77,6 +80,39 @@ def test_where_pods_go_and_how() -> None:
     assert spec["tolerations"] == [{"key": "card", "operator": "Exists", "effect": "NoSchedule"}]
     job = job_manifest(settings(queue="cards"), REQUEST)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "cards"
+
+
+def test_a_variable_or_volume_of_the_template_has_one_source() -> None:
+    secret = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    template = {
+        "spec": {
+            "containers": [{"name": "worker", "env": [{"name": "A", "valueFrom": secret}]}],
+            "volumes": [{"name": "shm", "hostPath": {"path": "/dev/shm"}}],
+        }
+    }
+    made = job_manifest(settings(pod_template=template), REQUEST)["spec"]["template"]["spec"]
+    assert [entry for entry in made["containers"][0]["env"] if entry["name"] == "A"] == [{"name": "A", "valueFrom": secret}]
+    assert [volume for volume in made["volumes"] if volume["name"] == "shm"] == template["spec"]["volumes"]
+
+
+def test_a_pod_asks_again_when_an_answer_breaks_off() -> None:
+    lengths = [9, 7]
+
+    class Breaking(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(lengths.pop(0)))
+            self.end_headers()
+            self.wfile.write(b"sources")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Breaking) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        assert ask(f"http://127.0.0.1:{server.server_address[1]}", "sources") == b"sources"
+        server.shutdown()
+    assert lengths == []
 
 
 def test_a_template_is_laid_over() -> None:

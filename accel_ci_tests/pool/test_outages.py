@@ -93,6 +93,16 @@ def test_a_claim_whose_answer_was_lost_is_ones_own(server: FlakyServer, objects:
     assert objects.create("claims/b0", b"w0-0")
 
 
+def test_objects_that_the_store_does_not_delete_are_trouble(server: FlakyServer, objects: RoundBucket) -> None:
+    objects.put("a", b"content")
+    server.refuse_deletes = True
+    with pytest.raises(PoolError, match="is not deleted: AccessDenied: not yours; look at the pool's bucket"):
+        objects.clear()
+    server.refuse_deletes = False
+    objects.clear()
+    assert objects.sizes("") == {}
+
+
 def test_one_of_many_racing_workers_wins(objects: RoundBucket) -> None:
     urls = ClaimUrls(*objects.signer().claim("claims/b0"))
     won: list[int] = []
