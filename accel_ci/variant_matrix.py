@@ -26,9 +26,12 @@ def multiply(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
             yield place, entry
             continue
         lists = {key: entry[key] for key in MULTIPLIED if isinstance(entry.get(key), list) and entry[key]}
+        if not lists or "name" not in entry:
+            yield place, entry
+            continue
         for values in product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
-            yield place, {**entry, **chosen, "name": _named(entry.get("name"), {**entry, **chosen})}
+            yield place, {**entry, **chosen, "name": _named(entry["name"], {**entry, **chosen})}
 
 
 def _named(name: Any, variant: Mapping[str, Any]) -> Any:

@@ -58,6 +58,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("variants.0.python", 3.11, "variants[0].python: input should be a valid string (it is 3.11: put it in quotes)"),
         ("variants.0.python", ["3.11", 3.12], "variants[0].python: input should be a valid string (it is 3.12: put it in"),
         ("variants.0.python", [], "variants[0].python: input should be a valid string (it is []"),
+        ("variants.0", {"python": "3.11", "torch": "torch", "runtime": "none"}, "variants[0].name: is missing"),
         ("variants.0.name", "{pyton}", "variants[0].name: use letters"),
         ("variants.0.torch", "torch=2", "variants[0].torch: not a PEP 508 requirement"),
         ("variants.0.name", "a|b", "variants[0].name: use letters"),

@@ -17,7 +17,7 @@ from accel_ci.model import Outcome
 
 from .detect import read_as, read_chunks_of
 from .identities import Identities, Identity
-from .json_lines import DAMAGE, Object
+from .json_lines import DAMAGE, Object, object_of
 from .junit import read_junit
 from .report import SEVERITY, ColumnReport, Limits, ReportProperties, Row
 from .text import escaped, is_blank, plain
@@ -81,8 +81,8 @@ def read_bep(events: Iterable[Object], warnings: set[str], limits: Limits, testl
 
 def _take(targets: dict[str, _Target], event: Object) -> None:
     """Note one event at its target."""
-    for kind, its_id in _object(event.get("id")).items():
-        label = _object(its_id).get("label")
+    for kind, its_id in object_of(event.get("id")).items():
+        label = object_of(its_id).get("label")
         if not isinstance(label, str) or is_blank(label):
             continue
         target = targets.setdefault(label, _Target(label))
@@ -90,23 +90,23 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
             target.is_test = True
             if "aborted" not in event:
                 run, shard, attempt = (_number(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
-                target.results[run, shard, attempt] = _object(event.get(kind))
+                target.results[run, shard, attempt] = object_of(event.get(kind))
         elif kind == "testSummary":
             target.is_test = True
             if "aborted" not in event:
-                target.summary = _object(event.get(kind))
+                target.summary = object_of(event.get(kind))
         elif kind == "targetConfigured":
-            configured = _object(event.get("configured"))
+            configured = object_of(event.get("configured"))
             is_test = "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
             target.is_test |= is_test
         elif kind == "targetCompleted" and "completed" in event:
-            completed = _object(event["completed"])
+            completed = object_of(event["completed"])
             if completed.get("success") is True:
                 target.succeeded = True
             else:
                 target.failed = completed
         if "aborted" in event and kind in ("targetCompleted", "testResult", "testSummary"):
-            target.aborted = _object(event["aborted"])
+            target.aborted = object_of(event["aborted"])
 
 
 class _TargetReader:
@@ -149,7 +149,7 @@ class _TargetReader:
             return self._row(_outcome(status), status)
         if target.failed is not None and not target.succeeded:
             self._warnings.add("target_failed_to_build")
-            message = _object(target.failed.get("failureDetail")).get("message")
+            message = object_of(target.failed.get("failureDetail")).get("message")
             return self._row("error", _said(message) or "FAILED_TO_BUILD")
         if target.aborted is not None and not target.succeeded:
             self._warnings.add("target_aborted")
@@ -181,7 +181,7 @@ class _TargetReader:
             rows = self._overridden(rows, own, result)
         elif outcome == "passed" and any(SEVERITY[row.outcome] <= SEVERITY["failed"] for row in rows):
             self._warnings.add("bep_xml_disagree")
-        if result.get("cachedLocally") is True or _object(result.get("executionInfo")).get("cachedRemotely") is True:
+        if result.get("cachedLocally") is True or object_of(result.get("executionInfo")).get("cachedRemotely") is True:
             rows = [replace(row, cached=True) for row in rows]
         return rows
 
@@ -253,8 +253,8 @@ class _TargetReader:
             return None
         uri = uris[0] if isinstance(uris[0], str) else ""
         if uri.startswith("file:"):
-            _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
-            return below_folder(self._testlogs, below) if found else None
+            below = below_testlogs(uri)
+            return below_folder(self._testlogs, below) if below is not None else None
         package, name = _package_and_name(self._target.label)
         parts = []
         if self._shards > 1:
@@ -264,6 +264,12 @@ class _TargetReader:
         is_last = attempt == self._last[run, shard]
         leaf = "test.xml" if is_last else f"test_attempts/attempt_{attempt}.xml"
         return below_folder(self._testlogs, "/".join(filter(None, [package, name, "_".join(parts), leaf])))
+
+
+def below_testlogs(uri: str) -> str | None:
+    """The path below Bazel's `testlogs` that the URI of a file names; None where it names another."""
+    _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
+    return below if found and uri.startswith("file:") else None
 
 
 def below_folder(folder: Path, relative: str) -> Path | None:
@@ -316,7 +322,3 @@ def _number(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer() and 0 <= value < 10**15:
         return int(value)
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
-
-
-def _object(value: object) -> Object:
-    return value if isinstance(value, dict) else {}

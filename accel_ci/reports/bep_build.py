@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 from accel_ci.model import BazelActions
 
-from .bep import below_folder
+from .bep import below_folder, below_testlogs
 from .characters import Characters
 from .detect import read_chunks_of
-from .json_lines import Object, read_objects
+from .json_lines import Object, object_of, read_objects
 from .report import DEFAULT_LIMITS, Limits
 from .text import plain
 
@@ -63,28 +63,28 @@ def read_build(folder: Path, limits: Limits = DEFAULT_LIMITS) -> BuildSummary:
     said: dict[str, str] = {}
     roots: dict[str, list[str]] = {}
     for event in _events(folder / "bep.ndjson", limits):
-        its_id = _object(event.get("id"))
+        its_id = object_of(event.get("id"))
         kind = next(iter(its_id), "")
-        label: Any = _object(its_id.get(kind)).get("label")
+        label: Any = object_of(its_id.get(kind)).get("label")
         if kind == "progress":
-            text = _object(event.get("progress")).get("stderr")
+            text = object_of(event.get("progress")).get("stderr")
             lines = str(text).splitlines() if isinstance(text, str) else []
             summary.errors += [plain(line)[:500] for line in lines if line.startswith(("ERROR: ", "FATAL: "))]
         elif kind == "buildFinished":
-            code = _object(_object(event.get("finished")).get("exitCode"))
+            code = object_of(object_of(event.get("finished")).get("exitCode"))
             summary.exit_name, summary.exit_code = plain(str(code.get("name", "SUCCESS"))), _number(code.get("code"))
         elif kind == "buildMetrics":
-            summary.actions = _actions(_object(_object(event.get("buildMetrics")).get("actionSummary")))
+            summary.actions = _actions(object_of(object_of(event.get("buildMetrics")).get("actionSummary")))
         elif isinstance(label, str) and label:
             if kind == "actionCompleted":
-                said[label] = _message(_object(event.get("action")), folder / "actions")
+                said[label] = _message(object_of(event.get("action")), folder / "actions")
             else:
                 target = summary.targets.setdefault(label, TargetBuild(label))
                 _take(target, kind, event)
                 if kind == "targetCompleted" and target.status in ("FAILED_TO_BUILD", "NO_STATUS"):
                     children = event.get("children")
                     roots[label] = [
-                        str(_object(_object(child).get("actionCompleted")).get("label")) for child in _list(children)
+                        str(object_of(object_of(child).get("actionCompleted")).get("label")) for child in _list(children)
                     ]
     for label, roots_of in roots.items():
         target = summary.targets[label]
@@ -102,59 +102,54 @@ def _events(path: Path, limits: Limits) -> Iterator[Object]:
 
 def _take(target: TargetBuild, kind: str, event: Object) -> None:
     if kind == "targetConfigured":
-        configured = _object(event.get("configured"))
+        configured = object_of(event.get("configured"))
         target.is_test |= "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
     elif kind == "targetCompleted":
-        completed = _object(event.get("completed"))
+        completed = object_of(event.get("completed"))
         if completed.get("success") is not True and "aborted" not in event:
             target.status = "FAILED_TO_BUILD"
-            detail = _object(completed.get("failureDetail"))
+            detail = object_of(completed.get("failureDetail"))
             message = detail.get("message")
             target.message = plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) and message else None
             target.out_of_reach = bool(_REMOTE_KINDS & detail.keys()) or bool(_OUT_OF_REACH.search(target.message or ""))
     elif kind == "testResult":
-        result = _object(event.get("testResult"))
+        result = object_of(event.get("testResult"))
         if result:
             target.status = plain(str(result.get("status", "NO_STATUS")))
-            remote = _object(result.get("executionInfo")).get("cachedRemotely") is True
+            remote = object_of(result.get("executionInfo")).get("cachedRemotely") is True
             target.cached = result.get("cachedLocally") is True or remote
             target.out_of_reach |= target.status == "REMOTE_FAILURE"
-            target.logs[:0] = [
-                log for output in _list(result.get("testActionOutput")) if (log := _log(_object(output), event))
-            ]
+            outputs = map(object_of, _list(result.get("testActionOutput")))
+            target.logs[:0] = [log for output in outputs if (log := _log(output))]
     elif kind == "testSummary" and "aborted" not in event:
-        target.status = plain(str(_object(event.get("testSummary")).get("overallStatus", "NO_STATUS")))
+        target.status = plain(str(object_of(event.get("testSummary")).get("overallStatus", "NO_STATUS")))
 
 
-def _log(output: Object, event: Object) -> str | None:
-    """Where a log lies below `testlogs`."""
+def _log(output: Object) -> str | None:
+    """Where a log lies below `testlogs`; None for what is no log, or is elsewhere."""
     uri = output.get("uri")
-    if output.get("name") != "test.log" or not isinstance(uri, str):
-        return None
-    if uri.startswith("file:"):
-        _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
-        return below if found else None
-    label = str(_object(_object(event.get("id")).get("testResult")).get("label"))
-    return f"{label.split('//', 1)[-1].replace(':', '/').lstrip('/')}/test.log"
+    return below_testlogs(uri) if output.get("name") == "test.log" and isinstance(uri, str) else None
 
 
 def _message(action: Object, actions: Path) -> str:
     """What a failed action printed, else Bazel's word."""
     for stream in ("stderr", "stdout"):
-        uri = _object(action.get(stream)).get("uri")
+        uri = object_of(action.get(stream)).get("uri")
         path = below_folder(actions, unquote(uri).rpartition("/")[2]) if isinstance(uri, str) and uri else None
         if path is not None:
             with path.open("rb") as file:
                 text = file.read(_MESSAGE_CHARS).decode("utf-8", "replace").strip()
             if text:
                 return plain(text)
-    message = _object(action.get("failureDetail")).get("message")
+    message = object_of(action.get("failureDetail")).get("message")
     return plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) else ""
 
 
 def _actions(summary: Object) -> BazelActions:
-    runners = {str(_object(r).get("name")): _number(_object(r).get("count")) or 0 for r in _list(summary.get("runnerCount"))}
-    cache = _object(summary.get("actionCacheStatistics"))
+    runners = {
+        str(object_of(r).get("name")): _number(object_of(r).get("count")) or 0 for r in _list(summary.get("runnerCount"))
+    }
+    cache = object_of(summary.get("actionCacheStatistics"))
     return BazelActions(
         _number(summary.get("actionsCreated")) or 0,
         sum(
@@ -169,10 +164,6 @@ def _number(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16 else None
-
-
-def _object(value: object) -> Object:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[object]:

@@ -23,6 +23,11 @@ DAMAGE = frozenset({"truncated", "bad_json_line", "x_line_too_long"})
 """Warnings for lines that were skipped."""
 
 
+def object_of(value: object) -> Object:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
 def read_objects(characters: Characters, limits: Limits) -> Iterator[Object]:
     """The objects of a file; lines that are none are skipped with a warning."""
     warnings = characters.warnings

@@ -1,6 +1,6 @@
 """The account of a suite in columns: as `accel_ci.results.verdicts.make_account`, for a million tests from reports.
 
-The verdicts are those of the rollup, which are `judge`'s. Pure functions.
+The verdicts are those of the rollup, which are `judge`'s. Here belongs also the file that names the tests to expect.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from accel_ci.model import (
     Build,
     SelectedTest,
 )
+from accel_ci.reports.bep import below_folder
 from accel_ci.reports.bep_build import BuildSummary, TargetBuild, read_build
 from accel_ci.reports.parse import read_group
 from accel_ci.results.columns import conform, counts_of, in_order, kernels
@@ -42,6 +43,7 @@ _OUT_OF_REACH = {32, 33, 34, 36, 37, 38, 39, 45}
 """Exit statuses that speak of Bazel's surroundings, not of what is built: remote execution, memory, the machine, itself."""
 
 _NO_TESTS = 4
+_RAN = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")
 _MOST_LOGS = 5000
 
 
@@ -55,10 +57,15 @@ def read_results(
     """
     summaries = [read_build(one.folder) for one in run.passes]
     infra = _infra(run.passes, summaries, rbe)
-    table = pa.concat_tables([_rows(one, summary, infra, rbe) for one, summary in zip(run.passes, summaries, strict=True)])
+    tables = [_rows(one, summary, infra, rbe) for one, summary in zip(run.passes, summaries, strict=True)]
+    if any(map(len, tables)):
+        tables += [
+            _silent(one, s, infra, rbe) for one, s, rows in zip(run.passes, summaries, tables, strict=True) if not len(rows)
+        ]
+    table = pa.concat_tables(tables)
     if not len(table):
         if infra is None:
-            raise BuildError(_nothing_tested(run, summaries))
+            raise BuildError(_nothing_tested(run, summaries, rbe))
         known = read_tests(before, artifacts) if before is not None else []
         table = _lost([test.test for test in known] or rbe.targets, infra)
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
@@ -93,7 +100,7 @@ def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
     The cache holds that very attempt, or an older one: the earlier run's own attempts tell more.
     """
     made = earlier.filter(kernels.invert(kernels.fill_null(earlier["cached"], False)))
-    run_now = kernels.unique(rows.filter(kernels.invert(rows["cached"]))["test"])
+    run_now = kernels.unique(rows.filter(kernels.invert(kernels.fill_null(rows["cached"], False)))["test"])
     made = made.filter(kernels.and_not(kernels.is_in(made["test"], rows["test"]), kernels.is_in(made["test"], run_now)))
     others = rows.filter(kernels.invert(kernels.is_in(rows["test"], kernels.unique(made["test"]))))
     return in_order(pa.concat_tables([others, made]), "test", "round", "attempt")
@@ -133,17 +140,39 @@ def _rows(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) ->
             rows.append(
                 {"target": target.label, "classname": target.label, "name": _short(target.label), "outcome": "error"}
             )
-    ended = None if one.status is not None else f"Bazel was ended after {rbe.timeout_seconds:g} s (rbe.timeout_seconds)"
     for row in rows:
         known = summary.targets.get(row["target"], TargetBuild(row["target"]))
         row["infra"] = None
         if row["outcome"] == "error" and known.message:
             row["message"] = known.message
-        if known.out_of_reach or (infra is not None and row["outcome"] in ("error", "not_run")):
+        lost = known.out_of_reach or (infra is not None and not _has_own_result(known))
+        if lost and row["outcome"] in ("error", "not_run"):
             row["infra"] = row["message"] = infra or known.message or "remote execution failed"
-        elif row["outcome"] == "not_run" and ended:
-            row["message"] = ended
+        elif row["outcome"] == "not_run" and one.status is None:
+            row["message"] = _ended(rbe)
     return pa.Table.from_pylist(rows, schema=REPORT)
+
+
+def _has_own_result(target: TargetBuild) -> bool:
+    """Whether what is said of the target is its own: its tests ran, or its compiler complained."""
+    return target.status in _RAN or (target.status == "FAILED_TO_BUILD" and target.message is not None)
+
+
+def _silent(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) -> pa.Table:
+    """The row of a pass that named no test beside passes that did, unless it had none to run: it is not to go unnoticed."""
+    if one.status in (0, _NO_TESTS):
+        return REPORT.empty_table()
+    said = "; ".join(summary.errors[:3]) or f"Bazel named no test and ended with exit status {one.status}"
+    row: dict[str, Any] = {"test": f"(pass {one.name})", "outcome": "error", "message": said}
+    if infra is not None:
+        row |= {"outcome": "not_run", "message": infra, "infra": infra}
+    elif one.status is None:
+        row |= {"outcome": "not_run", "message": _ended(rbe)}
+    return pa.Table.from_pylist([row], schema=REPORT)
+
+
+def _ended(rbe: Rbe) -> str:
+    return f"Bazel was ended after {rbe.timeout_seconds:g} s (rbe.timeout_seconds)"
 
 
 def _lost(tests: Sequence[str], infra: str) -> pa.Table:
@@ -166,12 +195,15 @@ def _infra(passes: Sequence[BazelPass], summaries: Sequence[BuildSummary], rbe: 
     return None
 
 
-def _nothing_tested(run: BazelRun, summaries: Sequence[BuildSummary]) -> str:
+def _nothing_tested(run: BazelRun, summaries: Sequence[BuildSummary], rbe: Rbe) -> str:
     errors = [error.removeprefix("ERROR: ") for summary in summaries for error in summary.errors]
     if not errors:
-        errors = [line for line in _bytes(run.log).decode("utf-8", "replace").splitlines() if line.startswith("ERROR: ")][:3]
-    if any(one.status == _NO_TESTS for one in run.passes) or not errors:
-        errors = errors or ["no test target is among rbe.targets with rbe.test_tag_filters"]
+        lines = _bytes(run.log).decode("utf-8", "replace").splitlines()
+        errors = [line for line in lines if line.startswith(("ERROR: ", "FATAL: "))]
+    if not errors:
+        statuses = {one.status for one in run.passes}
+        missing = "no test target is among rbe.targets with rbe.test_tag_filters"
+        errors = [_ended(rbe) if None in statuses else missing if statuses <= {0, _NO_TESTS} else "it printed no error"]
     status = ", ".join(f"{one.name}: exit status {one.status}" for one in run.passes)
     return f"Bazel tested nothing ({status}): {'; '.join(errors[:3])}. Its output is {run.log}"
 
@@ -185,7 +217,7 @@ def _shown(summary: BuildSummary) -> list[TargetBuild]:
 
 def _target(target: TargetBuild, one: BazelPass, artifacts: ArtifactStore) -> BazelTarget:
     folder = one.folder / "testlogs"
-    paths = [path for log in dict.fromkeys(target.logs) if (path := folder / log).is_file() and ".." not in path.parts]
+    paths = [path for log in dict.fromkeys(target.logs) if (path := below_folder(folder, log)) is not None]
     named = [artifacts.put(path, f"{_short(target.label).replace('/', '.')}.{path.stem}.log") for path in paths[:_MOST_LOGS]]
     return BazelTarget(target.label, target.status, target.cached, tuple(named), target.message)
 

@@ -200,7 +200,7 @@ class Rollup:
     def __init__(self, path: Path, read_tests: Callable[[], Column]) -> None:
         """`read_tests` reads the ids of the attempts, row by row. Raises `OSError`, `pyarrow.ArrowInvalid`: no rollup."""
         self._path = path
-        self._read_tests = read_tests
+        self.read_tests = read_tests
         self._reader: pa.RecordBatchFileReader | None = _open_to_find(path)
         metadata = self._reader.schema.metadata or {}
         self.source = metadata.get(_SOURCE, b"").decode()
@@ -233,7 +233,7 @@ class Rollup:
 
     def tests(self, places: Column) -> pa.Array[Any]:
         """The ids of the tests at some places."""
-        found: pa.Array[Any] = one_chunk(self._read_tests()).take(one_chunk(places))
+        found: pa.Array[Any] = one_chunk(self.read_tests()).take(one_chunk(places))
         return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Date,
     DateTime,
@@ -83,6 +84,7 @@ ATTEMPTS_TABLE = Table(
     Column("host", _LONG),
     Column("worker", _LONG),
     Column("infra", _LONG),
+    Column("cached", Boolean),
     Index("accel_ci_attempts_by_build", "revision", "variant", "suite"),
     Index("accel_ci_attempts_by_test", "test_key", "day"),
 )
@@ -133,7 +135,7 @@ def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callabl
         connection.execute(insert(SUITES), [{**names, "day": stored.day, "attempts": len(rows)}])
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
-                {n: _clean(value) if isinstance(value, str) else value for n, value in row.items() if n in ATTEMPTS_TABLE.c}
+                {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
                 | {"day": stored.day, "test_key": _signed(test_key(row["test"]))}
                 for row in batch.to_pylist()
             ]

@@ -205,7 +205,7 @@ class ResultsStore:
         if stored is None:
             return named(ROLLUP.empty_table(), pa.array([], pa.string()))
         [rollup] = self.rollups([stored])
-        return named(rollup.table(ROLLUP.names), self._read_unchanged(stored, ["test"])["test"])
+        return named(rollup.table(ROLLUP.names), rollup.read_tests())
 
     def query(
         self,

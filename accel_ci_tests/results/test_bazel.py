@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from datetime import date, datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from accel_ci.artifacts import ArtifactStore
@@ -14,8 +17,10 @@ from accel_ci.config import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.model import BazelTestResults, Build, Ledger
 from accel_ci.quality.flakiness import measure
-from accel_ci.results.bazel import read_results, read_rows, read_targets, read_tests
+from accel_ci.results.bazel import read_results, read_rows, read_targets, read_tests, with_earlier
+from accel_ci.results.columns import conform
 from accel_ci.results.ledger import close_ledger, read_verdicts
+from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.store import ResultsStore
 from accel_ci_tests.recorded import RECORDED, STATUS
 
@@ -180,3 +185,75 @@ def test_tests_without_a_result_when_the_time_was_over_did_not_run(
     assert ledger.counts["infra"] == 0
     messages = {v.message for v in read_verdicts(ledger, artifacts) if v.verdict == "not_run"}
     assert messages == {"Bazel was ended after 7200 s (rbe.timeout_seconds)"}
+
+
+def changed(case: str, folder: Path, label: str, attempt: int, status: str) -> Path:
+    """A recorded run in which an attempt of a test had another status."""
+    shutil.copytree(RECORDED / case, folder)
+    lines = []
+    for line in (folder / "bep.ndjson").read_text().splitlines():
+        event = json.loads(line)
+        of = event["id"].get("testResult", {})
+        if (of.get("label"), of.get("attempt")) == (label, attempt):
+            event["testResult"]["status"] = status
+        lines.append(json.dumps(event) + "\n")
+    (folder / "bep.ndjson").write_text("".join(lines))
+    return folder
+
+
+def test_what_was_lost_on_the_way_hides_no_result_of_another_test_or_attempt(
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+) -> None:
+    folder = changed("faults", tmp_path / "run", "//shim:every_other_test", 1, "REMOTE_FAILURE")
+    results = read(folder, None, 3)
+    found = verdicts(close(results), artifacts)
+    assert found["shim/every_other_test"] == ("passed", ("error", "passed"))
+    assert found["shim/failing_test"] == ("failed", ("error", "error"))
+    assert found["shim/hanging_test"] == ("failed", ("timeout", "timeout"))
+    lost = [row for row in read_rows(results, artifacts).to_pylist() if row["infra"]]
+    assert [row["test"].rpartition("::")[2] for row in lost] == ["shim/every_other_test"]
+
+
+def test_a_result_of_now_is_not_replaced_where_nothing_is_said_of_a_cache() -> None:
+    def rows(outcome: str, cached: bool | None) -> pa.Table:
+        row = {"test": "//lib:x", "round": 1, "attempt": 0, "outcome": outcome, "cached": cached}
+        return conform(pa.Table.from_pylist([row], schema=pa.schema([ATTEMPTS.field(name) for name in row])), ATTEMPTS)
+
+    earlier = rows("not_run", None)
+    assert with_earlier(rows("error", None), earlier)["outcome"].to_pylist() == ["error"]
+    assert with_earlier(rows("passed", True), earlier)["outcome"].to_pylist() == ["not_run"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "said"),
+    [
+        (2, "error", "Bazel named no test and ended with exit status 2"),
+        (None, "not_run", "Bazel was ended after 7200 s (rbe.timeout_seconds)"),
+        (4, None, None),
+    ],
+)
+def test_a_pass_that_says_nothing_beside_one_that_ran_is_no_pass(
+    close: Callable[..., Ledger],
+    artifacts: ArtifactStore,
+    tmp_path: Path,
+    status: int | None,
+    outcome: str | None,
+    said: str,
+) -> None:
+    passes = (BazelPass("tests", RECORDED / "cached", 0), BazelPass("multi-card", tmp_path / "nothing", status))
+    run = BazelRun(passes, tmp_path / "bazel.log", datetime(2026, 11, 28, 3, tzinfo=timezone.utc), 12.5)
+    ledger = close(read_results(run, BUILD, RBE, None, artifacts, 13.0))
+    silent = [v for v in read_verdicts(ledger, artifacts) if v.test == "(pass multi-card)"]
+    assert [(v.attempts, v.message) for v in silent] == ([((outcome,), said)] if outcome else [])
+    assert ledger.expected == 9 + len(silent)
+
+
+def test_no_file_beside_the_logs_is_kept(read: Read, artifacts: ArtifactStore, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(RECORDED / "faults", folder)
+    (tmp_path / "secret").write_text("a secret")
+    events = (folder / "bep.ndjson").read_text()
+    for place in (f"/testlogs/{tmp_path}/secret", "/testlogs/../../secret"):
+        (folder / "bep.ndjson").write_text(events.replace("/testlogs/shim/failing_test/test.log", place))
+        targets = {target.label: target for target in read_targets(read(folder), artifacts)}
+        assert [log.name for log in targets["//shim:failing_test"].logs] == ["shim.failing_test.attempt_1.log"]
