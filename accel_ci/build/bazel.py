@@ -341,11 +341,17 @@ done
 def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
     """Have Bazel cancel its work, hearing what it still has to say, then end it."""
     deadline = time.monotonic() + _GRACE_S
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
+    try:
+        _signal_group(process, signal.SIGINT)
         while process.poll() is None and time.monotonic() < deadline:
             look()
-        os.killpg(process.pid, signal.SIGKILL)
+    finally:  # what it says may be what cannot be written down
+        _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def _environment(rbe: Rbe) -> dict[str, str]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from accel_ci.build.docker_client import CLIENT_ENVIRONMENT
 from accel_ci.errors import BuildError
 
 LABEL = "accel-ci.rbe"
@@ -91,7 +92,7 @@ def run_inside(container: Container, arguments: Sequence[str], folder: Path) -> 
 
 
 def _client() -> str:
-    found = shutil.which("docker")
+    found = os.environ.get(CLIENT_ENVIRONMENT) or shutil.which("docker")
     if found is None:
         raise BuildError("docker is not installed, and rbe.image needs it; install it, or take rbe.image out")
     return found

@@ -26,7 +26,7 @@ _SERIES = TypeAdapter(AppliedSeries)
 def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBuild:
     """Check out what the workspace needs and apply the patches. Raises `SourceError`, for a patch with its hunk and file.
 
-    Upstream is checked out only where the workspace or the patches need it.
+    Upstream is checked out only where the workspace is in it.
     """
     started = time.monotonic()
     first, *below = Path(rbe.workspace).parts

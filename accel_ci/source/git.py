@@ -132,8 +132,10 @@ def _check_out_with_submodules(
     if source.dirty:
         raise SourceError(f"{repository}: has uncommitted changes, which are not checked out with submodules; commit them")
     folder = local_path(repository, root)
-    address = repository if folder is None else str(_anchor(folder, source.subdirectory, timeout_s)[0])
-    below = source.subdirectory if folder is None else _anchor(folder, source.subdirectory, timeout_s)[1]
+    address, below = repository, source.subdirectory
+    if folder is not None:
+        top, below, _ = _anchor(folder, source.subdirectory, timeout_s)
+        address = str(top)
     with tempfile.TemporaryDirectory(prefix=".checkout-", dir=destination.parent) as scratch_name:
         clone = Path(scratch_name) / "clone"
         run_git(["init", "--quiet", str(clone)], timeout_s=timeout_s)
@@ -179,11 +181,7 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
                 unpack(file, files)
         except TarError as error:  # a link that leads out of the sources
             raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
-        try:
-            files.rename(destination)
-        except OSError:
-            if not destination.is_dir():  # otherwise another process was first with the same state
-                raise
+        files.rename(destination)
 
 
 def _display(repository: str) -> str:

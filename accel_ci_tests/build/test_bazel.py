@@ -188,7 +188,6 @@ def test_bazel_is_ended_when_its_time_is_over(tmp_path: Path, sources: SourceBui
 _DRIVER = """
 import sys
 from accel_ci_tests.build.test_bazel import *
-from accel_ci_tests.conftest import wait_for
 run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
     BazelBench(Path(sys.argv[3]), Path(sys.argv[4])))
 """
