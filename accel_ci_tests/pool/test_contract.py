@@ -39,7 +39,6 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from accel_ci_tests.pool.test_contract import Ground, some_batches
-from accel_ci_tests.conftest import wait_for
 given = json.loads(sys.argv[1])
 ground = Ground(given["kind"], Path(given["root"]), Path(given["run_dir"]), image=given["image"])
 ground.run(some_batches(given["count"], given["width"]))

@@ -28,7 +28,6 @@ from accel_ci.pool.environment import clean_environment
 from accel_ci.model import Launch, Limits
 from accel_ci_tests.pool.bucket_pool import round_store
 from accel_ci_tests.pool.conftest import Ground, batch
-from accel_ci_tests.conftest import wait_for
 root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]

@@ -46,7 +46,6 @@ from accel_ci.model import Launch, Limits
 from accel_ci_tests.pool.bucket_pool import round_store
 from accel_ci_tests.pool.conftest import batch
 from accel_ci_tests.pool.test_kubernetes import Ground
-from accel_ci_tests.conftest import wait_for
 root, run_dir, count, prefix, project = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
 ground = Ground(Path(root), run_dir, round_store(prefix=prefix), project)
 ground.run([batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(count)], ["0", "1"])
