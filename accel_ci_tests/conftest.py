@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 from accel_ci.config import Project, parse_settings
 
 # Started in the background of a shell, SIGINT is ignored here, and would be in every process that a test starts and ends.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says nothing of the code: on a fresh machine, Hypothesis first makes its tables of characters.
+settings.register_profile("accel_ci", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("accel_ci")
 
 ROOT = Path(__file__).resolve().parent.parent
 
