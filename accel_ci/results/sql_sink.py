@@ -1,7 +1,9 @@
 """The same rows in a SQL database, for trend queries by others; any database that SQLAlchemy knows.
 
 Here belongs writing rows to a database alone: the store stays the truth, and what is here can be written anew from it. A
-suite of a build is written in one transaction and replaces itself; of two writers of one suite the second waits.
+suite of a build is written in one transaction and replaces itself; of two writers of one suite the second waits. The
+suite's own row is what they wait for: a transaction that has not got it touches no other, so that none holds what the
+other needs.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Delete,
     Double,
     Index,
     Integer,
@@ -29,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from accel_ci.errors import AccelCiError
 from accel_ci.results.rollups import test_key
@@ -112,27 +115,34 @@ def open_sink(url: str) -> Engine:
 
 
 def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None = None) -> int:
-    """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch.
+    """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch of every try.
+
+    Tries again when another writer of the suite was first, and after what a database does to one of several that are in each
+    other's way, which is an `OperationalError` in every driver: a deadlock (MySQL locks gaps between rows too), a lock that
+    was waited for too long, a connection that it ended.
 
     All or nothing: raises `AccelCiError` when the database refuses, and then holds what it held. Returns the number of rows.
     """
     rows = store.read(stored)
-    for _ in range(TRIES):
+    what = f"{stored.build.name}, suite {stored.suite}"
+    tried = 0
+    while True:
+        tried += 1
         try:
             return _write(engine, stored, rows, written)
-        except IntegrityError:
-            continue  # another writer of the same suite was first: its rows are replaced
+        except (IntegrityError, OperationalError) as error:
+            if tried == TRIES:
+                raise AccelCiError(f"the database refused {what} {TRIES} times, at last: {_brief(error)}") from None
         except SQLAlchemyError as error:
-            raise AccelCiError(f"the database refused {stored.build.name}, suite {stored.suite}: {_brief(error)}") from None
-    raise AccelCiError(f"others keep writing {stored.build.name}, suite {stored.suite}; let one process write it")
+            raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
 
 
 def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callable[[int], None] | None) -> int:
     names = _names(stored)
     with engine.begin() as connection:
-        for table in (SUITES, ATTEMPTS_TABLE):
-            connection.execute(delete(table).where(*(table.c[column] == value for column, value in names.items())))
+        connection.execute(_deletion(SUITES, names))
         connection.execute(insert(SUITES), [{**names, "day": stored.day, "attempts": len(rows)}])
+        connection.execute(_deletion(ATTEMPTS_TABLE, names))
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
                 {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
@@ -143,6 +153,10 @@ def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callabl
             if written is not None:
                 written(len(records))
     return len(rows)
+
+
+def _deletion(table: Table, names: dict[str, str]) -> Delete:
+    return delete(table).where(*(table.c[column] == value for column, value in names.items()))
 
 
 def _names(stored: StoredSuite) -> dict[str, str]:

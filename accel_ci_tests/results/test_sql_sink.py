@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import date
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, event, select, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError
@@ -19,7 +19,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
 from accel_ci.results.rollups import test_key
-from accel_ci.results.sql_sink import ATTEMPTS_TABLE, BATCH_ROWS, METADATA, SUITES, open_sink, sink
+from accel_ci.results.sql_sink import ATTEMPTS_TABLE, BATCH_ROWS, METADATA, SUITES, TRIES, open_sink, sink
 from accel_ci.results.store import ResultsStore
 
 POSTGRES = os.environ.get("ACCEL_CI_POSTGRES_URL")
@@ -31,12 +31,16 @@ def empty_postgres() -> Iterator[str]:
     """A schema of its own in the real database."""
     assert POSTGRES is not None
     schema = f"test_{uuid.uuid4().hex}"
+    administer(f"CREATE SCHEMA {schema}")
+    yield f"{POSTGRES}?options=-csearch_path%3D{schema}&application_name={schema}"
+    administer(f"DROP SCHEMA {schema} CASCADE")
+
+
+def administer(statement: str, **values: str) -> None:
+    assert POSTGRES is not None
     admin = create_engine(POSTGRES.replace("postgresql://", "postgresql+psycopg2://", 1))
     with admin.begin() as connection:
-        connection.execute(text(f"CREATE SCHEMA {schema}"))
-    yield f"{POSTGRES}?options=-csearch_path%3D{schema}"
-    with admin.begin() as connection:
-        connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+        connection.execute(text(statement), values)
     admin.dispose()
 
 
@@ -140,6 +144,60 @@ def test_writers_at_the_same_time_leave_the_rows_of_one(
     engine.dispose()
     assert len(rows) == 200
     assert len({test.partition("-")[0] for test, *_ in rows}) == 1
+
+
+@real_postgres
+def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_needs(
+    postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
+) -> None:
+    stores = [ResultsStore(tmp_path / str(number)) for number in range(4)]
+    for number, store in enumerate(stores):
+        store.write(BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(3)])
+    first, *others = stores
+    engine, engine_of_others = open_sink(postgres), open_sink(postgres)
+    refusals: list[str] = []
+    for one in (engine, engine_of_others):
+        event.listen(one, "handle_error", lambda context: refusals.append(type(context.original_exception).__name__))
+    with ThreadPoolExecutor(len(others)) as threads:
+        begun: list[Future[int]] = []
+
+        def begin_another(*_: object) -> None:
+            if len(begun) < len(others):
+                store = others[len(begun)]
+                begun.append(threads.submit(sink, engine_of_others, store, store.suites()[0]))
+                wait(begun[-1:], timeout=0.5)  # it ends, or waits for a lock
+
+        event.listen(engine, "after_cursor_execute", begin_another)
+        assert sink(engine, first, first.suites()[0]) == 3
+        assert [one.result() for one in begun] == [3] * len(others)
+    assert len({test.partition("-")[0] for test, *_ in written(engine)}) == 1
+    assert "DeadlockDetected" not in refusals
+    for one in (engine, engine_of_others):
+        one.dispose()
+
+
+@real_postgres
+@pytest.mark.parametrize("times", [TRIES - 1, TRIES])
+def test_a_connection_that_the_database_ends_is_made_anew(
+    postgres: str, store: ResultsStore, attempt: Callable[..., Attempt], times: int
+) -> None:
+    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+    engine = open_sink(postgres)
+    heard: list[int] = []
+
+    def end_connections(rows: int) -> None:
+        heard.append(rows)
+        if len(heard) <= times:
+            ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name"
+            administer(ends, name=postgres.rpartition("=")[2])
+
+    if times < TRIES:
+        assert sink(engine, store, store.suites()[0], end_connections) == len(written(engine)) == BATCH_ROWS + 3
+    else:
+        with pytest.raises(AccelCiError, match=f"refused r'; --~v, suite unit {TRIES} times, at last: "):
+            sink(engine, store, store.suites()[0], end_connections)
+        assert written(engine) == []
+    engine.dispose()
 
 
 def test_the_tables_are_ones_that_mysql_can_hold() -> None:
