@@ -366,7 +366,6 @@ class Rbe(_Section):
 
     workspace: Workspace = "backend"
     patches: RelativePath | None = None
-    patched: Literal["upstream", "backend"] = "upstream"
     submodules: bool = False
     bazel: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] = "bazel"
     targets: tuple[Target, ...] = Field(min_length=1)

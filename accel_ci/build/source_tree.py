@@ -26,15 +26,11 @@ _SERIES = TypeAdapter(AppliedSeries)
 def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBuild:
     """Check out what the workspace needs and apply the patches. Raises `SourceError`, for a patch with its hunk and file.
 
-    Upstream is checked out only where the workspace is in it.
+    The patches change the sources that the workspace is in; upstream is checked out only where it is in them.
     """
     started = time.monotonic()
     first, *below = Path(rbe.workspace).parts
     backend = checkout_backend(project, revision.backend, submodules=rbe.submodules)
-    if rbe.patches is not None and rbe.patched != first:
-        raise SourceError(
-            f"rbe.patches change {rbe.patched}, but rbe.workspace is in {first}; let both name the same sources"
-        )
     sources = backend if first == "backend" else checkout_upstream(project, revision.upstream, submodules=rbe.submodules)
     tree, series, reused = sources, AppliedSeries((), ()), True
     if rbe.patches is not None:

@@ -8,6 +8,7 @@ All is below the plan's digest, so that a worker of another plan finds nothing t
 
     plan, claim_urls, news, invitation    for workers; see `accel_ci.runner.signed_round`
     claims/<batch>, slots/<worker>        who has it
+    handed_on/<n>.json                    batches of lost workers, given out again; workers hear of them by the news
     workers/<worker>/events/<offset>      a worker's events, in chunks named by where they begin
     report                                the driver's word that the round is done
 """

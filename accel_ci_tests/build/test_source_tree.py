@@ -58,6 +58,13 @@ def test_other_patches_make_another_tree(make: Callable[..., Any], repository: P
     assert (Path(second.workspace) / "value.txt").read_text() == "otherwise\n"
 
 
+def test_the_backend_is_patched_where_the_workspace_is_in_it(make: Callable[..., Any], repository: Path) -> None:
+    commit(repository, {"backend/value.txt": "upstream\n"})
+    built = make(patches="patches")
+    assert (Path(built.workspace) / "value.txt").read_text() == "patched\n"
+    assert (built.patches, built.upstream) == (("1.patch",), None)
+
+
 def test_a_patch_that_does_not_apply_leaves_no_tree(make: Callable[..., Any], repository: Path, tmp_path: Path) -> None:
     commit(repository, {"backend/patches/2.patch": PATCH.replace("-upstream", "-neither").replace("+patched", "+other")})
     with pytest.raises(SourceError, match=r"^2\.patch does not apply to value\.txt: hunk 1"):
@@ -68,8 +75,6 @@ def test_a_patch_that_does_not_apply_leaves_no_tree(make: Callable[..., Any], re
 def test_what_is_no_workspace_is_named(make: Callable[..., Any]) -> None:
     with pytest.raises(SourceError, match=r"rbe\.workspace: backend/patches of nightly-\d+ has neither MODULE\.bazel nor"):
         make(workspace="backend/patches")
-    with pytest.raises(SourceError, match=r"rbe\.patches change upstream, but rbe\.workspace is in backend"):
-        make(patches="patches")
 
 
 def test_submodules_are_checked_out_where_they_are_asked_for(

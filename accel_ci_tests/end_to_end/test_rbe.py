@@ -109,7 +109,7 @@ def test_a_patch_that_does_not_apply_stops_before_bazel(recorded: Bench, tmp_pat
     patches = recorded.folder / "backend" / "patches"
     patches.mkdir()
     (patches / "1.patch").write_text("--- a/shim/shim.cc\n+++ b/shim/shim.cc\n@@ -1 +1 @@\n-neither\n+other\n")
-    play(recorded, tmp_path, "cached", patches="patches", patched="backend")
+    play(recorded, tmp_path, "cached", patches="patches")
     output = recorded.accel_ci("run", "nightly_rbe", status=1)
     assert "source_build: 1.patch does not apply to shim/shim.cc: hunk 1, @@ -1 +1 @@" in output
     assert "stopped at source_build" in output
