@@ -1,21 +1,17 @@
-"""`accel_ci.yaml` → validated settings, or one clear line for each mistake.
+"""The settings of a project: which there are, what each may be, and its default.
 
-Here belong the shape of the configuration file, its defaults, and the checks that need the file alone. What needs the
-world (does the repository answer, is the Python there) is found out by the code that uses it.
+Here belong the sections of the configuration file and the questions that are answered from them alone. How a file is
+read, and how its mistakes are told, is in `accel_ci.config_file`. What needs the world (does the repository answer, is the
+Python there) is found out by the code that uses it.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from accel_ci.config_values import (
     BucketName,
@@ -43,23 +39,16 @@ from accel_ci.config_values import (
     Workspace,
 )
 from accel_ci.errors import ConfigError
-from accel_ci.model import BAZEL_SUITE, Trigger
-from accel_ci.pod_template import template_mistakes
-from accel_ci.variant_matrix import multiply
-
-CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
-HOME_ENVIRONMENT = "ACCEL_CI_HOME"
-CONFIG_NAME = "accel_ci.yaml"
-
-Mistake = tuple[tuple[str | int, ...], str]
-"""The path to a place in the file, and what is wrong there."""
+from accel_ci.model import Trigger
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A mapping of the file: no key that is not here, no empty text, and never changed."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1, validate_default=True)
 
 
-class Companion(_Section):
+class Companion(Section):
     """One more wheel of the backend, such as the runtime beside the plugin; `subdirectory` is below the backend's."""
 
     distribution: Name
@@ -68,7 +57,7 @@ class Companion(_Section):
     entry_points: tuple[EntryPoint, ...] = ()
 
 
-class Backend(_Section):
+class Backend(Section):
     """The package under test and where its sources are.
 
     `companions` are further wheels, built from the same sources and installed with it.
@@ -87,7 +76,7 @@ class Backend(_Section):
     owners: tuple[Owner, ...] = ()
 
 
-class Wheels(_Section):
+class Wheels(Section):
     """How wheels are built, and what must hold of each.
 
     `platform` is the newest platform that a compiled wheel may need (`manylinux_2_28_x86_64`); without it, the one that the
@@ -108,7 +97,7 @@ class Wheels(_Section):
     compiler_cache: Literal["ccache", "sccache"] | None = None
 
 
-class Image(_Section):
+class Image(Section):
     """The Docker image that the backend is tested in: two targets, `development` and `runtime`, of one Dockerfile.
 
     `base` is what both begin with, `runtime_base` another one for `runtime`. Packages are the distribution's (Debian's or
@@ -128,14 +117,14 @@ class Image(_Section):
     registry: Annotated[str, Field(pattern=r"^[a-z0-9][\w.:/-]*$")] | None = None
 
 
-class Upstream(_Section):
+class Upstream(Section):
     """The repository that the backend follows."""
 
     repository: str = "https://github.com/pytorch/pytorch.git"
     ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "refs/heads/main"
 
 
-class Variant(_Section):
+class Variant(Section):
     """One cell of the build matrix. `wheels` and `image` stand for the sections of that name in this variant alone.
 
     In the file, one entry may stand for several variants: see `accel_ci.variant_matrix`.
@@ -153,21 +142,21 @@ class Variant(_Section):
     torch_backend: Annotated[str, Field(pattern=r"^[\w.]+$")] | None = None
 
 
-class ScopeRule(_Section):
+class ScopeRule(Section):
     """Node-id patterns (`*` and `?` are wild, all else is literal) with the reason why they are out of scope."""
 
     tests: tuple[str, ...] = Field(min_length=1)
     reason: str
 
 
-class Scope(_Section):
+class Scope(Section):
     """Which collected tests belong to a suite: included by a pattern and excluded by no rule."""
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[ScopeRule, ...] = ()
 
 
-class Suite(_Section):
+class Suite(Section):
     """A named set of tests. Suites of the stage `smoke` gate the others. A test of it holds `cards` cards at once."""
 
     stage: Literal["smoke", "device"] = "device"
@@ -176,7 +165,7 @@ class Suite(_Section):
     cards: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class Instance(_Section):
+class Instance(Section):
     """A machine that is started before tests and paused after them: commands as lists of words, limits in seconds.
 
     `ready` and `ready_url` say when it can be used; `timeout_seconds` is for each command and for it to become ready. When
@@ -191,7 +180,7 @@ class Instance(_Section):
     timeout_seconds: Seconds = 600
 
 
-class PoolSettings(_Section):
+class PoolSettings(Section):
     """Where workers run: what pools of all kinds have in common.
 
     `environment` is what tests see; a variable that is null is taken away, also from what an image has.
@@ -238,7 +227,7 @@ class DockerPoolSettings(PoolSettings):
     user: ContainerUser | None = None
 
 
-class Toleration(_Section):
+class Toleration(Section):
     """A taint of nodes that pods put up with, as Kubernetes has it; without a key all of them."""
 
     key: str | None = None
@@ -247,7 +236,7 @@ class Toleration(_Section):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
-class BucketSettings(_Section):
+class BucketSettings(Section):
     """A bucket of any S3 with conditional PUT. `worker_endpoint` is its address as workers see it, where that is another."""
 
     bucket: BucketName
@@ -297,7 +286,7 @@ Pool = LocalPoolSettings | DockerPoolSettings | KubernetesPoolSettings
 """Told apart by `kind`, which is `local` when it is not said."""
 
 
-class Limits(_Section):
+class Limits(Section):
     """How long things may take before they are ended."""
 
     test_timeout_seconds: Seconds = 300
@@ -309,7 +298,7 @@ class Limits(_Section):
     git_seconds: Seconds = 30
 
 
-class ScheduledJob(_Section):
+class ScheduledJob(Section):
     """A job that cron starts."""
 
     cron: Cron
@@ -318,7 +307,7 @@ class ScheduledJob(_Section):
     enabled: bool = False
 
 
-class MainJob(_Section):
+class MainJob(Section):
     """The job that a new upstream commit starts."""
 
     suites: tuple[str, ...] = Field(min_length=1)
@@ -328,14 +317,14 @@ class MainJob(_Section):
     enabled: bool = False
 
 
-class PullRequestJob(_Section):
+class PullRequestJob(Section):
     """The job that a pull request of the backend starts."""
 
     suites: tuple[str, ...] = Field(min_length=1)
     variants: tuple[str, ...] = ()
 
 
-class BazelJob(_Section):
+class BazelJob(Section):
     """The job of the source build that cron starts, on the night's revision."""
 
     cron: Cron
@@ -343,7 +332,7 @@ class BazelJob(_Section):
     enabled: bool = False
 
 
-class Jobs(_Section):
+class Jobs(Section):
     """What runs when, over which suites and variants (no variants named: all of them)."""
 
     nightly: ScheduledJob
@@ -353,7 +342,7 @@ class Jobs(_Section):
     pr: PullRequestJob
 
 
-class MultiCard(_Section):
+class MultiCard(Section):
     """Test targets that need several cards at once: how they are known, and where Bazel runs them."""
 
     tag: Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")] = "multi-card"
@@ -361,7 +350,7 @@ class MultiCard(_Section):
     flags: tuple[Flag, ...] = ()
 
 
-class Rbe(_Section):
+class Rbe(Section):
     """The source build: a Bazel workspace, what is built and tested in it, and where its actions run."""
 
     workspace: Workspace = "backend"
@@ -386,14 +375,14 @@ class Rbe(_Section):
     timeout_seconds: Seconds = 7200
 
 
-class Quality(_Section):
+class Quality(Section):
     """How much history is looked at."""
 
     window_days: Annotated[int, Field(ge=1, le=3650)] = 30
     fewer_tests_reason: str | None = None
 
 
-class Results(_Section):
+class Results(Section):
     """Where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
 
     bucket: BucketName | None = None
@@ -402,7 +391,7 @@ class Results(_Section):
     region: str | None = None
 
 
-class Settings(_Section):
+class Settings(Section):
     """The whole file."""
 
     backend: Backend
@@ -467,219 +456,3 @@ class Project:
     def root(self) -> Path:
         """The folder of the configuration file; relative paths in it are read from here."""
         return self.config_path.parent
-
-
-def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
-    """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
-    yield from _too_many_cards(content)
-    yield from _kubernetes_mistakes(content)
-    yield from _no_image(content)
-    variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
-    suites = _mapping(content.get("suites"))
-    known = {"suites": list(suites), "variants": variants}
-    for index, name in enumerate(variants):
-        if name is not None and name in variants[:index]:
-            yield (
-                ("variants", index, "name"),
-                f"{name!r} stands twice; variant names are unique, and hold what is a list, as in 'py{{python}}'",
-            )
-    if BAZEL_SUITE in suites:
-        yield ("suites", BAZEL_SUITE), "is the suite of the source build; choose another name"
-    if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
-        yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which says what Bazel builds and tests"
-    for job_name, job in _mapping(content.get("jobs")).items():
-        for kind, names in known.items():
-            for index, name in enumerate(_sequence(_mapping(job).get(kind))):
-                if name not in names:
-                    advice = _did_you_mean(str(name), [str(other) for other in names])
-                    yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
-        chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
-        if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
-            yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
-
-
-def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
-    there = _mapping(content.get("pool")).get("cards", 1)
-    for name, suite in _mapping(content.get("suites")).items():
-        wanted = _mapping(suite).get("cards", 1)
-        if isinstance(wanted, int) and isinstance(there, int) and wanted > max(1, there):
-            yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
-        elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
-            yield (
-                ("suites", name, "cards"),
-                "smoke takes a single card; move tests of several to a suite of the stage 'device'",
-            )
-
-
-def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
-    pool = _mapping(content.get("pool"))
-    if pool.get("kind") != "kubernetes":
-        return
-    if pool.get("bucket") is None and _mapping(content.get("results")).get("bucket") is None:
-        yield ("pool", "bucket"), "is missing: pods reach their round through a bucket; name one here or in results.bucket"
-    for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
-        yield ("pool", "pod_template", *where), what
-
-
-def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
-    pool = _mapping(content.get("pool"))
-    made = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
-    if pool.get("kind") not in ("docker", "kubernetes") or pool.get("image") is not None:
-        return
-    if not made:
-        yield ("pool", "image"), "is missing; or add the section 'image', so that builds make one"
-    elif pool["kind"] == "kubernetes" and content.get("image") and not _mapping(content["image"]).get("registry"):
-        yield ("image", "registry"), "is missing: the cluster pulls the images that builds make from it"
-
-
-def _mapping(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-
-
-def find_config(path: Path | None = None) -> Path:
-    """The configuration file: `path`, else `$ACCEL_CI_CONFIG`, else `accel_ci.yaml` here or in a parent folder.
-
-    Raises `ConfigError` when there is none.
-    """
-    named = path or (Path(os.environ[CONFIG_ENVIRONMENT]) if os.environ.get(CONFIG_ENVIRONMENT) else None)
-    if named is not None:
-        if not named.is_file():
-            raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter")
-        return named.resolve()
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / CONFIG_NAME).is_file():
-            return folder / CONFIG_NAME
-    raise ConfigError(f"there is no {CONFIG_NAME} in {here} or above it; `accel-ci init` writes a starter")
-
-
-def load_project(path: Path | None = None) -> Project:
-    """Read and validate the configuration. Raises `ConfigError` with one line for each mistake."""
-    config_path = find_config(path)
-    settings = parse_settings(config_path.read_text(encoding="utf-8", errors="replace"), config_path.name)
-    home = Path(os.environ.get(HOME_ENVIRONMENT) or config_path.parent / ".accel_ci")
-    return Project(settings, config_path, home.absolute())
-
-
-def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
-    """Validate the text of a configuration file. Raises `ConfigError` with one line `file:line: path: mistake` each."""
-    try:
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
-    variants = list(multiply(_sequence(content.get("variants"))))
-    if variants:
-        content = {**content, "variants": [variant for _, variant in variants]}
-    mistakes = [*_duplicate_keys(document, ()), *_dangling_references(content)]
-    try:
-        settings = Settings.model_validate(content)
-    except ValidationError as error:
-        mistakes += [mistake for detail in error.errors() for mistake in _explain(detail)]
-    else:
-        if not mistakes:
-            return settings
-    placed = {(_written(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
-    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
-    raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
-
-
-def _written(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
-    """The place as the file has it: a variant that is one of several stands in the entry of them all."""
-    if where[:1] == ("variants",) and len(where) > 1 and isinstance(where[1], int):
-        return ("variants", entries[where[1]], *where[2:])
-    return where
-
-
-def _explain(detail: Any) -> Iterator[Mistake]:
-    tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
-    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic names the kind in between
-    cause = context.get("error")
-    if kind == "extra_forbidden":
-        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
-    elif kind == "union_tag_invalid":
-        known = re.findall(r"'([^']*)'", context["expected_tags"])
-        yield (*where, "kind"), f"there is no kind {context['tag']!r}{_did_you_mean(context['tag'], known)}"
-    elif kind == "missing":
-        yield where, "is missing"
-    elif cause is not None:
-        yield where, str(cause)
-    else:
-        shown = repr(detail["input"])
-        if kind == "string_type" and isinstance(detail["input"], int | float):
-            shown += ": put it in quotes"
-        yield where, f"{detail['msg'][0].lower()}{detail['msg'][1:]} (it is {shown[:60]})"
-
-
-def _known_keys(where: tuple[str | int, ...]) -> list[str]:
-    section: Any = Settings
-    for step in where:
-        if _is_section(section) and step in section.model_fields:
-            section = section.model_fields[str(step)].annotation
-            optional = type(None) in get_args(section)
-        else:  # an entry of a mapping or sequence, or the kind of a pool
-            optional = True
-        choices = [choice for choice in get_args(section) if _is_section(choice)]
-        if choices and optional:
-            section = next((choice for choice in choices if step in _kinds(choice)), choices[-1])
-    return list(section.model_fields) if _is_section(section) else []
-
-
-def _is_section(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, _Section)
-
-
-def _kinds(section: type[_Section]) -> tuple[Any, ...]:
-    return get_args(section.model_fields["kind"].annotation) if "kind" in section.model_fields else ()
-
-
-def _dotted(where: tuple[str | int, ...]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
-    return text.removeprefix(".")
-
-
-def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
-    """The 1-based line of the deepest part of `where` that the document has."""
-    if node is None:
-        return 1
-    line = node.start_mark.line + 1
-    for step in where:
-        child: yaml.Node | None = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(step):
-                    child, line = value, key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            child = node.value[step]
-            line = child.start_mark.line + 1
-        if child is None:
-            break
-        node = child
-    return line
-
-
-def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[Mistake]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                yield (*where, key.value), "stands twice; keep one"
-            seen.add(key.value)
-            yield from _duplicate_keys(value, (*where, key.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _duplicate_keys(value, (*where, index))

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from accel_ci.config import Project, load_project
+from accel_ci.config import Project
+from accel_ci.config_file import load_project
 from accel_ci.errors import AccelCiError
 
 

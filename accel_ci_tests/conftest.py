@@ -15,7 +15,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from accel_ci.config import Project, parse_settings
+from accel_ci.config import Project
+from accel_ci.config_file import parse_settings
 
 # Started in the background of a shell, SIGINT is ignored here, and would be in every process that a test starts and ends.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from accel_ci.config import Settings, find_config, load_project, parse_settings
+from accel_ci.config import Settings
+from accel_ci.config_file import find_config, load_project, parse_settings
 from accel_ci.config_values import size_in_bytes
 from accel_ci.errors import ConfigError
 from accel_ci_tests.conftest import ROOT, minimal_config

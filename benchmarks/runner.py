@@ -28,7 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from accel_ci.artifacts import ArtifactStore
-from accel_ci.config import Project, Suite, load_project
+from accel_ci.config import Project, Suite
+from accel_ci.config_file import load_project
 from accel_ci.errors import AccelCiError
 from accel_ci.manifests import ManifestStore
 from accel_ci.model import Launch, Limits, RuntimeImage, SelectedTest

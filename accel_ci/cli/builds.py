@@ -113,7 +113,7 @@ def dev(project: Project, port: int, host: str) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data."""
     from importlib.resources import as_file, files
 
-    from accel_ci.config import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
+    from accel_ci.config_file import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
     from accel_ci.defs.instance import prepare_dagster_home
 
     environment = os.environ | {

@@ -65,7 +65,8 @@ def _rules(context: click.Context, asked: dict[str, Any]) -> Wheels:
     """The configured rules with what the command line asks for; those of an empty configuration where there is no file."""
     from pydantic import ValidationError
 
-    from accel_ci.config import Wheels, find_config, load_project
+    from accel_ci.config import Wheels
+    from accel_ci.config_file import find_config, load_project
     from accel_ci.errors import ConfigError
 
     try:

@@ -21,7 +21,7 @@ def init(folder: Path) -> None:
     """Write a commented starter accel_ci.yaml into FOLDER."""
     from importlib.resources import files
 
-    from accel_ci.config import CONFIG_NAME
+    from accel_ci.config_file import CONFIG_NAME
 
     target = folder / CONFIG_NAME
     if target.exists():

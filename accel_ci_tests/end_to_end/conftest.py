@@ -23,7 +23,8 @@ import pytest
 import yaml
 
 from accel_ci.artifacts import ArtifactStore
-from accel_ci.config import Project, load_project
+from accel_ci.config import Project
+from accel_ci.config_file import load_project
 from accel_ci.manifests import ManifestStore
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, TestVerdict
 from accel_ci.results.ledger import read_attempts, read_verdicts
