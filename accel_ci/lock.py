@@ -19,8 +19,9 @@ def held(lock_file: Path, step: Step, what: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        step.note(f"waiting for {what}, which another run holds")
+        step.say(f"waiting for {what}, which another run holds")
         lock.acquire()
+        step.say(f"{what} came free")
     try:
         yield
     finally:

@@ -6,15 +6,16 @@ not partitioned. Large things are not in here: a manifest refers to them by `Art
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision
+from accel_ci.whole_file import whole_file
 
 T = TypeVar("T")
 
@@ -48,6 +49,10 @@ def begun_pipelines(folder: Path) -> tuple[str, ...]:
     return tuple(stages[0] for stages in PIPELINES if (folder / f"{_BEGUN}{stages[0]}").exists())
 
 
+def _pipeline_of(stage: str) -> tuple[str, ...]:
+    return next((stages for stages in PIPELINES if stage in stages), ())
+
+
 class ManifestStore:
     """The manifests below a data folder."""
 
@@ -63,54 +68,71 @@ class ManifestStore:
     def write(self, path: Path, value: Any, value_type: Any = None) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.write_bytes(TypeAdapter(value_type or type(value)).dump_json(value, indent=1))
-        scratch.replace(path)
+        content = TypeAdapter(value_type or type(value)).dump_json(value, indent=1)
+        with whole_file(path) as file:
+            file.write(content)
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""
+        found = self._read_if_there(path, value_type)
+        if found is None:
+            raise AccelCiError(f"{path} is missing; run the build from the asset that makes it")
+        return found
+
+    def _read_if_there(self, path: Path, value_type: type[T]) -> T | None:
         try:
             return TypeAdapter(value_type).validate_json(path.read_bytes())
         except OSError:
-            raise AccelCiError(f"{path} is missing; run the build from the asset that makes it") from None
+            return None
         except ValueError as error:
             raise AccelCiError(
                 f"{path} is not a {value_type.__name__} of this version; run the build again ({error})"
             ) from None
 
     def begin(self, stage: str, build: Build) -> None:
-        """Take away the manifests of a stage and of those after it in its pipeline, since they speak of an earlier run."""
-        pipeline = next((stages for stages in PIPELINES if stage in stages), ())
-        for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
-            self.path(later, build.revision, build.variant).unlink(missing_ok=True)
-        if pipeline:
-            mark = self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}")
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
+        """Take away the manifests of a stage and of those after it in its pipeline, since they speak of an earlier run.
+
+        A ledger that is just being written from them is waited for, and then goes too.
+        """
+        pipeline = _pipeline_of(stage)
+        with self.ledger_lock(build):
+            for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
+                self.path(later, build.revision, build.variant).unlink(missing_ok=True)
+            if pipeline:
+                self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}").touch()
+
+    def ledger_lock(self, build: Build) -> FileLock:
+        """Held while a ledger is made of the manifests that are there: of two, the later sees all and writes last."""
+        folder = self.builds / build.revision / build.variant
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / ".ledger.lock")
+
+    def pipeline_lock(self, stage: str, build: Build) -> Path | None:
+        """The lock file of whichever run has the stage's pipeline of a build; None for the ledger, where pipelines meet."""
+        pipeline = _pipeline_of(stage)
+        return self.builds / build.revision / build.variant / f".{pipeline[0]}.lock" if pipeline else None
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
-        path = self.path(stage, build.revision, build.variant)
-        return self.read(path, value_type) if path.is_file() else None
+        return self._read_if_there(self.path(stage, build.revision, build.variant), value_type)
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
-        path = self.path("revision", key)
-        return self.read(path, Revision) if path.is_file() else None
+        return self._read_if_there(self.path("revision", key), Revision)
 
     def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none."""
         revision = self.revision(build.revision)
         for other in reversed(self.list_builds()):
-            before, path = self.revision(other.revision), self.path(stage, other.revision, other.variant)
+            before = self.revision(other.revision)
             if (
                 revision is not None
                 and before is not None
                 and (other.variant, before.trigger) == (build.variant, revision.trigger)
                 and before.created_at < revision.created_at
-                and path.is_file()
+                and (found := self.find(stage, other, value_type)) is not None
             ):
-                return self.read(path, value_type)
+                return found
         return None
 
     def list_builds(self) -> list[Build]:

@@ -29,6 +29,9 @@ class Step(Protocol):
     def note(self, text: str) -> None:
         """Say how it stands."""
 
+    def say(self, text: str) -> None:
+        """Say now what holds it up, also where only the end of a step is written."""
+
 
 class Progress(Protocol):
     """Where steps are announced."""
@@ -76,6 +79,9 @@ class _LineStep:
     def note(self, text: str) -> None:
         self.said = text
 
+    def say(self, text: str) -> None:
+        self._write(f"{self._title}: {text}")
+
 
 class BarProgress:
     """Bars on a terminal; finished steps stay as a line with their time."""
@@ -121,4 +127,7 @@ class _BarStep:
 
     def note(self, text: str) -> None:
         self.said = text
+        self._bars.update(self._task, note=escape(text))
+
+    def say(self, text: str) -> None:
         self._bars.update(self._task, note=escape(text))

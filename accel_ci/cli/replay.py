@@ -83,8 +83,6 @@ def _shown(text: str) -> str:
 
 def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
     """Run a session's tests in the build's image and sources. Raises `AccelCiError` when they are not there any more."""
-    import shutil
-
     from accel_ci.artifacts import ArtifactStore
     from accel_ci.errors import AccelCiError
     from accel_ci.manifests import ManifestStore
@@ -101,7 +99,6 @@ def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
     image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
     launch = launch_for(project.settings, image, checkout_backend(project, revision.backend))
     folder = project.home / "runs" / build.revision / build.variant / "replay"
-    shutil.rmtree(folder, ignore_errors=True)
     runner = build_runner(project.home / "cache" / "runner.pyz")
     bench = Bench(runner, folder, project.home / "cards.lock", ArtifactStore(project.home / "artifacts"))
     with terminal()[1].step("replay") as step:

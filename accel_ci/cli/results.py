@@ -14,6 +14,7 @@ import click
 
 from accel_ci.cli.context import terminal, with_project
 from accel_ci.errors import AccelCiError
+from accel_ci.whole_file import whole_file
 
 if TYPE_CHECKING:
     from accel_ci.config import Project
@@ -245,13 +246,8 @@ def export(project: Project, build: str, form: Any, output: Path | None, suite: 
     if output is None:
         exports.export(store, _build(build), sys.stdout.buffer, form, suite)
         return
-    scratch = output.with_name(f".{output.name}.part")
-    try:
-        with scratch.open("wb") as target:
-            rows = exports.export(store, _build(build), target, form, suite)
-        scratch.replace(output)
-    finally:
-        scratch.unlink(missing_ok=True)
+    with whole_file(output) as target:
+        rows = exports.export(store, _build(build), target, form, suite)
     click.echo(f"{output}: {rows:,} attempts")
 
 

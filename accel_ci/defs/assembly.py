@@ -16,12 +16,13 @@ from accel_ci.defs.rbe import rbe_assets
 from accel_ci.defs.revision import revision_spec
 from accel_ci.defs.schedules import build_schedules
 from accel_ci.defs.sensors import build_sensors
+from accel_ci.defs.stage import stages_of_a_run
 from accel_ci.defs.workspace import Workspace
 from accel_ci.progress import LineProgress
 
 
 def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """The definitions of a project; `resource_overrides` replaces resources by name (`progress`, `io_manager`)."""
+    """The definitions of a project; `resource_overrides` replaces resources by name (`progress`, `io_manager`, `stages`)."""
     workspace = Workspace(project)
     integration, rbe = integration_assets(workspace), rbe_assets(workspace)
     common = [ledger_asset(workspace), *quality_assets(workspace)]
@@ -31,9 +32,11 @@ def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any]
         jobs=jobs.all,
         schedules=[*build_schedules(workspace, jobs), *leftovers_schedules(project)],
         sensors=build_sensors(workspace, jobs),
+        executor=dg.in_process_executor,  # also for assets that a person chooses in the UI: a run holds its build
         resources={
             "io_manager": ManifestIOManager(workspace.manifests),
             "progress": LineProgress(),
+            "stages": stages_of_a_run(workspace),
             **(resource_overrides or {}),
         },
     )

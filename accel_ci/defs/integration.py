@@ -12,13 +12,12 @@ from accel_ci.build.wheel_checks import CHECK_NAMES
 from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
-from accel_ci.defs.stage import stage
+from accel_ci.defs.stage import Stages
 from accel_ci.defs.workspace import Workspace
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.plan.device_plan import plan_device_tests
 from accel_ci.pool.choose_pool import launch_for
 from accel_ci.pool.stage import Bench, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
-from accel_ci.progress import Progress
 from accel_ci.results.ledger import failed_attempts
 from accel_ci.source.revision import checkout_backend
 
@@ -45,11 +44,11 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         check_specs=[dg.AssetCheckSpec(name, asset="wheel", blocking=True) for name in CHECK_NAMES],
     )
     def wheel(
-        context: dg.AssetExecutionContext, revision: Revision, progress: dg.ResourceParam[Progress]
+        context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]
     ) -> dg.MaterializeResult:
         """The backend's wheel and sdist, built in isolation from the revision's sources and checked as a user's install."""
         variant = settings.variant(build_of(context).variant)
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             sources = checkout_backend(project, revision.backend)
             built = build_wheel(settings, variant, revision.backend, sources, artifacts, workspace.wheel_cache, project.root)
             step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
@@ -79,11 +78,11 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         check_specs=[dg.AssetCheckSpec(name, asset="runtime_image", blocking=True) for name in image_checks],
     )
     def runtime_image(
-        context: dg.AssetExecutionContext, wheel: Wheel, progress: dg.ResourceParam[Progress]
+        context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.ResourceParam[Stages]
     ) -> dg.MaterializeResult:
         """The environment under test: the wheel, the variant's PyTorch and what the tests need, by exact pins."""
         variant = settings.variant(build_of(context).variant)
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             image = make_runtime_image(settings, variant, wheel, artifacts, workspace.images)
             step.note(f"torch {image.torch_version}{_cache_hits(image)}")
         made = {check.name: check for check in image.checks}
@@ -118,10 +117,10 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         context: dg.AssetExecutionContext,
         revision: Revision,
         runtime_image: RuntimeImage,
-        progress: dg.ResourceParam[Progress],
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult:
         """The smoke suites on a single card: whether there is any use in taking the others."""
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "smoke")
             results = run_smoke_stage(settings, suites, launch, bench_of(context, "smoke"), step)
@@ -146,10 +145,10 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         context: dg.AssetExecutionContext,
         revision: Revision,
         runtime_image: RuntimeImage,
-        progress: dg.ResourceParam[Progress],
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult[TestSelection]:
         """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
             selection = collect_tests(settings, suites, launch, bench_of(context, "device"))
@@ -178,10 +177,10 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         context: dg.AssetExecutionContext,
         revision: Revision,
         test_selection: TestSelection,
-        progress: dg.ResourceParam[Progress],
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult[TestPlan]:
         """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             build, cards = build_of(context), settings.pool.cards
             durations = workspace.results.durations(build.variant, revision.created_at.date())
             before = workspace.manifests.previous("device_test_results", build, DeviceTestResults)
@@ -212,10 +211,10 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         runtime_image: RuntimeImage,
         test_selection: TestSelection,
         test_plan: TestPlan,
-        progress: dg.ResourceParam[Progress],
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult[DeviceTestResults]:
         """Every attempt of every test in scope on the pool's cards; what failed once more, afresh and on another card."""
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
             results = run_device_stage(
                 settings,

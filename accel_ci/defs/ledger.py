@@ -5,11 +5,10 @@ other pipeline may not have run.
 """
 
 import dagster as dg
-from filelock import FileLock
 
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
-from accel_ci.defs.stage import stage
+from accel_ci.defs.stage import Stages
 from accel_ci.defs.workspace import Workspace
 from accel_ci.manifests import RBE_STAGES, begun_pipelines
 from accel_ci.model import (
@@ -23,7 +22,6 @@ from accel_ci.model import (
     Revision,
     TestSelection,
 )
-from accel_ci.progress import Progress
 from accel_ci.results.ledger import close_ledger, read_verdicts
 from accel_ci.results.verdicts import check_balance, collected_drop, shortcomings
 
@@ -54,18 +52,18 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     def ledger(
         context: dg.AssetExecutionContext,
         revision: Revision,
-        progress: dg.ResourceParam[Progress],
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult:
         """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
         build, manifests = build_of(context), workspace.manifests
         path = manifests.path("ledger", build.revision, build.variant)
         # Both pipelines may come here at the same time: the later one must see the other's results, and write last.
-        with stage(context, workspace, progress) as step, FileLock(path.with_name(".ledger.lock")):
-            stages = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
+        with stages.stage(context) as step, manifests.ledger_lock(build):
+            device = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
             account = close_ledger(
                 build,
                 revision.created_at.date(),
-                [results for results in stages if results is not None],
+                [results for results in device if results is not None],
                 manifests.find("bazel_test_results", build, BazelTestResults),
                 _wanted_suites(workspace, revision, build),
                 workspace.artifacts,

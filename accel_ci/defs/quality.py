@@ -3,6 +3,7 @@
 from datetime import datetime, timezone
 
 import dagster as dg
+from filelock import FileLock
 
 from accel_ci.defs.metadata import table
 from accel_ci.defs.workspace import Workspace
@@ -63,5 +64,6 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew; its address is given back."""
     project = workspace.project
-    page = gather(project.home, project.settings.backend.name, flakiness, now=datetime.now(timezone.utc))
-    return write_hud(page, workspace.hud).as_uri()
+    with FileLock(workspace.hud.with_suffix(".lock")):  # whoever looks later writes later
+        page = gather(project.home, project.settings.backend.name, flakiness, now=datetime.now(timezone.utc))
+        return write_hud(page, workspace.hud).as_uri()

@@ -13,10 +13,9 @@ from accel_ci.build.source_tree import make_source_tree
 from accel_ci.config import Rbe
 from accel_ci.defs.metadata import table
 from accel_ci.defs.partitions import build_of, builds, of_revision
-from accel_ci.defs.stage import stage
+from accel_ci.defs.stage import Stages
 from accel_ci.defs.workspace import Workspace
 from accel_ci.model import BazelTestResults, Revision, SourceBuild
-from accel_ci.progress import Progress
 from accel_ci.results.bazel import read_results, read_targets
 
 GROUP = "rbe"
@@ -38,10 +37,10 @@ def _assets(workspace: Workspace, rbe: Rbe) -> list[dg.AssetsDefinition]:
 
     @dg.asset(**common, ins={"revision": of_revision()}, kinds={"git"})
     def source_build(
-        context: dg.AssetExecutionContext, revision: Revision, progress: dg.ResourceParam[Progress]
+        context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]
     ) -> dg.MaterializeResult[SourceBuild]:
         """The sources at the revision's SHAs with the backend's patches applied in order."""
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             sources = make_source_tree(workspace.project, rbe, revision)
             step.note(f"{len(sources.patches)} patches{' (reused)' if sources.reused else ''}")
         return dg.MaterializeResult(
@@ -62,12 +61,12 @@ def _assets(workspace: Workspace, rbe: Rbe) -> list[dg.AssetsDefinition]:
 
     @dg.asset(**common, kinds={"bazel"})
     def bazel_test_results(
-        context: dg.AssetExecutionContext, source_build: SourceBuild, progress: dg.ResourceParam[Progress]
+        context: dg.AssetExecutionContext, source_build: SourceBuild, stages: dg.ResourceParam[Stages]
     ) -> dg.MaterializeResult[BazelTestResults]:
         """Every attempt of every test of the source build; what failed to build has the compiler's message."""
         build = build_of(context)
         variant = settings.variant(build.variant)
-        with stage(context, workspace, progress) as step:
+        with stages.stage(context) as step:
             started = time.monotonic()
             words = {"variant": variant.name, "python": variant.python}
             run = run_bazel(rbe, source_build, workspace.bazel_bench(build), words, step)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
+from accel_ci.whole_file import whole_file
 
 
 def render_hud(page: HudPage) -> str:
@@ -47,9 +47,8 @@ def write_hud(page: HudPage, folder: Path) -> Path:
     """Write `index.html` into `folder`, whole or not at all, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
-    scratch = folder / f".{file.name}.{os.getpid()}"
-    scratch.write_text(render_hud(page), encoding="utf-8", errors="backslashreplace", newline="\n")
-    scratch.replace(file)
+    with whole_file(file) as target:
+        target.write(render_hud(page).encode(errors="backslashreplace"))
     return file
 
 

@@ -8,6 +8,7 @@ again on the folder of one that was killed goes on where that stopped.
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import time
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from accel_ci.errors import PoolError
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Launch, Limits, RoundReport, SelectedTest
@@ -28,7 +30,7 @@ _POLL_S = 0.1
 _MARGIN_S = 60.0
 _LOOK_AGAIN_S = 10.0
 """How often open tests are looked for that nobody has: the last claim of a worker may become known after its end."""
-_LOCK_PATIENCE_S = 0.5
+_LOCK_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -293,15 +295,26 @@ def _remove_rounds_after(run_dir: Path, number: int) -> None:
 @contextmanager
 def _sole_driver(run_dir: Path) -> Iterator[None]:
     """Hold the run's folder for this driver."""
-    with (run_dir / DRIVER_LOCK).open("wb") as lock:
-        deadline = time.monotonic() + _LOCK_PATIENCE_S  # workers that wait for the end of a driver hold it for a moment
-        while True:
+    path = run_dir / DRIVER_LOCK
+    deadline = time.monotonic() + _LOCK_PATIENCE_S  # workers that wait for the end of a driver hold it for a moment
+    while True:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     said = f"another driver is at work in {run_dir}; wait for it or use another folder"
                     raise PoolError(said) from None
-                time.sleep(_POLL_S / 2)
-        yield
+            else:
+                if _is_at(path, lock):  # not one whose folder was moved away meanwhile, by the driver that had it
+                    yield
+                    return
+        time.sleep(_POLL_S / 2)
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 
 import accel_ci.runner
+from accel_ci.whole_file import whole_file
 
 _PACKAGE = "accel_ci_runner"
 """The package's name inside the zipapp: an `accel_ci` of the tested environment is neither hidden nor used."""
@@ -19,12 +19,11 @@ def build_runner(destination: Path) -> Path:
     """Write the runner to `destination` and give it back. Equal sources make equal bytes, wherever and whenever."""
     sources = Path(accel_ci.runner.__file__).parent
     destination.parent.mkdir(parents=True, exist_ok=True)
-    part = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+    with whole_file(destination) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for source in sorted(sources.glob("*.py")):
             archive.writestr(_entry(f"{_PACKAGE}/{source.name}"), source.read_bytes())
         archive.writestr(_entry("__main__.py"), _MAIN)
-    return part.replace(destination)
+    return destination
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -159,13 +159,24 @@ def run_in_order(
         for number, ((suite, file), of_file) in enumerate(groups)
     )
     step.total(len(tests))
-    return _run(settings, Plan(batches, len(batches), 0, 0.0, 0.0), cards, launch, bench, step, rounds=1)
+    return _run(settings, Plan(batches, len(batches), 0, 0.0, 0.0), cards, launch, bench, step, rounds=1, resume=False)
 
 
 def _run(
-    settings: Settings, plan: Plan, cards: list[str], launch: Launch, bench: Bench, step: Step, *, rounds: int
+    settings: Settings,
+    plan: Plan,
+    cards: list[str],
+    launch: Launch,
+    bench: Bench,
+    step: Step,
+    *,
+    rounds: int,
+    resume: bool = True,
 ) -> PoolRun:
-    """Drive the project's pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into."""
+    """Drive the project's pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into.
+
+    With `resume`, a run that was stopped in the folder is taken up.
+    """
     limits = settings.limits
     last: dict[tuple[str, str], Outcome] = {}
     counts: Counter[Outcome] = Counter()
@@ -180,8 +191,12 @@ def _run(
         (step.advance if before is None else step.note)(said)
 
     pool = pool_for(settings, bench.run)
-    local_cards = nullcontext() if settings.pool.kind == "kubernetes" else held(bench.cards_lock, step, "the cards")
-    with local_cards, _instance_running(settings, bench, step):
+    of_cluster = settings.pool.kind == "kubernetes"  # it gives cards out itself, and the folder is one driver's alone
+    lock = bench.folder.with_name(f".{bench.folder.name}.lock") if of_cluster else bench.cards_lock
+    kept = bench.folder.with_name(f"{bench.folder.name}.last")
+    with held(lock, step, str(bench.folder) if of_cluster else "the cards"), _instance_running(settings, bench, step):
+        if not resume:
+            shutil.rmtree(bench.folder, ignore_errors=True)
         run = run_rounds(
             pool,
             plan.batches,
@@ -193,10 +208,9 @@ def _run(
             rounds,
             urgent=plan.urgent,
         )
-    kept = bench.folder.with_name(f"{bench.folder.name}.last")
-    shutil.rmtree(kept, ignore_errors=True)
-    bench.folder.rename(kept)
-    pool.forget(bench.folder)
+        shutil.rmtree(kept, ignore_errors=True)
+        bench.folder.rename(kept)
+        pool.forget(bench.folder)
     return run
 
 
@@ -213,7 +227,7 @@ def _instance_running(settings: Settings, bench: Bench, step: Step) -> Iterator[
         bench.cards_lock.with_name(LEASES) / "instance.json",
         lease_s=instance.lease_seconds,
         timeout_s=instance.timeout_seconds,
-        note=step.note,
+        note=step.say,
     ):
         yield
 

@@ -196,6 +196,9 @@ class Steps:
     def advance(self, note: str = "") -> None:
         self.said.append(note)
 
+    def say(self, text: str) -> None:
+        raise AssertionError("an ingest waits for nobody")
+
     def note(self, text: str) -> None:
         raise AssertionError(text)
 

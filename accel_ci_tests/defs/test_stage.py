@@ -1,0 +1,105 @@
+"""Runs of one build beside each other: real Dagster runs of small assets, with the resource that a stage has."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from filelock import FileLock, Timeout
+
+from accel_ci.config import Project
+from accel_ci.defs.partitions import REVISIONS, builds, partition_key
+from accel_ci.defs.stage import Stages, stages_of_a_run
+from accel_ci.defs.workspace import Workspace
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Build
+from accel_ci.progress import LineProgress
+from accel_ci_tests.conftest import wait_for
+
+BUILD = Build("manual-a", "py3")
+
+
+@pytest.fixture
+def workspace(make_project: Callable[..., Project]) -> Workspace:
+    return Workspace(make_project())
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as temporary:
+        temporary.add_dynamic_partitions(str(REVISIONS.name), [BUILD.revision])
+        yield temporary
+
+
+def lock_of(workspace: Workspace, stage: str) -> FileLock:
+    path = workspace.manifests.pipeline_lock(stage, BUILD)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+def run(workspace: Workspace, instance: dg.DagsterInstance, said: list[str], work: Callable[[str], None]) -> bool:
+    """A run of two stages of the integration pipeline and of the ledger that call `work`; whether it ended well."""
+
+    def asset(name: str, *after: str) -> dg.AssetsDefinition:
+        @dg.asset(name=name, deps=after, partitions_def=builds([BUILD.variant]))
+        def made(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> None:
+            with stages.stage(context):
+                work(name)
+
+        return made
+
+    result = dg.materialize(
+        [asset("wheel"), asset("runtime_image", "wheel"), asset("ledger", "runtime_image")],
+        instance=instance,
+        partition_key=partition_key(BUILD),
+        resources={"progress": LineProgress(said.append), "stages": stages_of_a_run(workspace)},
+        raise_on_error=False,
+    )
+    return result.success
+
+
+def test_a_run_has_its_pipeline_of_the_build_alone_until_it_ends(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+    free: dict[str, bool] = {}
+
+    def work(stage: str) -> None:
+        for pipeline in ("wheel", "source_build"):
+            try:
+                with lock_of(workspace, pipeline).acquire(timeout=0):
+                    free[f"{pipeline} in {stage}"] = True
+            except Timeout:
+                free[f"{pipeline} in {stage}"] = False
+
+    assert run(workspace, instance, [], work)
+    stages = ("wheel", "runtime_image", "ledger")
+    assert free == {f"{p} in {s}": p == "source_build" for p in ("wheel", "source_build") for s in stages}
+    work("the end")
+    assert free["wheel in the end"]
+
+
+def test_a_run_that_another_is_before_waits_and_takes_nothing_away(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    manifest = workspace.manifests.path("runtime_image", BUILD.revision, BUILD.variant)
+    said: list[str] = []
+    with lock_of(workspace, "wheel"):
+        manifest.write_text("{}")
+        second = threading.Thread(target=run, args=(workspace, instance, said, lambda stage: None))
+        second.start()
+        wait_for(lambda: f"wheel: waiting for {BUILD.name}, which another run holds" in said)
+        assert manifest.exists()
+    second.join(60)
+    assert not manifest.exists()
+    assert said.index(f"wheel: {BUILD.name} came free") < said.index("runtime_image …")
+
+
+def test_a_run_that_stopped_has_given_the_build_back(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+    def stop(stage: str) -> None:
+        raise AccelCiError("no sources")
+
+    assert not run(workspace, instance, [], stop)
+    with lock_of(workspace, "wheel").acquire(timeout=0):
+        pass

@@ -1,0 +1,53 @@
+"""Manifests under several writers and readers at once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import AccelCiError
+from accel_ci.manifests import ManifestStore
+from accel_ci.model import Artifact, Build
+from accel_ci.whole_file import whole_file
+
+BUILD = Build("manual-a", "py3")
+VALUE = Artifact("file:///a", "0" * 64, 1)
+
+
+def test_a_ledger_that_is_just_being_written_goes_with_the_results_that_it_speaks_of(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    ledger = manifests.path("ledger", BUILD.revision, BUILD.variant)
+    begins = threading.Thread(target=manifests.begin, args=("wheel", BUILD))
+    with manifests.ledger_lock(BUILD):
+        manifests.write(manifests.path("wheel", BUILD.revision, BUILD.variant), VALUE)
+        begins.start()
+        begins.join(0.3)
+        assert manifests.find("wheel", BUILD, Artifact) == VALUE, "what the ledger is made of is still there"
+        manifests.write(ledger, VALUE)
+    begins.join()
+    assert not ledger.exists()
+    assert manifests.find("wheel", BUILD, Artifact) is None
+
+
+def test_a_manifest_that_is_not_there_is_none_or_named(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    assert manifests.find("wheel", BUILD, Artifact) is None
+    with pytest.raises(AccelCiError, match=r"wheel\.json is missing; run the build"):
+        manifests.read(manifests.path("wheel", BUILD.revision, BUILD.variant), Artifact)
+
+
+def test_a_file_is_there_whole_whoever_else_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with whole_file(path) as first:
+        first.write(b"fi")
+        with whole_file(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+        first.write(b"rst")
+    assert path.read_bytes() == b"first"
+    with pytest.raises(ZeroDivisionError), whole_file(path) as third:
+        third.write(b"th" * (1 // 0))
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
