@@ -63,7 +63,7 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # PyYAML passes on what Python says of `2001-02-30`
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")

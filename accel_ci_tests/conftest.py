@@ -23,7 +23,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing of the code: on a fresh machine, Hypothesis first makes its tables of characters.
-settings.register_profile("accel_ci", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples every time, but in the longer tier, which is there to find new ones.
+settings.register_profile(
+    "accel_ci",
+    parent=settings(),
+    deadline=None,
+    derandomize="ACCEL_CI_FUZZ_RUNS" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("accel_ci")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -217,6 +217,10 @@ def test_any_document_is_valid_or_a_list_of_mistakes(document: object, section: 
             parse_settings(yaml.safe_dump(content))
 
 
+@example("a: 2001-02-30")
+@example("a: 0x_")
+@example("a: !!int x")
+@example("a: !!timestamp x")
 @given(text=st.text() | st.binary().map(lambda data: data.decode("latin-1")))
 def test_any_text_is_a_list_of_mistakes(text: str) -> None:
     with pytest.raises(ConfigError):

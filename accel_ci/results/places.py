@@ -85,10 +85,8 @@ class Folder:
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            status = _status_if_same(path, content)
-            if status is None:
-                _remove_abandoned(path.parent)
-                status = _write(path, content)
+            _remove_abandoned(path.parent)
+            status = _status_if_same(path, content) or _write(path, content)
         except OSError as error:
             raise AccelCiError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from error
         return _entry(name, status)

@@ -18,7 +18,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Verdict
 from accel_ci.results.columns import kernels, pairs
 from accel_ci.results.rollups import test_key
-from accel_ci.results.store import ResultsStore, StoredSuite
+from accel_ci.results.store import ResultsStore, StoredSuite, ask_again
 from accel_ci.results.windows import names
 
 FAILURE_TESTS = 20
@@ -99,6 +99,7 @@ class DayCounts:
     counts: dict[Verdict, int]
 
 
+@ask_again
 def history(
     store: ResultsStore,
     test: str,
@@ -119,6 +120,7 @@ def history(
     return found
 
 
+@ask_again
 def failures(store: ResultsStore, build: Build, suite: str | None = None) -> list[FailureCluster]:
     """The failed attempts of a build by signature, those of most tests first."""
     rows = store.query(
@@ -139,6 +141,7 @@ def failures(store: ResultsStore, build: Build, suite: str | None = None) -> lis
     ]
 
 
+@ask_again
 def slowest(store: ResultsStore, build: Build, suite: str | None = None, limit: int = 20) -> list[SlowTest]:
     """The tests of a build that took longest over all their attempts."""
     rows = store.query(
@@ -152,16 +155,19 @@ def slowest(store: ResultsStore, build: Build, suite: str | None = None, limit: 
     return [SlowTest(*row) for row in rows]
 
 
+@ask_again
 def newly_failing(store: ResultsStore, before: Build, after: Build) -> list[Change]:
     """Tests that failed for good in `after` and not in `before`, new tests included, by suite and name."""
     return [change for change in _changes(store, before, after, after) if change.before != "failed"]
 
 
+@ask_again
 def newly_passing(store: ResultsStore, before: Build, after: Build) -> list[Change]:
     """Tests that failed for good in `before` and passed in `after`, by suite and name."""
     return [change for change in _changes(store, before, after, before) if change.after == "passed"]
 
 
+@ask_again
 def counts_per_day(store: ResultsStore, today: date, days: int = 30, variant: str | None = None) -> list[DayCounts]:
     """How many tests had which verdict on each of the last days, from what the rollups say of themselves."""
     suites = store.suites(today - timedelta(days=days), today, variant=variant)

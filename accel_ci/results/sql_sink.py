@@ -9,15 +9,17 @@ other needs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
 
-import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
+    Connection,
     Date,
     DateTime,
-    Delete,
     Double,
     Index,
     Integer,
@@ -29,6 +31,7 @@ from sqlalchemy import (
     delete,
     insert,
     make_url,
+    update,
 )
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
@@ -105,7 +108,7 @@ def open_sink(url: str) -> Engine:
             address = address.set(drivername="postgresql+psycopg2")
         timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
         engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)
-        METADATA.create_all(engine)
+        _make_tables(engine)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         kind = type(error).__name__
         raise AccelCiError(f"the database's URL cannot be used ({kind}); it has the form dialect+driver://…") from None
@@ -114,22 +117,30 @@ def open_sink(url: str) -> Engine:
     return engine
 
 
+def _make_tables(engine: Engine) -> None:
+    for _ in METADATA.tables:
+        with suppress(SQLAlchemyError):  # another writer may make a table between our look and our statement
+            METADATA.create_all(engine)
+            return
+    METADATA.create_all(engine)
+
+
 def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None = None) -> int:
     """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch of every try.
 
-    Tries again when another writer of the suite was first, and after what a database does to one of several that are in each
-    other's way, which is an `OperationalError` in every driver: a deadlock (MySQL locks gaps between rows too), a lock that
-    was waited for too long, a connection that it ended.
+    What is written is what the store holds when this writer's turn has come, so that the last of several writes the newest.
+    Tries again when another writer made the suite's row first, and after what a database does to one of several that are in
+    each other's way, which is an `OperationalError` in every driver: a deadlock (MySQL locks gaps between rows too), a lock
+    that was waited for too long, a connection that it ended.
 
     All or nothing: raises `AccelCiError` when the database refuses, and then holds what it held. Returns the number of rows.
     """
-    rows = store.read(stored)
     what = f"{stored.build.name}, suite {stored.suite}"
     tried = 0
     while True:
         tried += 1
         try:
-            return _write(engine, stored, rows, written)
+            return _write(engine, store, stored, written)
         except (IntegrityError, OperationalError) as error:
             if tried == TRIES:
                 raise AccelCiError(f"the database refused {what} {TRIES} times, at last: {_brief(error)}") from None
@@ -137,12 +148,14 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
             raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
 
 
-def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callable[[int], None] | None) -> int:
+def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None) -> int:
     names = _names(stored)
     with engine.begin() as connection:
-        connection.execute(_deletion(SUITES, names))
-        connection.execute(insert(SUITES), [{**names, "day": stored.day, "attempts": len(rows)}])
-        connection.execute(_deletion(ATTEMPTS_TABLE, names))
+        _await_turn(connection, names, stored.day)
+        stored = next(iter(store.suites(build=stored.build, suite=stored.suite)), stored)
+        rows = store.read(stored)
+        connection.execute(update(SUITES).where(*_is(SUITES, names)).values(day=stored.day, attempts=len(rows)))
+        connection.execute(delete(ATTEMPTS_TABLE).where(*_is(ATTEMPTS_TABLE, names)))
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
                 {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
@@ -155,8 +168,14 @@ def _write(engine: Engine, stored: StoredSuite, rows: pa.Table, written: Callabl
     return len(rows)
 
 
-def _deletion(table: Table, names: dict[str, str]) -> Delete:
-    return delete(table).where(*(table.c[column] == value for column, value in names.items()))
+def _await_turn(connection: Connection, names: dict[str, str], day: date) -> None:
+    """Get the suite's row. Writers that wait for a row which is there get it one after the other."""
+    if not connection.execute(update(SUITES).where(*_is(SUITES, names)).values(day=day)).rowcount:
+        connection.execute(insert(SUITES), [{**names, "day": day, "attempts": 0}])
+
+
+def _is(table: Table, names: dict[str, str]) -> list[ColumnElement[bool]]:
+    return [table.c[column] == value for column, value in names.items()]
 
 
 def _names(stored: StoredSuite) -> dict[str, str]:

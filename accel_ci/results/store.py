@@ -94,7 +94,7 @@ class AttemptsReplacedError(AccelCiError):
 _Question = TypeVar("_Question", bound=Callable[..., Any])
 
 
-def _ask_again(question: _Question) -> _Question:
+def ask_again(question: _Question) -> _Question:
     """Ask anew when attempts are replaced meanwhile, as those of a build that runs are, stage by stage."""
 
     @wraps(question)
@@ -179,7 +179,21 @@ class ResultsStore:
         ]
 
     def read(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
-        """Attempts of a suite of a build. Raises `AccelCiError` when the file is gone or damaged."""
+        """Attempts of a suite of a build, or those that have replaced them.
+
+        Raises `AccelCiError` when the file is gone or damaged.
+        """
+        for _ in range(_TRIES):
+            try:
+                return self._read(stored, columns)
+            except AccelCiError:
+                now = self.place.find(stored.entry.name)
+                if now is None or now.version == stored.entry.version:
+                    raise
+                stored = replace(stored, entry=now)
+        raise _replaced(stored)
+
+    def _read(self, stored: StoredSuite, columns: Sequence[str]) -> pa.Table:
         try:
             with pq.ParquetFile(self.place.fetch(stored.entry), memory_map=True) as file:
                 table = file.read([name for name in columns if name in file.schema_arrow.names])
@@ -215,7 +229,7 @@ class ResultsStore:
     ) -> list[tuple[Any, ...]]:
         """Rows of a DuckDB question about the view `attempts`, with the columns of `ATTEMPTS` and `day`.
 
-        Raises `AccelCiError` when a file is gone or damaged.
+        Raises `AttemptsReplacedError` when other attempts were stored meanwhile, `AccelCiError` when a file is damaged.
         """
         suites = self.suites() if suites is None else suites
         if not suites:
@@ -229,11 +243,13 @@ class ResultsStore:
                 attempts.create_view("attempts")
                 return connection.execute(question, parameters).fetchall()
             except (OSError, duckdb.IOException, duckdb.InvalidInputException) as error:
+                for stored in suites:
+                    self._check_unchanged(stored)
                 raise AccelCiError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
 
     # --- windows of days --------------------------------------------------------------------------------------------
 
-    @_ask_again
+    @ask_again
     def durations(self, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:
         """The median seconds of each (suite, test) of a variant over its builds of the window.
 
@@ -248,7 +264,7 @@ class ResultsStore:
             found |= {(suite, tests[key]): seconds for key, seconds in pairs(table, "key", "median_s")}
         return found
 
-    @_ask_again
+    @ask_again
     def histories(self, today: date, window_days: int) -> list[TestHistory]:
         """Every test that ran in the window, by variant. Failures put down to the infrastructure do not count.
 
@@ -264,7 +280,7 @@ class ResultsStore:
             found += sorted(histories, key=lambda history: history.test)
         return found
 
-    @_ask_again
+    @ask_again
     def flaky(self, today: date, window_days: int) -> tuple[int, list[TestHistory]]:
         """How many tests ran in the window, and the histories of those that were flaky in at least one build.
 
@@ -346,12 +362,12 @@ class ResultsStore:
                 stored = replace(stored, entry=now)
             else:
                 entry = self._roll_up(stored, [judge_tests(rows)])
-        raise AttemptsReplacedError(f"{stored.entry.name} in the results store changed whenever it was read; ask again")
+        raise _replaced(stored)
 
     def _read_unchanged(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
         """Exactly these attempts. Raises `AttemptsReplacedError` when there are others by now, or none."""
         try:
-            rows = self.read(stored, columns)
+            rows = self._read(stored, columns)
         except AccelCiError:
             self._check_unchanged(stored)
             raise
@@ -361,7 +377,7 @@ class ResultsStore:
     def _check_unchanged(self, stored: StoredSuite) -> None:
         now = self.place.find(stored.entry.name)
         if now is None or now.version != stored.entry.version:
-            raise AttemptsReplacedError(f"{stored.entry.name} in the results store was replaced meanwhile; ask again")
+            raise _replaced(stored)
 
     def _roll_up(self, stored: StoredSuite, judged: list[pa.Table]) -> Entry:
         """Make a rollup of slices of judged tests, which go out of the list, so that their memory is free early."""
@@ -377,6 +393,10 @@ class ResultsStore:
             return Rollup(self.place.fetch(entry), lambda: self._read_unchanged(stored, ["test"])["test"])
         except (OSError, pa.ArrowException):
             return None
+
+
+def _replaced(stored: StoredSuite) -> AttemptsReplacedError:
+    return AttemptsReplacedError(f"{stored.entry.name} in the results store was replaced while it was read; ask again")
 
 
 def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:

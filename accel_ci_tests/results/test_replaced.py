@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from datetime import date
 from functools import partial
@@ -12,7 +14,9 @@ import pytest
 
 from accel_ci.model import Attempt, Build
 from accel_ci.results.bucket import Bucket
+from accel_ci.results.export import export
 from accel_ci.results.places import Entry, Folder, Place
+from accel_ci.results.questions import failures, slowest
 from accel_ci.results.store import AttemptsReplacedError, ResultsStore
 from accel_ci_tests.results.conftest import real_s3
 
@@ -49,6 +53,12 @@ def replace(attempt: Callable[..., Attempt]) -> Replace:
     return replace
 
 
+def exported(store: ResultsStore) -> set[str]:
+    target = io.BytesIO()
+    export(store, BUILD, target, "csv")
+    return {row["test"] for row in csv.DictReader(io.StringIO(target.getvalue().decode()))}
+
+
 def ask_while_others_write(place: Place, replace: Replace) -> None:
     store = ResultsStore(place)
     replace(store, 0)
@@ -61,6 +71,15 @@ def ask_while_others_write(place: Place, replace: Replace) -> None:
         busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
         assert ask(ResultsStore(cast(Place, busy))) == {"t5", "t6", "t7"}
         assert not busy.replacements
+        replace(store, 0)
+    of_one_build: list[Callable[[ResultsStore], set[str]]] = [
+        lambda busy: {test for cluster in failures(busy, BUILD) for test in cluster.some_tests},
+        lambda busy: {found.test for found in slowest(busy, BUILD)},
+        exported,
+    ]
+    for ask in of_one_build:
+        busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
+        assert ask(ResultsStore(cast(Place, busy))) in [{f"t{n}", f"t{n + 1}", f"t{n + 2}"} for n in (3, 4, 5)]
         replace(store, 0)
     never_still = Busy(place, [partial(replace, store, number % 2) for number in range(200)])
     with pytest.raises(AttemptsReplacedError, match=r"~py3~unit\.parquet .*; ask again"):

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, event, select, text
+from sqlalchemy import Table, create_engine, event, select, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError
@@ -134,12 +134,12 @@ def test_a_failure_leaves_what_was_there(engine: Engine, store: ResultsStore, at
 def test_writers_at_the_same_time_leave_the_rows_of_one(
     postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
 ) -> None:
-    stores = [ResultsStore(tmp_path / str(number)) for number in range(4)]
+    stores = [ResultsStore(tmp_path / str(number)) for number in range(TRIES + 4)]  # more than any of them has tries
     for number, store in enumerate(stores):
         store.write(BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(200)])
     engine = open_sink(postgres)
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(lambda store: sink(engine, store, store.suites()[0]), stores)) == [200] * 4
+    with ThreadPoolExecutor(len(stores)) as threads:
+        assert list(threads.map(lambda store: sink(engine, store, store.suites()[0]), stores)) == [200] * len(stores)
     rows = written(engine)
     engine.dispose()
     assert len(rows) == 200
@@ -174,6 +174,53 @@ def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_n
     assert "DeadlockDetected" not in refusals
     for one in (engine, engine_of_others):
         one.dispose()
+
+
+@real_postgres
+def test_writers_that_stand_in_line_write_all_at_their_first_try(
+    postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
+) -> None:
+    store = ResultsStore(tmp_path)
+    store.write(BUILD, DAY, [attempt("a", "passed")])
+    engine = open_sink(postgres)
+    stored = store.suites()[0]
+    sink(engine, store, stored)
+    refusals: list[object] = []
+    event.listen(engine, "handle_error", lambda context: refusals.append(context.original_exception))
+    others: list[Future[int]] = []
+    with ThreadPoolExecutor(TRIES + 2) as threads:
+
+        def let_others_wait(_: int) -> None:
+            if not others:
+                others.extend(threads.submit(sink, engine, store, stored) for _ in range(TRIES + 2))
+                wait(others, timeout=0.5)
+                store.write(BUILD, DAY, [attempt("a", "passed"), attempt("b", "passed")])
+
+        assert sink(engine, store, stored, let_others_wait) == 1
+        assert [other.result() for other in others] == [2] * (TRIES + 2), "each writes what the store holds in its turn"
+    assert [row[0] for row in written(engine)] == ["a", "b"]
+    assert refusals == []
+    engine.dispose()
+
+
+def test_tables_that_another_makes_meanwhile_are_used(url: str, engine: Engine) -> None:
+    METADATA.drop_all(engine)
+
+    made: list[Table] = []
+
+    def make_them_first(table: Table, *_: object, **__: object) -> None:
+        if not made:
+            made.append(table)
+            METADATA.create_all(engine)
+
+    event.listen(SUITES, "before_create", make_them_first)
+    try:
+        opened = open_sink(url)
+    finally:
+        event.remove(SUITES, "before_create", make_them_first)
+    assert made == [SUITES]
+    assert written(opened) == []
+    opened.dispose()
 
 
 @real_postgres
