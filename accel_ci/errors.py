@@ -17,6 +17,10 @@ class SourceError(AccelCiError):
     """A source repository could not be read."""
 
 
+class SourceChangedError(SourceError):
+    """A working tree was changed while it was read."""
+
+
 class BuildError(AccelCiError):
     """A wheel or a runtime image could not be made."""
 

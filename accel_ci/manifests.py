@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision
-from accel_ci.whole_file import whole_file
+from accel_ci.whole_file import create_whole_file, whole_file
 
 T = TypeVar("T")
 
@@ -119,6 +119,13 @@ class ManifestStore:
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
         return self._read_if_there(self.path("revision", key), Revision)
+
+    def add_revision(self, revision: Revision) -> Revision:
+        """Keep a revision, or give back the one that was kept under its key before."""
+        path = self.path("revision", revision.key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = create_whole_file(path, TypeAdapter(Revision).dump_json(revision, indent=1))
+        return revision if made else self.read(path, Revision)
 
     def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none."""

@@ -65,6 +65,11 @@ class Revision:
     backend: Source
     upstream: Source
 
+    @property
+    def sources(self) -> tuple[Source, str | None]:
+        """What makes two revisions the same: the backend's state and upstream's commit."""
+        return self.backend, self.upstream.sha
+
 
 @dataclass(frozen=True)
 class Build:

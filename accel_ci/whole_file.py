@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, however many write it at once and wherever one of them stops."""
+"""Files that are there whole or not at all, however many write them at once and wherever one of them stops."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def create_whole_file(path: Path, content: bytes) -> bool:
+    """Make a file where there is none; of several writers the first one's stays, and the others are told False."""
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        scratch.write_bytes(content)
+        path.hardlink_to(scratch)
+    except FileExistsError:
+        return False
+    finally:
+        scratch.unlink(missing_ok=True)
+    return True

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.manifests import ManifestStore
-from accel_ci.model import Artifact, Build
+from accel_ci.model import Artifact, Build, Revision, Source
 from accel_ci.whole_file import whole_file
 
 BUILD = Build("manual-a", "py3")
@@ -36,6 +38,17 @@ def test_a_manifest_that_is_not_there_is_none_or_named(tmp_path: Path) -> None:
     assert manifests.find("wheel", BUILD, Artifact) is None
     with pytest.raises(AccelCiError, match=r"wheel\.json is missing; run the build"):
         manifests.read(manifests.path("wheel", BUILD.revision, BUILD.variant), Artifact)
+
+
+def test_a_revision_is_kept_once(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    source = Source("up", "main", "a" * 40)
+    first = Revision("manual-a", "manual", datetime(2026, 11, 27, tzinfo=timezone.utc), source, source)
+    second = replace(first, upstream=replace(source, sha="b" * 40))
+    assert manifests.add_revision(first) == first
+    assert manifests.add_revision(second) == first
+    assert manifests.revision("manual-a") == first
+    assert [path.name for path in (tmp_path / "builds" / "manual-a").iterdir()] == ["revision.json"]
 
 
 def test_a_file_is_there_whole_whoever_else_writes_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The Dagster instance: the user's own where `$DAGSTER_HOME` names one, else one embedded in the data folder."""
 
 import os
+import uuid
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -24,8 +25,9 @@ def prepare_dagster_home(project: Project) -> Path:
     with as_file(files("accel_ci") / "dagster.yaml") as packaged:
         target = own if own.is_file() else packaged.resolve()
         if not link.exists() or not link.samefile(target):
-            link.unlink(missing_ok=True)
-            link.symlink_to(target)
+            fresh = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
+            fresh.symlink_to(target)
+            fresh.replace(link)
     return home
 
 

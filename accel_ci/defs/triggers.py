@@ -22,10 +22,12 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
     `how` goes to `resolve_revision`. Raises `SourceError`.
     """
     manifests = workspace.manifests
-    revision = resolve_revision(workspace.project, trigger, manifests.revision, **how)
+    while True:
+        wanted = resolve_revision(workspace.project, trigger, manifests.revision, **how)
+        revision = manifests.add_revision(wanted)
+        if revision.sources == wanted.sources:
+            break  # otherwise another trigger has just taken the key for other sources
     path = manifests.path("revision", revision.key)
-    if not path.is_file():
-        manifests.write(path, revision)
     if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
         instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
         instance.report_runless_asset_event(

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,14 @@ class Cluster:
         except _AbsentError:
             return None
 
-    def label_job(self, name: str, labels: dict[str, str]) -> None:
-        """Set labels of a Job that is there."""
+    def label_job(self, name: str, labels: dict[str, str]) -> bool:
+        """Set labels of a Job; False when it is not there (any more)."""
         body = {"metadata": {"labels": labels}}
-        self._call("label a Job", lambda **o: self._batch.patch_namespaced_job(name, self.namespace, body, **o))
+        try:
+            self._call("label a Job", lambda **o: self._batch.patch_namespaced_job(name, self.namespace, body, **o))
+        except _AbsentError:
+            return False
+        return True
 
     def jobs(self, selector: str) -> list[dict[str, Any]]:
         """The Jobs with certain labels."""
@@ -88,20 +93,31 @@ class Cluster:
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods, if it is there; does not wait for their end."""
+        with suppress(_AbsentError):
+            self._delete_job(name, {})
+
+    def delete_job_as_seen(self, job: Mapping[str, Any]) -> bool:
+        """The same for a Job of which nothing has changed since it was read; False when something has."""
+        seen = {"uid": job["metadata"]["uid"], "resourceVersion": job["metadata"]["resourceVersion"]}
         try:
-            self._call(
-                "delete a Job",
-                lambda **o: self._batch.delete_namespaced_job(name, self.namespace, propagation_policy="Background", **o),
-            )
+            self._delete_job(job["metadata"]["name"], {"preconditions": seen})
         except _AbsentError:
-            return
+            return False
+        return True
+
+    def _delete_job(self, name: str, options: dict[str, Any]) -> None:
+        self._call(
+            "delete a Job",
+            lambda **o: self._batch.delete_namespaced_job(
+                name, self.namespace, body=options, propagation_policy="Background", **o
+            ),
+            absent=(404, 409),
+        )
 
     def delete_pod(self, name: str) -> None:
         """Delete a pod, if it is there; does not wait for its end."""
-        try:
+        with suppress(_AbsentError):
             self._call("delete a pod", lambda **o: self._core.delete_namespaced_pod(name, self.namespace, **o))
-        except _AbsentError:
-            return
 
     def log(self, pod: str) -> str:
         """The end of what a pod has printed; empty when that cannot be had."""
@@ -153,4 +169,4 @@ class Cluster:
 
 
 class _AbsentError(Exception):
-    """There is no such thing, or there is one already."""
+    """There is no such thing, there is one already, or it is another by now."""

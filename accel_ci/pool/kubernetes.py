@@ -85,11 +85,13 @@ class KubernetesPool:
             plan=courier.plan_digest,
         )
         found = cluster.job(name)
-        attached = found is not None and _can_attach(found, courier.plan_digest)
+        attached = (
+            found is not None
+            and _can_attach(found, courier.plan_digest)
+            and cluster.label_job(name, {RUN_LABEL: label(self._run)} if self._run else {})
+        )
         if attached:
             slots = courier.invited()
-            if self._run:
-                cluster.label_job(name, {RUN_LABEL: label(self._run)})
         else:
             _delete_jobs(cluster, name)
         try:

@@ -82,8 +82,8 @@ def clear_cluster(
             why = f"it is {age_s / 3600:.1f} hours old"
         else:
             continue
-        if not dry_run:
-            cluster.delete_job(metadata["name"])
+        if not dry_run and not cluster.delete_job_as_seen(job):
+            continue  # somebody has taken it up meanwhile, or it goes on by itself: the next look tells
         build = (metadata.get("annotations") or {}).get(BUILD_ANNOTATION) or "a command"
         found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why, "deleted"))
     for run, changed in store.runs(project).items():

@@ -33,7 +33,7 @@ def ask(request: Any, what: str) -> bytes:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
-            if error.code < 500 and error.code != 429:
+            if error.code < 500 and error.code not in (408, 409, 425, 429):
                 sys.exit(f"accel-ci: the store refused {what} with status {error.code}; a signed URL may have expired")
             problem = f"status {error.code}"
         except (OSError, http.client.HTTPException) as error:

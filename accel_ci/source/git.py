@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from filelock import FileLock
 
 from accel_ci.archive import TarError, unpack
-from accel_ci.errors import SourceError
+from accel_ci.errors import SourceChangedError, SourceError
 from accel_ci.model import Source
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -167,7 +167,7 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
             environment = _scratch_environment(folder, scratch, timeout_s)
             tree = _write_working_tree(folder, below, environment, timeout_s)
             if tree != source.tree:
-                raise SourceError(f"{repository}: the working tree has changed since this revision; start a new run")
+                raise SourceChangedError(f"{repository}: the working tree has changed since this revision; start a new run")
         else:
             folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
             tree = source.tree or _tree(folder, sha, below, timeout_s)

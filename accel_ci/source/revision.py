@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_ci.config import Project
-from accel_ci.errors import ConfigError, SourceError
+from accel_ci.errors import ConfigError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.git import checkout, local_path, resolve_source
+
+_LOOKS = 5
 
 
 def revision_key(
@@ -53,19 +56,31 @@ def resolve_revision(
     an upstream that no variant is built from may be unreachable and is then recorded with the reason.
     """
     now = now or datetime.now(timezone.utc)
-    backend = resolve_backend(project, trigger, backend_ref, pull_request)
-    if backend.dirty:  # the working tree may change before its files are needed
-        checkout_backend(project, backend)
+    backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
     upstream = _resolve_upstream(project, trigger, upstream_sha)
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
     wanted = Revision(base, trigger, now, backend, upstream)
     number = 1
     while (existing := known(wanted.key)) is not None:
-        if (existing.backend, existing.upstream.sha) == (backend, upstream.sha):
+        if existing.sources == wanted.sources:
             return existing
         number += 1
         wanted = replace(wanted, key=f"{base}.{number}")
     return wanted
+
+
+def _resolve_and_keep_backend(
+    project: Project, trigger: Trigger, backend_ref: str | None, pull_request: int | None
+) -> Source:
+    """The backend's state now. A working tree, which may change before its files are needed, is kept as it is now."""
+    for _ in range(_LOOKS):
+        backend = resolve_backend(project, trigger, backend_ref, pull_request)
+        if not backend.dirty:
+            return backend
+        with suppress(SourceChangedError):  # somebody saved a file in between
+            checkout_backend(project, backend)
+            return backend
+    raise SourceError(f"{project.settings.backend.repository}: changes whenever it is looked at; start again when it rests")
 
 
 def resolve_backend(

@@ -12,7 +12,10 @@ import pytest
 
 from accel_ci.config import Project
 from accel_ci.defs.assembly import build_definitions
+from accel_ci.defs.triggers import start_revision
+from accel_ci.defs.workspace import Workspace
 from accel_ci.manifests import ManifestStore
+from accel_ci.model import Revision
 from accel_ci_tests.conftest import commit, git, minimal_config
 
 NIGHT = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
@@ -77,6 +80,31 @@ def test_the_nightly_asks_for_every_variant_of_one_revision(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.partition == "nightly-20261127"
+
+
+def test_a_key_that_another_trigger_has_just_taken_for_other_sources_gets_a_number(
+    project: Project, repository: Path, instance: dg.DagsterInstance
+) -> None:
+    class Busy(ManifestStore):
+        """A store in which another trigger takes a key just after it was looked for, and the sources move on."""
+
+        def revision(self, key: str) -> Revision | None:
+            found = super().revision(key)
+            if not others:
+                commit(repository, {"backend/second.txt": ""})
+                others.append(start_revision(instance, Workspace(project), "manual", slug="a"))
+                commit(repository, {"backend/third.txt": ""})
+            return found
+
+    others: list[Revision] = []
+    workspace = Workspace(project)
+    vars(workspace)["manifests"] = Busy(project.home)
+    revision = start_revision(instance, workspace, "manual", slug="a")
+    assert (others[0].key, revision.key) == ("manual-a", "manual-a.2")
+    assert revision.backend.sha == git(repository, "rev-parse", "HEAD")
+    assert workspace.manifests.revision("manual-a") == others[0]
+    assert workspace.manifests.revision("manual-a.2") == revision
+    assert instance.has_dynamic_partition("revision", "manual-a.2")
 
 
 def test_a_tick_that_is_repeated_asks_for_the_same_runs(project: Project, instance: dg.DagsterInstance) -> None:

@@ -10,7 +10,7 @@ from accel_ci.config import Project
 from accel_ci.errors import ConfigError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.revision import resolve_revision, revision_key
-from accel_ci_tests.conftest import commit, minimal_config
+from accel_ci_tests.conftest import commit, git, minimal_config
 
 NOW = datetime(2026, 11, 27, 2, 5, tzinfo=timezone.utc)
 UPSTREAM = Source("up", "main", "a" * 40)
@@ -69,3 +69,23 @@ def test_an_upstream_that_a_variant_is_built_from_must_answer(
     project = make_project(upstream={"repository": "file:///nowhere", "ref": "main"}, variants=[variant])
     with pytest.raises(SourceError, match="py3 is built from"):
         resolve_revision(project, "nightly", lambda key: None, now=NOW)
+
+
+@pytest.mark.parametrize(("changes", "resolved"), [(5, True), (1000, False)])
+def test_a_working_tree_that_is_written_to_is_looked_at_again(
+    repository: Path, make_project: Callable[..., Project], changes: int, resolved: bool
+) -> None:
+    """Git's filter stands for somebody who saves a file whenever it has been read."""
+    (repository / ".gitattributes").write_text("*.live filter=live\n")
+    count = repository.parent / "count"
+    count.touch()
+    save = f'cat; cat "{count}"; if [ "$(wc -c < "{count}")" -lt {changes} ]; then printf x >> "{count}"; fi'
+    git(repository, "config", "filter.live.clean", save)
+    (repository / "backend" / "a.live").write_text("")
+    if resolved:
+        revision = resolve_revision(make_project(), "nightly", lambda key: None, now=NOW)
+        assert revision.backend.dirty
+        assert count.stat().st_size == changes
+    else:
+        with pytest.raises(SourceError, match="changes whenever it is looked at; start again"):
+            resolve_revision(make_project(), "nightly", lambda key: None, now=NOW)
