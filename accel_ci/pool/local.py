@@ -19,6 +19,8 @@ from accel_ci.pool.round_record import RoundRecord
 from accel_ci.runner import round_folder
 
 _GRACE_S = 10.0
+_DYING_S = 5.0
+"""How long what was killed is waited for: where process 1 does not reap, its zombies stay."""
 
 
 class LocalPool:
@@ -125,11 +127,16 @@ class LocalCrew:
         self._clear(name)
 
     def _clear(self, name: str) -> None:
-        """End the process group of the pytest child that a killed worker left."""
+        """End the process group of the pytest child that a killed worker left, and wait for its end."""
         if name in self._cleared:
             return
         self._cleared.add(name)
         child = self._folder / round_folder.WORKERS / name / round_folder.CHILD
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError, ValueError):
-            os.killpg(int(child.read_text("ascii")), signal.SIGKILL)
+            group = int(child.read_text("ascii"))
+            os.killpg(group, signal.SIGKILL)
             child.unlink()
+            deadline = time.monotonic() + _DYING_S
+            while time.monotonic() < deadline:
+                os.killpg(group, 0)  # until there is none of that number
+                time.sleep(0.005)

@@ -224,7 +224,7 @@ def _instance_running(settings: Settings, bench: Bench, step: Step) -> Iterator[
     provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, instance.timeout_seconds)
     with running_instance(
         provider,
-        bench.cards_lock.with_name(LEASES) / "instance.json",
+        bench.cards_lock.with_name(LEASES),
         lease_s=instance.lease_seconds,
         timeout_s=instance.timeout_seconds,
         note=step.say,

@@ -15,12 +15,45 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _LEFTOVERS_LIMIT_S = 10.0
+
+
+class Termination:
+    """SIGTERM as a `SystemExit` of the main thread: once, and not in the midst of what is done `undisturbed`."""
+
+    def __init__(self) -> None:
+        """Begin to handle the signal."""
+        self._undisturbed = self._came = False
+        signal.signal(signal.SIGTERM, self._come)
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Have a signal that comes inside act at the end; for short things."""
+        self._undisturbed = True
+        try:
+            yield
+        finally:
+            self._undisturbed = False
+            if self._came:
+                self._came = False
+                self._exit()
+
+    def _come(self, _signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self._undisturbed:
+            self._came = True
+        else:
+            self._exit()
+
+    def _exit(self) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:

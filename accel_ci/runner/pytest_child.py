@@ -48,7 +48,12 @@ class OutputTail:
 
 
 class PytestChild:
-    """One running pytest child."""
+    """One running pytest child.
+
+    `observed_s` is for how long its worker has looked at it, and `sign_s` when that was at its last sign or command: a
+    machine that is suspended or stalled for a while counts against no limit. `finished` says that it has ended and that
+    all that it said has been read.
+    """
 
     def __init__(self, root: str, files: Sequence[str], pytest_args: Sequence[str]) -> None:
         """Start a child for the given files, relative to the root. Raises `OSError` when no process can be started."""
@@ -56,8 +61,10 @@ class PytestChild:
         self.collected: set[str] = set()
         self.output = OutputTail()
         self.wants = False
+        self.finished = False
+        self.observed_s = self.sign_s = 0.0
+        self._looked = time.monotonic()
         self._memory_kills = memory_kills()
-        self.started = self.last_sign = time.monotonic()
         commands, self._commands = os.pipe()
         self._results, results = os.pipe()
         try:
@@ -84,28 +91,32 @@ class PytestChild:
 
     def send(self, command: dict[str, Any]) -> None:
         """Send one command; a child that has ended does not get it."""
+        self.sign_s = self.observed_s
         data = json.dumps(command).encode("ascii") + b"\n"
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._commands, data) :]
 
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """The child's next message, waiting for it up to the timeout; None when none came or the child ended."""
-        if not self._inbox:
-            self._listen(timeout_s)
-        if not self._inbox and self.ended():
-            self._listen(0)  # what it said before it ended
+        """The child's next message, waiting for it up to the timeout; None when none came or it has finished."""
+        if not self._inbox and not self.finished:
+            gone = self.ended()
+            self._listen(0 if gone else timeout_s)
+            self.finished = gone
         return self._inbox.popleft() if self._inbox else None
 
     def _listen(self, timeout_s: float) -> None:
-        if not self._selector.get_map():
-            if not self.ended():
-                time.sleep(min(timeout_s, 0.02))
-            return
-        ready = {key.fd for key, _ in self._selector.select(timeout_s)}
+        if self._selector.get_map():
+            ready = {key.fd for key, _ in self._selector.select(timeout_s)}
+        else:
+            ready = set()
+            time.sleep(min(timeout_s, 0.02))
+        clock = time.monotonic()
+        self.observed_s += min(clock - self._looked, 2 * timeout_s)
+        self._looked = clock
         if not ready:
             return
-        self.last_sign = time.monotonic()
+        self.sign_s = self.observed_s
         if self._results in ready:
             lines = (self._partial + self._read(self._results)).split(b"\n")
             self._partial = lines.pop()
@@ -126,7 +137,7 @@ class PytestChild:
         return data
 
     def ended(self) -> bool:
-        """Whether the process has ended; its last messages may still be there to receive."""
+        """Whether the process has ended; its last messages may still be there to receive, see `finished`."""
         return self.process.poll() is not None
 
     def ended_how(self) -> str:
@@ -151,14 +162,15 @@ class PytestChild:
     def end(self, grace_s: float) -> int:
         """End the child and all that it started, gently for `grace_s` seconds; gives back its return code.
 
-        The worker must have no other child process. What was printed until the end is in `output`.
+        The worker must have no other child process. What was printed until the end is in `output`, and what was said can
+        be received.
         """
         self._close_commands()
         code = end_group(self.process, grace_s)
         end_leftovers(self.process.pid)
-        if self._printed in self._selector.get_map():
-            self.output.feed(self._read(self._printed))
+        self._listen(0)
         self._selector.close()
+        self.finished = True
         os.close(self._results)
         cast(Any, self.process.stdout).close()
         return code

@@ -101,11 +101,11 @@ class Ground:
 
         return list(docker.from_env().containers.list(all=True, filters={"label": f"{RUN_LABEL}={self.run_dir}"}))
 
-    def kill_worker(self) -> None:
-        """Kill one worker with all that the engine gives it."""
+    def kill_worker(self, worker: str) -> None:
+        """Kill one worker, that one where workers are processes here, with all that the engine gives it."""
         if self.kind == "local":
-            [first] = (self.run_dir / "round-1" / "workers").glob("w0-0/events.jsonl")
-            os.kill(json.loads(first.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+            events = self.run_dir / "round-1" / "workers" / worker / "events.jsonl"
+            os.kill(json.loads(events.read_text().splitlines()[0])["pid"], signal.SIGKILL)
         elif self.store is not None:
             Cluster(cluster_settings()).delete_pod(self.containers()[0]["metadata"]["name"])
         else:
@@ -186,18 +186,35 @@ def is_running(word: str) -> bool:
     return False
 
 
-def slow(write: Write, count: int) -> list[str]:
+def slow(write: Write, count: int, free: int | None = None) -> list[str]:
+    """Tests that take a moment; all but the first `free` ones do not end until there is a file `go` beside them."""
     write("test_a.py", f"""
-        import pytest, time
+        import pathlib, pytest, time
         @pytest.mark.parametrize("n", range({count}))
-        def test_n(n): time.sleep(0.1)
+        def test_n(n):
+            time.sleep(0.1)
+            while n >= {count if free is None else free} and not pathlib.Path(__file__).with_name("go").exists():
+                time.sleep(0.05)
         """)  # fmt: skip
     return [f"test_a.py::test_n[{n}]" for n in range(count)]
 
 
 def test_all_pass_on_all_cards(any_ground: Ground, write: Write) -> None:
-    write("test_a.py", "import time\ndef test_1(): time.sleep(1)\n")
-    write("test_b.py", "import time\ndef test_1(): time.sleep(1)\n")
+    shared = any_ground.run_dir / "round-1"
+    for own, other in ("ab", "ba"):
+        write(
+            f"test_{own}.py",
+            f"""
+            import pathlib, time
+            def test_1():
+                if {any_ground.store is not None}:
+                    time.sleep(1)  # pods share no folder to meet in
+                    return
+                pathlib.Path({str(shared / own)!r}).touch()
+                while not pathlib.Path({str(shared / other)!r}).exists():
+                    time.sleep(0.05)
+            """,
+        )
     result = any_ground.run([batch("b0", "test_a.py::test_1"), batch("b1", "test_b.py::test_1")])
     assert outcomes(result) == {"test_a.py::test_1": "passed", "test_b.py::test_1": "passed"}
     assert {attempt.card for attempt in result.attempts} == {"0", "1"}
@@ -227,7 +244,7 @@ def test_crashes_hangs_and_floods_cost_one_test_each(any_ground: Ground, write: 
         """,
     )
     tests = [f"test_a.py::test_{name}" for name in ("exit", "segv", "hang", "flood", "good")]
-    result = any_ground.run([batch("b0", *tests)], ["0"], max_rounds=1, limits=Limits(test_timeout_s=1))
+    result = any_ground.run([batch("b0", *tests)], ["0"], max_rounds=1, limits=Limits(test_timeout_s=10))
     assert list(outcomes(result).values()) == ["crashed", "crashed", "timeout", "failed", "passed"]
     said = {attempt.test: attempt for attempt in result.attempts}
     assert "exit code 3" in (said[tests[0]].message or "")
@@ -263,7 +280,7 @@ def test_a_killed_worker_loses_nothing(any_ground: Ground, write: Write) -> None
     def on_attempt(attempt: Attempt) -> None:
         seen.append(attempt)
         if len(seen) == 4:
-            any_ground.kill_worker()
+            any_ground.kill_worker(attempt.worker or "")
 
     result = any_ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_attempt=on_attempt)
     assert outcomes(result) == dict.fromkeys(tests, "passed")
@@ -271,13 +288,14 @@ def test_a_killed_worker_loses_nothing(any_ground: Ground, write: Write) -> None
 
 
 def test_a_killed_driver_leaves_nothing_running_and_is_resumed(ground: Ground, write: Write) -> None:
-    tests = slow(write, 40)
+    tests = slow(write, 40, free=26)
     driver = ground.driver(40)
     wait_for(lambda: len(ground.streamed()) >= 6)
     driver.kill()
     driver.wait()
     wait_for(lambda: not any(container.status == "running" for container in ground.containers()))
     before = ground.streamed()
+    (ground.root / "go").touch()
     result = ground.run(some_batches(40))
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert Counter(ground.streamed()) == Counter(tests)

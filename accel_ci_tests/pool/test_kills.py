@@ -53,9 +53,13 @@ def is_gone(pid: int) -> bool:
     return state == "Z"
 
 
-def slow_suite(write: Write, tmp_path: Path, count: int) -> Path:
-    """Tests that take a moment and write down each time that they are run; gives back that record."""
+def slow_suite(write: Write, tmp_path: Path, count: int, free: int | None = None) -> Path:
+    """Tests that take a moment and write down each time that they are run; gives back that record.
+
+    All but the first `free` ones do not end until there is a file `go`.
+    """
     log = tmp_path / "executions"
+    free = count if free is None else free
     write(
         "test_a.py",
         f"""
@@ -65,6 +69,8 @@ def slow_suite(write: Write, tmp_path: Path, count: int) -> Path:
             with open({str(log)!r}, "a") as file:
                 file.write(f"{{n}} {{os.getpid()}}\\n")
             time.sleep(0.1)
+            while n >= {free} and not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.05)
         """,
     )
     return log
@@ -120,7 +126,7 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write:
 
 
 def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
-    log = slow_suite(write, tmp_path, 60)
+    log = slow_suite(write, tmp_path, 60, free=40)
     run_dir = tmp_path / "run"
     for at_least in (8, 25):
         driver = start_driver(ground, root, run_dir, 60)
@@ -131,6 +137,7 @@ def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path
     if ground.store is not None:
         RoundRecord(run_dir / "round-1").await_old_workers()
         shutil.rmtree(run_dir)  # the next driver has only what is in the bucket
+    (tmp_path / "go").touch()
     tests = [f"test_a.py::test_n[{n}]" for n in range(60)]
     result = run([batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(30)])
     assert outcomes(result) == dict.fromkeys(tests, "passed")
@@ -191,8 +198,8 @@ def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp
 
 
 def test_one_driver_at_a_time(write: Write, root: Path, run: Run, tmp_path: Path, ground: Ground) -> None:
-    slow_suite(write, tmp_path, 100)
-    driver = start_driver(ground, root, tmp_path / "run", 100)
+    slow_suite(write, tmp_path, 4, free=1)
+    driver = start_driver(ground, root, tmp_path / "run", 4)
     wait_for(lambda: streamed(tmp_path / "run"))
     with pytest.raises(PoolError, match="another driver is at work"):
         run([batch("b0", "test_a.py::test_n[0]")])

@@ -38,11 +38,15 @@ COUNT = 40
 TESTS = [f"test_a.py::test_n[{n}]" for n in range(COUNT)]
 
 
-def write_suite(write: Write) -> None:
+def write_suite(write: Write, free: int = COUNT) -> None:
+    """All tests but the first `free` ones do not end until there is a file `go` beside them."""
     write("test_a.py", f"""
-        import pytest, time
+        import pathlib, pytest, time
         @pytest.mark.parametrize("n", range({COUNT}))
-        def test_n(n): time.sleep(0.05)
+        def test_n(n):
+            time.sleep(0.05)
+            while n >= {free} and not pathlib.Path(__file__).with_name("go").exists():
+                time.sleep(0.05)
     """)  # fmt: skip
 
 
@@ -140,7 +144,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root: Path) -> None:
-    write_suite(write)
+    write_suite(write, free=10)
     ground, run_dir = Ground(), small_disk / "run"
     driver = start_driver(ground, root, run_dir, COUNT)
     wait_for(lambda: (run_dir / "round-1/workers").is_dir() and len(streamed(run_dir)) >= 5)
@@ -148,6 +152,7 @@ def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 10)):
             pass
+    (root / "go").touch()
     driver.wait(120)
     before = streamed(run_dir)
     assert len(before) < COUNT

@@ -73,10 +73,12 @@ def test_a_bad_card_is_left_out_and_its_failures_are_infra(run: Run, write: Writ
         import os, pytest, time
         @pytest.mark.parametrize("n", range(12))
         def test_n(n):
-            time.sleep(0.2)
+            bad = {str(tmp_path)!r} + "/bad-1"
             if os.environ["CARD"] == "1":
-                open({str(tmp_path)!r} + "/bad-1", "w")
+                open(bad, "w")
                 assert False, "the card is broken"
+            while not os.path.exists(bad):
+                time.sleep(0.05)
         """,
     )
     tests = [f"test_a.py::test_n[{n}]" for n in range(12)]

@@ -30,7 +30,12 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
     """Run one worker on batches given as lists of tests; gives back its events."""
 
     def _work(
-        *batches: Sequence[str], probe: Sequence[str] = (), pytest_args: Sequence[str] = (), **limits: float
+        *batches: Sequence[str],
+        probe: Sequence[str] = (),
+        pytest_args: Sequence[str] = (),
+        suites: Sequence[str] = ("suite",),
+        status: int = 0,
+        **limits: float,
     ) -> list[dict[str, Any]]:
         folder = tmp_path / "round"
         for name in ("claims", "handed_on", "workers"):
@@ -44,7 +49,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             "batches": [
                 {
                     "id": f"b{number}",
-                    "suite": "suite",
+                    "suite": suites[number % len(suites)],
                     "file": tests[0].split("::")[0],
                     "tests": list(tests),
                     "estimate_s": 1.0,
@@ -63,7 +68,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, done.stderr.decode()
+        assert done.returncode == status, done.stderr.decode()
         lines = (folder / "workers" / "w0-0" / "events.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -214,10 +215,10 @@ def test_a_hang_is_ended_with_the_place_where_it_hung(work: Work, write: Write) 
         def test_after(): pass
         """,
     )
-    events = work(["test_hang.py::test_hang", "test_hang.py::test_after"], test_timeout_s=1.0)
+    events = work(["test_hang.py::test_hang", "test_hang.py::test_after"], test_timeout_s=5.0)
     assert list(outcomes(events).values()) == ["timeout", "passed"]
     hung = attempts(events)["test_hang.py::test_hang"]
-    assert "did not end within 1 s" in hung["message"]
+    assert "did not end within 5 s" in hung["message"]
     assert "in test_hang" in hung["output_tail"]
 
 
@@ -227,14 +228,63 @@ def test_silence_ends_a_test_and_output_is_no_silence(work: Work, write: Write) 
         """
         import time
         def test_noisy():
-            for _ in range(15):
+            for _ in range(14):
                 print("still here")
-                time.sleep(0.2)
+                time.sleep(0.5)
         def test_quiet(): time.sleep(1000)
         """,
     )
-    events = work(["test_quiet.py::test_noisy", "test_quiet.py::test_quiet"], silence_s=2.0)
+    events = work(["test_quiet.py::test_noisy", "test_quiet.py::test_quiet"], silence_s=5.0)
     assert list(outcomes(events).values()) == ["passed", "timeout"]
+
+
+@pytest.mark.parametrize("limit", ["test_timeout_s", "silence_s"])
+def test_a_machine_that_stands_still_counts_against_no_limit(work: Work, write: Write, limit: str) -> None:
+    write(
+        "test_still.py",
+        """
+        import os, subprocess, sys
+        CODE = '''if True:
+            import os, signal, sys, time
+            for how, seconds in ((signal.SIGSTOP, 4), (signal.SIGCONT, 0)):
+                for pid in sys.argv[1:]:
+                    os.kill(int(pid), how)
+                time.sleep(seconds)
+        '''
+        def test_still():
+            subprocess.run([sys.executable, "-c", CODE, str(os.getppid()), str(os.getpid())], check=True)
+        """,
+    )
+    assert outcomes(work(["test_still.py::test_still"], **{limit: 3.0})) == {"test_still.py::test_still": "passed"}
+
+
+def test_a_worker_that_is_ended_records_all_tests_but_the_running_one(work: Work, write: Write) -> None:
+    write(
+        "test_end.py",
+        """
+        import os, pytest, signal, time
+        @pytest.fixture
+        def unheard():  # its end comes when the worker has sent the next batch
+            yield
+            os.kill(os.getppid(), signal.SIGSTOP)
+        def test_1(): pass
+        def test_2(unheard): pass
+        def test_3(): print("of this test"); assert False
+        def test_4():
+            os.kill(os.getppid(), signal.SIGTERM)
+            os.kill(os.getppid(), signal.SIGCONT)
+            time.sleep(1000)
+        def test_5(): pass
+        """,
+    )
+    tests = [f"test_end.py::test_{number}" for number in range(1, 6)]
+    events = work(tests[:2], tests[2:], suites=["one", "other"], status=128 + signal.SIGTERM)
+    assert outcomes(events) == dict(zip(tests, ["passed", "passed", "failed"], strict=False))
+    by_test = attempts(events)
+    assert [by_test[test]["suite"] for test in tests[:3]] == ["one", "one", "other"]
+    assert by_test[tests[2]]["output_tail"] == "of this test\n"
+    assert [event["test"] for event in of_kind(events, "started")] == tests[:4]
+    assert (events[-1]["event"], events[-1]["reason"]) == ("worker_finished", "stopped")
 
 
 def test_a_flood_of_output_is_cut_to_its_end(work: Work, write: Write) -> None:
