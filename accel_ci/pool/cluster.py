@@ -106,11 +106,10 @@ class Cluster:
         return True
 
     def _delete_job(self, name: str, options: dict[str, Any]) -> None:
+        body = {"propagationPolicy": "Background", **options}  # where there is a body, the query is not looked at
         self._call(
             "delete a Job",
-            lambda **o: self._batch.delete_namespaced_job(
-                name, self.namespace, body=options, propagation_policy="Background", **o
-            ),
+            lambda **o: self._batch.delete_namespaced_job(name, self.namespace, body=body, **o),
             absent=(404, 409),
         )
 

@@ -39,7 +39,7 @@ from accel_ci.pool.kubernetes_job import (
     job_name,
     label,
 )
-from accel_ci.pool.kubernetes_pods import STUCK, PodState, job_failure, pod_state
+from accel_ci.pool.kubernetes_pods import STUCK, PodState, job_failure, job_verdict, pod_state
 from accel_ci.pool.package import build_runner
 from accel_ci.pool.round_bucket import RoundStore
 from accel_ci.pool.round_record import RoundRecord
@@ -280,7 +280,9 @@ class KubernetesCrew:
         """How a pod ended; one that is missing twice running is gone."""
         if pod in pods:
             self._missing.pop(pod, None)
-            return pods[pod].ended
+            ended = pods[pod].ended
+            why = job_verdict(self._cluster.job(self._request.name)) if ended and pods[pod].deleted else None
+            return why or ended
         self._missing[pod] = self._missing.get(pod, 0) + 1
         if self._missing[pod] < 2:
             return None

@@ -22,7 +22,8 @@ STUCK = frozenset(
 class PodState:
     """A pod: why it waits, or how it ended, in the cluster's word with its message; both None while it runs.
 
-    `reason` is that word alone. `said` is the end of what its worker printed, when it failed.
+    `reason` is that word alone. `said` is the end of what its worker printed, when it failed. `deleted` says that it was
+    told to end; why, its Job may know.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PodState:
     ended: str | None = None
     reason: str | None = None
     said: str = ""
+    deleted: bool = False
 
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
@@ -43,13 +45,14 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         said = (terminated or {}).get("message") or ""
         word = _with(status["reason"], status.get("message"))
         return PodState(name, ended=word, reason=status["reason"], said=said)
-    deleted = "the pod was deleted: " if metadata.get("deletionTimestamp") else ""
+    is_deleted = bool(metadata.get("deletionTimestamp"))
+    deleted = "the pod was deleted: " if is_deleted else ""
     if terminated is not None:
         reason, how = how_it_ended(terminated)
         how = f"{deleted}{how}" if reason != "Completed" else how
-        return PodState(name, ended=how, reason=reason, said=terminated.get("message") or "")
+        return PodState(name, ended=how, reason=reason, said=terminated.get("message") or "", deleted=is_deleted)
     if status.get("phase") in ("Succeeded", "Failed"):
-        return PodState(name, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]))
+        return PodState(name, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]), deleted=is_deleted)
     waiting = state.get("waiting")
     if waiting is not None and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
         return PodState(name, waits=_with(waiting["reason"], waiting.get("message")), reason=waiting["reason"])
@@ -75,13 +78,22 @@ def how_it_ended(terminated: Mapping[str, Any]) -> tuple[str, str]:
 
 def job_failure(job: Mapping[str, Any] | None) -> str | None:
     """Why a Job makes no more pods (`DeadlineExceeded`, `BackoffLimitExceeded`, `Complete`, that it is gone), else None."""
+    return job_verdict(job) or _condition(job, "Complete")
+
+
+def job_verdict(job: Mapping[str, Any] | None) -> str | None:
+    """Why a Job ends its pods (`DeadlineExceeded`, that it is gone), else None."""
     if job is None:
         return "the Job is gone: somebody has deleted it"
     if job["metadata"].get("deletionTimestamp"):
         return "the Job is being deleted"
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["status"] == "True" and condition["type"] in ("Failed", "Complete"):
-            return _with(condition.get("reason") or condition["type"], condition.get("message"))
+    return _condition(job, "Failed")
+
+
+def _condition(job: Mapping[str, Any] | None, kind: str) -> str | None:
+    for condition in ((job or {}).get("status") or {}).get("conditions") or ():
+        if condition["status"] == "True" and condition["type"] == kind:
+            return _with(condition.get("reason") or kind, condition.get("message"))
     return None
 
 

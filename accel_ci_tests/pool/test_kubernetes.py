@@ -182,9 +182,38 @@ def test_a_pod_that_runs_out_of_memory(ground: Ground, write: Write) -> None:
         ground.run([batch("b0", *tests)], ["0"])
 
 
+def test_a_round_that_takes_too_long(ground: Ground, write: Write) -> None:
+    tests = slow(write, 60, 1.0)
+    ground.options = {"queue_seconds": 5, "round_seconds": 15}
+    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], ["0", "1"])
+    assert 0 < len(outcomes(result)) < len(tests)
+    assert set(outcomes(result).values()) == {"passed"}
+    assert {lost.partition(": ")[2] for lost in result.lost} == {
+        "DeadlineExceeded: Job was active longer than specified deadline"
+    }
+    assert not ground.jobs()
+
+
+def test_a_job_that_has_changed_meanwhile_is_not_swept_away(ground: Ground, write: Write) -> None:
+    slow(write, 200)
+    driver = ground.start_driver(200)
+    wait_for(ground.jobs)
+    cluster = Cluster(ground.settings)
+    [seen] = ground.jobs()
+    name = seen["metadata"]["name"]
+    assert cluster.label_job(name, {"accel-ci/run": "another"})
+    assert not cluster.delete_job_as_seen(seen)
+    assert len(ground.jobs()) == 1
+    driver.send_signal(signal.SIGINT)
+    driver.wait(90)
+    assert not cluster.label_job(name, {"accel-ci/run": "a-third"})
+    assert not cluster.delete_job_as_seen(seen)
+
+
 def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) -> None:
     write(
-        "test_a.py", "import os, signal, time\ndef test_1():\n    time.sleep(2)\n    os.kill(os.getppid(), signal.SIGTERM)\n"
+        "test_a.py",
+        "import os, signal, time\ndef test_1():\n    time.sleep(2)\n    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n",
     )
     write("test_b.py", "def test_2(): pass\n")
     result = ground.run([batch("b0", "test_b.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
