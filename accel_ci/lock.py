@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from accel_ci.progress import Step
-
 
 @contextmanager
-def held(lock_file: Path, step: Step, what: str) -> Iterator[None]:
-    """Hold the lock of `what`, "the cards" say; where another run has it, tell the step and wait."""
+def held(lock_file: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
+    """Hold the lock of `what`, "the cards" say; where another run has it, say so and wait."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        step.say(f"waiting for {what}, which another run holds")
+        say(f"waiting for {what}, which another run holds")
         lock.acquire()
-        step.say(f"{what} came free")
+        say(f"{what} came free")
     try:
         yield
     finally:

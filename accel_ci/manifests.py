@@ -6,7 +6,7 @@ not partitioned. Large things are not in here: a manifest refers to them by `Art
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,8 +82,10 @@ class ManifestStore:
     def _read_if_there(self, path: Path, value_type: type[T]) -> T | None:
         try:
             return TypeAdapter(value_type).validate_json(path.read_bytes())
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise AccelCiError(f"{path} cannot be read: {error.strerror}; mend that and run the build again") from error
         except ValueError as error:
             raise AccelCiError(
                 f"{path} is not a {value_type.__name__} of this version; run the build again ({error})"
@@ -107,10 +109,9 @@ class ManifestStore:
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / ".ledger.lock")
 
-    def pipeline_lock(self, stage: str, build: Build) -> Path | None:
-        """The lock file of whichever run has the stage's pipeline of a build; None for the ledger, where pipelines meet."""
-        pipeline = _pipeline_of(stage)
-        return self.builds / build.revision / build.variant / f".{pipeline[0]}.lock" if pipeline else None
+    def pipeline_lock_file(self, pipeline: Sequence[str], build: Build) -> Path:
+        """What whichever run has a pipeline of a build keeps locked."""
+        return self.builds / build.revision / build.variant / f".{pipeline[0]}.lock"
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
@@ -124,7 +125,10 @@ class ManifestStore:
         """Keep a revision, or give back the one that was kept under its key before."""
         path = self.path("revision", revision.key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = create_whole_file(path, TypeAdapter(Revision).dump_json(revision, indent=1))
+        try:
+            made = create_whole_file(path, TypeAdapter(Revision).dump_json(revision, indent=1))
+        except OSError as error:  # a file system without hard links, say
+            raise AccelCiError(f"{path} cannot be made: {error.strerror}; choose another data folder") from error
         return revision if made else self.read(path, Revision)
 
     def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:

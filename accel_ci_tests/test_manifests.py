@@ -40,6 +40,13 @@ def test_a_manifest_that_is_not_there_is_none_or_named(tmp_path: Path) -> None:
         manifests.read(manifests.path("wheel", BUILD.revision, BUILD.variant), Artifact)
 
 
+def test_a_manifest_that_cannot_be_read_is_not_taken_for_missing(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    manifests.path("wheel", BUILD.revision, BUILD.variant).mkdir(parents=True)
+    with pytest.raises(AccelCiError, match=r"wheel\.json cannot be read: Is a directory"):
+        manifests.find("wheel", BUILD, Artifact)
+
+
 def test_a_revision_is_kept_once(tmp_path: Path) -> None:
     manifests = ManifestStore(tmp_path)
     source = Source("up", "main", "a" * 40)

@@ -134,7 +134,7 @@ def run_bazel(rbe: Rbe, sources: SourceBuild, bench: BazelBench, substitutions: 
     """
     secrets = read_secrets(rbe)
     bench.folder.mkdir(parents=True, exist_ok=True)
-    with held(bench.folder / "lock", step, "Bazel"), ended_with_this(bench.server_argument, _GRACE_S):
+    with held(bench.folder / "lock", step.say, "Bazel"), ended_with_this(bench.server_argument, _GRACE_S):
         clean_up(bench)
         shutil.rmtree(bench.results, ignore_errors=True)
         bench.results.mkdir(parents=True)

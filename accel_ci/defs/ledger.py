@@ -57,7 +57,6 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
         build, manifests = build_of(context), workspace.manifests
         path = manifests.path("ledger", build.revision, build.variant)
-        # Both pipelines may come here at the same time: the later one must see the other's results, and write last.
         with stages.stage(context) as step, manifests.ledger_lock(build):
             device = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
             account = close_ledger(

@@ -2,53 +2,72 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import dagster as dg
 
+from accel_ci.defs.jobs import RBE_JOB
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import AccelCiError
 from accel_ci.lock import held
+from accel_ci.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES
+from accel_ci.model import Build
 from accel_ci.progress import Progress, Step
 
 
 class Stages:
-    """The stages of one Dagster run. A resource, so that what the run holds is given back when it ends."""
+    """The stages of one Dagster run, which has the pipelines of its build alone."""
 
-    def __init__(self, workspace: Workspace, progress: Progress, until_the_run_ends: ExitStack) -> None:
+    def __init__(self, workspace: Workspace, progress: Progress) -> None:
         self._workspace = workspace
         self._progress = progress
-        self._until_the_run_ends = until_the_run_ends
-        self._held: set[object] = set()
 
     @contextmanager
     def stage(self, context: dg.AssetExecutionContext) -> Iterator[Step]:
         """Announce the asset's step; an `AccelCiError` fails it with the message as the whole story.
 
-        Another run of the same pipeline on the same build is waited for: two would take each other's manifests and cards.
         Manifests of the stage and of those after it go first: should this one stop, the build must not look like an
         earlier run that passed. Such a failure is not tried again, since it would come again.
         """
-        name, build = context.asset_key.path[-1], build_of(context)
-        manifests = self._workspace.manifests
+        name = context.asset_key.path[-1]
+        self._workspace.manifests.begin(name, build_of(context))
         try:
             with self._progress.step(name) as step:
-                lock = manifests.pipeline_lock(name, build)
-                if lock is not None and lock not in self._held:
-                    self._until_the_run_ends.enter_context(held(lock, step, build.name))
-                    self._held.add(lock)
-                manifests.begin(name, build)
                 yield step
         except AccelCiError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
 def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
-    """The resource `stages`: it holds what a run holds, and tells the resource `progress` of its steps."""
+    """The resource `stages`: from before a run reads anything until it ends, it holds the run's pipelines of its build.
+
+    Another run at them is waited for, since two would take each other's manifests; the resource `progress` is told.
+    """
 
     @dg.resource(required_resource_keys={"progress"})
     def stages(context: dg.InitResourceContext) -> Iterator[Stages]:
+        progress: Progress = context.resources.progress
+
+        def say(text: str) -> None:
+            with progress.step("other runs") as step:
+                step.note(text)
+
         with ExitStack() as until_the_run_ends:
-            yield Stages(workspace, context.resources.progress, until_the_run_ends)
+            for lock_file, build in _locks(workspace, context.run):
+                until_the_run_ends.enter_context(held(lock_file, say, build.name))
+            yield Stages(workspace, progress)
 
     return stages
+
+
+def _locks(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[Path, Build]]:
+    """The lock files of the pipelines that a run has stages of, always in the same order."""
+    tags = run.tags if run is not None else {}
+    revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
+    if run is None or revision is None or variant is None:
+        return []
+    build = Build(revision, variant)
+    steps = run.step_keys_to_execute or (RBE_STAGES if run.job_name == RBE_JOB else INTEGRATION_STAGES)
+    lock_file = workspace.manifests.pipeline_lock_file
+    return [(lock_file(pipeline, build), build) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]

@@ -22,10 +22,12 @@ from typing import Any, Protocol
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError, PoolError
+from accel_ci.lock import held
 
 LEASES = "leases"
 """The folder of leases, in the data folder."""
 
+_GUARD = "guard.lock"
 _READY_EVERY_S = 0.5
 _RENEWALS = 3
 """How often a lease is renewed in its own time."""
@@ -82,7 +84,7 @@ def running_instance(
     """
     leases.mkdir(parents=True, exist_ok=True)
     lease = leases / f"instance-{uuid.uuid4().hex}.json"
-    with _guard(leases):
+    with held(leases / _GUARD, note, "the pool's instance"):  # it may just be paused
         _write(lease, provider, lease_s)
     done = threading.Event()
     keeper = threading.Thread(target=_renew, args=(lease, provider, lease_s, done), daemon=True)
@@ -95,7 +97,7 @@ def running_instance(
     finally:
         done.set()
         keeper.join()
-        with _guard(leases):
+        with held(leases / _GUARD, note, "the pool's instance"):
             _leave(provider, lease, note)
 
 
@@ -127,8 +129,9 @@ def enforce_leases(
     """
     if not leases.is_dir():
         return []
-    done = []
-    with _guard(leases):
+    done: list[Enforced] = []
+    handled: list[Mapping[str, Any]] = []
+    with FileLock(leases / _GUARD):
         for path in sorted(leases.glob("*.json")):
             try:
                 lease = _read(path)
@@ -140,8 +143,9 @@ def enforce_leases(
                 done.append(Enforced(path, now, False, f"it cannot be read ({error}); pause the machine and remove it"))
                 continue
             known = _leases_of(leases, lease.pause)
-            if not all(other.expired for other in known):
+            if lease.pause in handled or not all(other.expired for other in known):
                 continue
+            handled.append(lease.pause)
             problem = None
             if not dry_run:
                 try:
@@ -151,10 +155,6 @@ def enforce_leases(
                     problem = str(error)
             done.append(Enforced(path, lease.expires_at, not dry_run and problem is None, problem))
     return done
-
-
-def _guard(leases: Path) -> FileLock:
-    return FileLock(leases / "guard.lock")
 
 
 def _read(path: Path) -> _Lease:

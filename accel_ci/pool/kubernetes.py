@@ -211,6 +211,7 @@ class KubernetesCrew:
         self._missing: dict[str, int] = {}
         self._ended: dict[str, str] = {}
         self._charged: set[str] = set()
+        self._job_verdict: str | None = None
         self._began = time.monotonic()
         self._looked: float | None = None
         self._closed = False
@@ -280,9 +281,8 @@ class KubernetesCrew:
         """How a pod ended; one that is missing twice running is gone."""
         if pod in pods:
             self._missing.pop(pod, None)
-            ended = pods[pod].ended
-            why = job_verdict(self._cluster.job(self._request.name)) if ended and pods[pod].deleted else None
-            return why or ended
+            ended, deleted = pods[pod].ended, pods[pod].deleted and pods[pod].reason != "Completed"
+            return (self._why_pods_are_deleted() if ended and deleted else None) or ended
         self._missing[pod] = self._missing.get(pod, 0) + 1
         if self._missing[pod] < 2:
             return None
@@ -290,6 +290,12 @@ class KubernetesCrew:
         if known is not None and known.ended is not None:
             return known.ended
         return job_failure(self._cluster.job(self._request.name)) or "the pod is gone: deleted, preempted, or its node lost"
+
+    def _why_pods_are_deleted(self) -> str | None:
+        """The verdict on the Job, read once and then kept: what ends all pods at once may end thousands."""
+        if self._job_verdict is None:
+            self._job_verdict = job_verdict(self._cluster.job(self._request.name))
+        return self._job_verdict
 
     def _judge_slots_without_pods(self, pods: Mapping[str, PodState], holders: Mapping[str, str]) -> None:
         """End slots that no pod will come for: of pods that failed before they began, that cannot begin, or are too many."""

@@ -194,7 +194,8 @@ def _run(
     of_cluster = settings.pool.kind == "kubernetes"  # it gives cards out itself, and the folder is one driver's alone
     lock = bench.folder.with_name(f".{bench.folder.name}.lock") if of_cluster else bench.cards_lock
     kept = bench.folder.with_name(f"{bench.folder.name}.last")
-    with held(lock, step, str(bench.folder) if of_cluster else "the cards"), _instance_running(settings, bench, step):
+    what = str(bench.folder) if of_cluster else "the cards"
+    with held(lock, step.say, what), _instance_running(settings, bench, step):
         if not resume:
             shutil.rmtree(bench.folder, ignore_errors=True)
         run = run_rounds(

@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, NotSupportedError, ProgrammingError, SQLAlchemyError
 
 from accel_ci.errors import AccelCiError
 from accel_ci.results.rollups import test_key
@@ -63,7 +63,7 @@ SUITES = Table(
     Column("day", Date, nullable=False),
     Column("attempts", Integer, nullable=False),
 )
-"""What was written. Its row is also what makes a second writer of the same suite wait."""
+"""What was written."""
 
 ATTEMPTS_TABLE = Table(
     "accel_ci_attempts",
@@ -118,10 +118,11 @@ def open_sink(url: str) -> Engine:
 
 
 def _make_tables(engine: Engine) -> None:
-    for _ in METADATA.tables:
-        with suppress(SQLAlchemyError):  # another writer may make a table between our look and our statement
-            METADATA.create_all(engine)
-            return
+    with engine.connect():
+        pass
+    for table in METADATA.sorted_tables:
+        with suppress(SQLAlchemyError):  # another writer may make it between our look and our statement
+            table.create(engine, checkfirst=True)
     METADATA.create_all(engine)
 
 
@@ -129,30 +130,29 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
     """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch of every try.
 
     What is written is what the store holds when this writer's turn has come, so that the last of several writes the newest.
-    Tries again when another writer made the suite's row first, and after what a database does to one of several that are in
-    each other's way, which is an `OperationalError` in every driver: a deadlock (MySQL locks gaps between rows too), a lock
-    that was waited for too long, a connection that it ended.
+    Tries again after what a database does to one of several writers that are in each other's way: a deadlock (MySQL locks
+    gaps between rows too), a lock that was waited for too long, a connection that it ended. Drivers call these by different
+    errors, so it gives up at once only where the statements or the values are at fault.
 
     All or nothing: raises `AccelCiError` when the database refuses, and then holds what it held. Returns the number of rows.
     """
     what = f"{stored.build.name}, suite {stored.suite}"
-    tried = 0
-    while True:
-        tried += 1
+    refusal = ""
+    for _ in range(TRIES):
         try:
             return _write(engine, store, stored, written)
-        except (IntegrityError, OperationalError) as error:
-            if tried == TRIES:
-                raise AccelCiError(f"the database refused {what} {TRIES} times, at last: {_brief(error)}") from None
-        except SQLAlchemyError as error:
+        except (ProgrammingError, DataError, NotSupportedError) as error:
             raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
+        except SQLAlchemyError as error:
+            refusal = _brief(error)
+    raise AccelCiError(f"the database refused {what} {TRIES} times, at last: {refusal}")
 
 
 def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None) -> int:
     names = _names(stored)
     with engine.begin() as connection:
         _await_turn(connection, names, stored.day)
-        stored = next(iter(store.suites(build=stored.build, suite=stored.suite)), stored)
+        stored = store.newest(stored)
         rows = store.read(stored)
         connection.execute(update(SUITES).where(*_is(SUITES, names)).values(day=stored.day, attempts=len(rows)))
         connection.execute(delete(ATTEMPTS_TABLE).where(*_is(ATTEMPTS_TABLE, names)))

@@ -1,7 +1,7 @@
 """Runs of one build beside each other: real Dagster runs of small assets, with the resource that a stage has."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -13,6 +13,7 @@ from accel_ci.defs.partitions import REVISIONS, builds, partition_key
 from accel_ci.defs.stage import Stages, stages_of_a_run
 from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import AccelCiError
+from accel_ci.manifests import PIPELINES
 from accel_ci.model import Build
 from accel_ci.progress import LineProgress
 from accel_ci_tests.conftest import wait_for
@@ -35,14 +36,20 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def lock_of(workspace: Workspace, stage: str) -> FileLock:
-    path = workspace.manifests.pipeline_lock(stage, BUILD)
-    assert path is not None
+    [pipeline] = [stages for stages in PIPELINES if stage in stages]
+    path = workspace.manifests.pipeline_lock_file(pipeline, BUILD)
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path)
 
 
-def run(workspace: Workspace, instance: dg.DagsterInstance, said: list[str], work: Callable[[str], None]) -> bool:
-    """A run of two stages of the integration pipeline and of the ledger that call `work`; whether it ended well."""
+def run(
+    workspace: Workspace,
+    instance: dg.DagsterInstance,
+    said: list[str],
+    work: Callable[[str], None],
+    chosen: Sequence[str] = ("wheel", "runtime_image", "ledger"),
+) -> bool:
+    """A run of stages, each after the one before, that call `work`; whether it ended well."""
 
     def asset(name: str, *after: str) -> dg.AssetsDefinition:
         @dg.asset(name=name, deps=after, partitions_def=builds([BUILD.variant]))
@@ -53,7 +60,7 @@ def run(workspace: Workspace, instance: dg.DagsterInstance, said: list[str], wor
         return made
 
     result = dg.materialize(
-        [asset("wheel"), asset("runtime_image", "wheel"), asset("ledger", "runtime_image")],
+        [asset(name, *chosen[max(0, number - 1) : number]) for number, name in enumerate(chosen)],
         instance=instance,
         partition_key=partition_key(BUILD),
         resources={"progress": LineProgress(said.append), "stages": stages_of_a_run(workspace)},
@@ -89,11 +96,30 @@ def test_a_run_that_another_is_before_waits_and_takes_nothing_away(
         manifest.write_text("{}")
         second = threading.Thread(target=run, args=(workspace, instance, said, lambda stage: None))
         second.start()
-        wait_for(lambda: f"wheel: waiting for {BUILD.name}, which another run holds" in said)
+        wait_for(lambda: any(f"waiting for {BUILD.name}, which another run holds" in line for line in said))
         assert manifest.exists()
     second.join(60)
     assert not manifest.exists()
-    assert said.index(f"wheel: {BUILD.name} came free") < said.index("runtime_image …")
+    came_free = next(number for number, line in enumerate(said) if f"{BUILD.name} came free" in line)
+    assert came_free < said.index("wheel …")
+
+
+def test_a_run_of_both_pipelines_begins_with_both_in_a_fixed_order(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    worked: list[str] = []
+    said: list[str] = []
+    with lock_of(workspace, "source_build"):
+        both = threading.Thread(
+            target=run, args=(workspace, instance, said, worked.append, ("source_build", "runtime_image"))
+        )
+        both.start()
+        wait_for(lambda: any("waiting for" in line for line in said))
+        with pytest.raises(Timeout), lock_of(workspace, "wheel").acquire(timeout=0):
+            pass
+        assert worked == []
+    both.join(60)
+    assert worked == ["source_build", "runtime_image"]
 
 
 def test_a_run_that_stopped_has_given_the_build_back(workspace: Workspace, instance: dg.DagsterInstance) -> None:

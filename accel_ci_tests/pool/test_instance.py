@@ -209,12 +209,15 @@ def test_a_pause_that_fails_is_tried_again(machine: Machine) -> None:
     with machine.used(note=notes.append):
         pass
     assert "the cloud is down" in notes[-1]
-    [(paused, problem)] = machine.enforce()
+    (machine.leases / "instance-of-a-killed-user.json").write_text(machine.lease().read_text())
+    assert machine.enforce(dry_run=True) == [(False, None)]
+    [(paused, problem)] = machine.enforce()  # once, though there are two leases of it
     assert not paused
     assert "the cloud is down" in (problem or "")
     (machine.folder / "stuck").unlink()
     assert machine.enforce() == [(True, None)]
     assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
 
 
 def test_a_machine_that_does_not_start_or_get_ready_is_paused(machine: Machine) -> None:

@@ -213,7 +213,8 @@ def test_a_job_that_has_changed_meanwhile_is_not_swept_away(ground: Ground, writ
 def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) -> None:
     write(
         "test_a.py",
-        "import os, signal, time\ndef test_1():\n    time.sleep(2)\n    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n",
+        "import os, signal, time\ndef test_1():\n    time.sleep(2)\n"
+        "    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n",
     )
     write("test_b.py", "def test_2(): pass\n")
     result = ground.run([batch("b0", "test_b.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
