@@ -82,7 +82,7 @@ def run_build(
             raise_on_error=False,
         )
         problems = () if result.success else tuple(_problems(result))
-        interrupted = any(_was_interrupted(event) for event in result.get_step_failure_events())
+        interrupted = any(_was_interrupted(event) for event in result.all_events)
     if not result.success:
         workspace = Workspace(project)
         refresh_hud(workspace, current_flakiness(workspace))
@@ -117,7 +117,7 @@ def now() -> datetime:
 
 
 def _was_interrupted(event: dg.DagsterEvent) -> bool:
-    error = event.step_failure_data.error
+    error = getattr(event.event_specific_data, "error", None)
     return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
 
 
@@ -137,6 +137,8 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
         elif data.error is not None and not checks:
             cause = data.error.cause or data.error
             steps.append(f"{event.step_key}: {cause.message.strip()}\n{''.join(cause.stack[-2:]).rstrip()}")
+    if not checks and not steps and any(_was_interrupted(event) for event in result.all_events):
+        return ["interrupted before its first step"]
     return [*checks, *steps] or ["the run failed outside of its steps; its page in the UI tells more"]
 
 

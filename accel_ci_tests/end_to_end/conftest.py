@@ -85,13 +85,13 @@ class Bench:
         assert str(ROOT / "accel_ci") not in output, "a traceback of ours is no answer"
         return output
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         """Start the command line and go on; the caller ends it."""
         return subprocess.Popen(
             [sys.executable, "-m", "accel_ci.cli", "--config", str(self.folder / "accel_ci.yaml"), *arguments],
             cwd=self.folder,
             env=self.environment,
-            stdout=subprocess.DEVNULL,
+            stdout=stdout,
             stderr=subprocess.DEVNULL,
         )
 

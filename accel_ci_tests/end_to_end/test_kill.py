@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
+from accel_ci.manifests import INTEGRATION_STAGES, ManifestStore
 from accel_ci.model import Build
-from accel_ci_tests.end_to_end.conftest import Bench
+from accel_ci_tests.end_to_end.conftest import Bench, make_bench
 from accel_ci_tests.end_to_end.test_nightly import assert_balanced
 
 
@@ -46,3 +51,21 @@ def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly:
     stored = {(a.suite, a.test): a.started_at.isoformat() for a in bench.attempts(build) if a.round == 1 and a.started_at}
     assert kept.items() <= stored.items(), "what was streamed before the kill is kept, and was not run again"
     assert len(stored) > len(kept)
+
+
+def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None:
+    bench = make_bench(tmp_path)
+    [variant] = bench.project.settings.variants
+    build = Build("manual-waits", variant.name)
+    lock = ManifestStore(bench.project.home).pipeline_lock_file(INTEGRATION_STAGES, build)
+    lock.parent.mkdir(parents=True)
+    with FileLock(lock):
+        command = bench.start("run", "manual", "--name", "waits", stdout=subprocess.PIPE)
+        assert command.stdout is not None
+        said = iter(command.stdout.readline, b"")
+        assert any(b"waiting for manual-waits~" in line for line in said)
+        command.send_signal(signal.SIGINT)
+        assert b"interrupted before its first step" in b"".join(said)
+        assert command.wait(60) == 130
+        command.stdout.close()
+    assert not list(lock.parent.glob("*.json")), "nothing was begun"
