@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from accel_ci.config_file import load_project
+from accel_ci.config.loading import load_project
 from accel_ci.defs.assembly import build_definitions
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from accel_ci.config import Project
-from accel_ci.config_file import load_project
+from accel_ci.config.loading import load_project
+from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
 
 
@@ -80,7 +80,7 @@ def _configuration(config: Path | None) -> tuple[bool, str]:
 
 
 def _packages() -> tuple[bool, str]:
-    from accel_ci.build.environment import uv_environment
+    from accel_ci.wheels.uv_environment import uv_environment
 
     environment = uv_environment()
     names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_OFFLINE")
@@ -111,7 +111,7 @@ def _docker() -> tuple[bool, str]:
 
 
 def _bazel(config: Path | None) -> tuple[bool, str]:
-    from accel_ci.build.bazel import BAZEL_ENVIRONMENT, find_bazel
+    from accel_ci.rbe.bazel import BAZEL_ENVIRONMENT, find_bazel
 
     rbe = load_project(config).settings.rbe
     if rbe is None:

@@ -1,12 +1,12 @@
-"""The errors that a user can mend.
+"""The errors that a user can fix.
 
-Every error of the product that a person may cause or mend derives from `AccelCiError`; its text names the thing that is
+Every error of the product that a person may cause or fix derives from `AccelCiError`; its text names the thing that is
 wrong and says what to do next. The command line prints the text alone; Dagster steps fail with it as their description.
 """
 
 
 class AccelCiError(Exception):
-    """Something that the user can mend; the message says how."""
+    """Something that the user can fix; the message says how."""
 
 
 class ConfigError(AccelCiError):

@@ -243,7 +243,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Launch:
+class WorkerSpec:
     """How a worker is started.
 
     `python` is the interpreter of the runtime image, `root` the folder that node ids are relative to. `environment` is

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from accel_ci.config import Project
-from accel_ci.config_file import parse_settings
+from accel_ci.config.loading import parse_settings
+from accel_ci.config.settings import Project
 
 # Started in the background of a shell, SIGINT is ignored here, and would be in every process that a test starts and ends.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -34,6 +34,8 @@ settings.register_profile(
 settings.load_profile("accel_ci")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+pytest_plugins = [f"accel_ci_tests.fixtures.{module}" for module in ("rounds", "stored_attempts", "toy_backend")]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """Runs the command line with the given arguments."""

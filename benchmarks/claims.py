@@ -26,21 +26,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from accel_ci.build.process import Finished
 from accel_ci.errors import PoolError
-from accel_ci.model import Batch, Launch, Limits
-from accel_ci.pool.bucket_rounds import BucketRounds
-from accel_ci.pool.courier import Slot
-from accel_ci.pool.driver import run_rounds
-from accel_ci.pool.engine import Crew
-from accel_ci.pool.round_bucket import CONNECTIONS, RoundStore
-from accel_ci.pool.round_record import RoundRecord
+from accel_ci.model import Batch, Limits, WorkerSpec
+from accel_ci.process.run import Finished
+from accel_ci.rounds.bucket_rounds import BucketRounds
+from accel_ci.rounds.bucket_sync import Slot
+from accel_ci.rounds.driver import run_rounds
+from accel_ci.rounds.engine import WorkerGroup
+from accel_ci.rounds.round_bucket import CONNECTIONS, RoundStore
+from accel_ci.rounds.round_record import RoundRecord
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 from accel_ci.runner.signed_round import ClaimUrls, News, SignedClaims
 from accel_ci.runner.signed_store import SignedStore
 from accel_ci.runner.upload import chunk_name
-from accel_ci.s3 import environment_keys
+from accel_ci.storage.s3 import environment_keys
 
 GOALS = {"folder_p50_ms": 2.0, "bucket_p50_ms": 25.0, "merge_folder_s": 10.0, "merge_bucket_s": 10.0}
 RACERS = 8
@@ -94,9 +94,13 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     run = f"claims-{uuid.uuid4().hex[:8]}"
     rounds = BucketRounds(store, run) if store is not None else None
     record = _Finished(rounds).open_round(run_dir / "round-1")
-    record.prepare(1, batches, Launch("python3", "/sources", {}, "CARD"), Limits(), 0)
-    courier = rounds.courier(record.path) if rounds is not None else None
-    url = courier.invite([Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)]) if courier is not None else ""
+    record.prepare(1, batches, WorkerSpec("python3", "/sources", {}, "CARD"), Limits(), 0)
+    bucket_sync = rounds.bucket_sync(record.path) if rounds is not None else None
+    url = (
+        bucket_sync.invite([Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)])
+        if bucket_sync is not None
+        else ""
+    )
     context = multiprocessing.get_context("spawn")
     began = context.Barrier(RACERS)
     answers: Any = context.SimpleQueue()
@@ -106,8 +110,8 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     results = [answers.get() for _ in racers]
     for racer in racers:
         racer.join()
-    if courier is not None and store is not None:
-        courier.close()
+    if bucket_sync is not None and store is not None:
+        bucket_sync.close()
         store.of_round(run).clear()
     times = sorted(time_s for result in results for time_s in result["times"])
     won = sum(result["won"] for result in results)
@@ -159,7 +163,7 @@ class _Finished:
     def open_round(self, folder: Path) -> RoundRecord:
         return self._rounds.open(folder) if self._rounds is not None else RoundRecord(folder)
 
-    def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
+    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         raise PoolError("the round is over")
 
     def clear(self, run_dir: Path) -> None:
@@ -168,13 +172,13 @@ class _Finished:
     def forget(self, run_dir: Path) -> None:
         """Nothing to do."""
 
-    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+    def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         raise PoolError("the round is over")
 
 
 def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     """The seconds from the start of a driver to all attempts; from a bucket its folder is empty."""
-    launch, limits = Launch("python3", "/sources", {}, "CARD"), Limits()
+    spec, limits = WorkerSpec("python3", "/sources", {}, "CARD"), Limits()
     batches = [
         Batch(
             f"b{worker:05d}",
@@ -189,9 +193,9 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     run = f"merge-{uuid.uuid4().hex[:8]}"
     rounds = BucketRounds(store, run) if store is not None else None
     record = _Finished(rounds).open_round(run_dir / "round-1")
-    record.prepare(1, batches, launch, limits, 0)
+    record.prepare(1, batches, spec, limits, 0)
     if rounds is not None and store is not None:
-        bucket = store.of_round(f"{run}/round-1").below(rounds.courier(run_dir / "round-1").plan_digest)
+        bucket = store.of_round(f"{run}/round-1").below(rounds.bucket_sync(run_dir / "round-1").plan_digest)
 
         def send(worker: int) -> None:
             lines = _events(worker)
@@ -215,7 +219,7 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(
         _Finished(BucketRounds(store, run) if store is not None else None),
-        batches, cards, launch, limits, run_dir, lambda attempt: None, 1,
+        batches, cards, spec, limits, run_dir, lambda attempt: None, 1,
     )  # fmt: skip
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - busy
     if store is not None:

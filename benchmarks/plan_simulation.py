@@ -26,7 +26,7 @@ from rich.table import Table
 
 from accel_ci.model import Batch, SelectedTest
 from accel_ci.plan.guided import Plan, make_plan
-from accel_ci.pool.driver import lost_batches
+from accel_ci.rounds.driver import lost_batches
 from accel_ci.runner.choice import Choice, Waiting
 from accel_ci.runner.round_folder import PlannedBatch
 from benchmarks.nights import Night, make_night
@@ -192,9 +192,9 @@ class Simulation:
         fresh = lost_batches(self._batches, self._claimed, self._open, {worker: worker for worker in self._living})
         for batch in fresh:
             self._number += 1
-            handed_on = replace(batch, id=f"h{self._number}")
-            self._batches.append(handed_on)
-            self._known.add([_planned(handed_on, True)])
+            requeued = replace(batch, id=f"h{self._number}")
+            self._batches.append(requeued)
+            self._known.add([_planned(requeued, True)])
         if fresh:
             self._wake()
 

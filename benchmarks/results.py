@@ -29,9 +29,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
+from accel_ci.ledger.account import account_of
 from accel_ci.model import Build
 from accel_ci.quality.flakiness import measure
-from accel_ci.results.account import account_of
 from accel_ci.results.ingest import ingest
 from accel_ci.results.questions import history
 from accel_ci.results.rows import from_report

@@ -27,18 +27,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.config import Project, Suite
-from accel_ci.config_file import load_project
+from accel_ci.config.loading import load_project
+from accel_ci.config.settings import Project, Suite
 from accel_ci.errors import AccelCiError
-from accel_ci.manifests import ManifestStore
-from accel_ci.model import Launch, Limits, RuntimeImage, SelectedTest
+from accel_ci.model import Limits, RuntimeImage, SelectedTest, WorkerSpec
 from accel_ci.plan.guided import make_plan
-from accel_ci.pool.choose_pool import launch_for
-from accel_ci.pool.driver import PoolRun, run_rounds
+from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.local import LocalPool
-from accel_ci.pool.package import build_runner
+from accel_ci.pool.runner_package import build_runner
+from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.scope.selection import read_selection, select_tests
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
 
 PATH = "tests/pytorch"
 _TIMEOUT_S = 900
@@ -71,29 +71,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(project: Project, folder: Path, repeats: int) -> dict[str, Any]:
     """Seconds of every way, medians and all. Raises `AccelCiError` when there is no image, or a way runs no tests."""
     sources = project.root / project.settings.backend.subdirectory
-    launch = replace(launch_for(project.settings, newest_image(project), sources), probe=())  # pytest has none either
+    spec = replace(worker_spec_for(project.settings, newest_image(project), sources), probe=())  # pytest has none either
     runner = build_runner(folder / "runner.pyz")
     artifacts = ArtifactStore(folder / "artifacts")
     load_before = os.getloadavg()[0]
     began = time.monotonic()
     selection = select_tests(
-        {"op": Suite(paths=(PATH,))}, launch, runner, artifacts, LocalPool().execute, timeout_s=_TIMEOUT_S
+        {"op": Suite(paths=(PATH,))}, spec, runner, artifacts, LocalPool().execute, timeout_s=_TIMEOUT_S
     )
     collection_s = time.monotonic() - began
     tests = read_selection(selection.tests, artifacts)
     xdist = install_xdist(folder / "xdist")
-    first = ours(tests, {}, 1, launch, folder / "first")  # warms the caches of all, and gives durations
+    first = ours(tests, {}, 1, spec, folder / "first")  # warms the caches of all, and gives durations
     known = {(a.suite, a.test): a.duration_s for a in first.attempts if a.duration_s is not None}
     ways = (
-        Way("pytest", 1, lambda: pytest_run(launch, len(tests), [])),
-        Way("accel_ci", 1, lambda: timed(lambda run_dir: ours(tests, known, 1, launch, run_dir), folder)),
-        Way("pytest -n 2", 2, lambda: pytest_run(launch, len(tests), ["-n", "2"], xdist)),
+        Way("pytest", 1, lambda: pytest_run(spec, len(tests), [])),
+        Way("accel_ci", 1, lambda: timed(lambda run_dir: ours(tests, known, 1, spec, run_dir), folder)),
+        Way("pytest -n 2", 2, lambda: pytest_run(spec, len(tests), ["-n", "2"], xdist)),
         Way(
             "pytest -n 2 --dist worksteal",
             2,
-            lambda: pytest_run(launch, len(tests), ["-n", "2", "--dist", "worksteal"], xdist),
+            lambda: pytest_run(spec, len(tests), ["-n", "2", "--dist", "worksteal"], xdist),
         ),
-        Way("accel_ci ", 2, lambda: timed(lambda run_dir: ours(tests, known, 2, launch, run_dir), folder)),
+        Way("accel_ci ", 2, lambda: timed(lambda run_dir: ours(tests, known, 2, spec, run_dir), folder)),
     )
     runs: dict[str, list[Mapping[str, float]]] = {way.name: [] for way in ways}
     for _ in range(repeats):
@@ -153,14 +153,12 @@ def install_xdist(folder: Path) -> Path:
 
 
 def ours(
-    tests: Sequence[SelectedTest], known: Mapping[tuple[str, str], float], cards: int, launch: Launch, run_dir: Path
+    tests: Sequence[SelectedTest], known: Mapping[tuple[str, str], float], cards: int, spec: WorkerSpec, run_dir: Path
 ) -> PoolRun:
     """One round of ours."""
     plan = make_plan(tests, known, cards)
     names = [str(number) for number in range(cards)]
-    return run_rounds(
-        LocalPool(), plan.batches, names, launch, Limits(), run_dir, lambda attempt: None, 1, urgent=plan.urgent
-    )
+    return run_rounds(LocalPool(), plan.batches, names, spec, Limits(), run_dir, lambda attempt: None, 1, urgent=plan.urgent)
 
 
 def timed(run: Callable[[Path], PoolRun], folder: Path) -> Mapping[str, float]:
@@ -203,15 +201,25 @@ def _processor_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def pytest_run(launch: Launch, tests: int, arguments: Sequence[str], beside: Path | None = None) -> Mapping[str, float]:
+def pytest_run(spec: WorkerSpec, tests: int, arguments: Sequence[str], beside: Path | None = None) -> Mapping[str, float]:
     """The wall time of one pytest over the same tests. Raises `AccelCiError` when it did not run them all."""
-    environment = {**launch.environment, launch.card_environment: "0,1" if beside else "0"}
+    environment = {**spec.environment, spec.card_environment: "0,1" if beside else "0"}
     if beside is not None:
         environment["PYTHONPATH"] = str(beside)
-    command = [launch.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *launch.pytest_args, *arguments]
+    command = [
+        spec.python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        *spec.pytest_args,
+        *arguments,
+    ]
     with measured() as seconds:
         done = subprocess.run(
-            [*command, PATH], cwd=launch.root, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
+            [*command, PATH], cwd=spec.root, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr[-500:]
     counts = [int(word) for word in last.replace(",", "").split() if word.isdecimal()]

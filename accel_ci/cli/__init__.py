@@ -23,7 +23,7 @@ from accel_ci.errors import AccelCiError
 
 
 class _MendableErrors(click.Group):
-    """Prints errors that the user can mend as their message alone and exits with 2."""
+    """Prints errors that the user can fix as their message alone and exits with 2."""
 
     def invoke(self, context: click.Context) -> Any:
         try:

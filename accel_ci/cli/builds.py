@@ -15,9 +15,9 @@ from accel_ci.cli.context import terminal, with_project
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
+    from accel_ci.ledger.status import BuildStatus
     from accel_ci.model import Build
-    from accel_ci.results.status import BuildStatus
 
 
 @click.command()
@@ -95,8 +95,8 @@ def run(
 @with_project
 def status(project: Project, build: str | None, as_json: bool) -> None:
     """How BUILD stands (<revision>~<variant>, or a revision with one variant) [default: the newest]."""
-    from accel_ci.manifests import ManifestStore
-    from accel_ci.results.status import find_build
+    from accel_ci.ledger.status import find_build
+    from accel_ci.storage.manifests import ManifestStore
 
     found = _status(project, find_build(ManifestStore(project.home), build))
     if as_json:
@@ -113,7 +113,7 @@ def dev(project: Project, port: int, host: str) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data."""
     from importlib.resources import as_file, files
 
-    from accel_ci.config_file import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
+    from accel_ci.config.loading import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
     from accel_ci.defs.instance import prepare_dagster_home
 
     environment = os.environ | {
@@ -139,8 +139,8 @@ def _process_started_at() -> datetime:
 
 def _status(project: Project, build: Build) -> BuildStatus:
     from accel_ci.defs.launch import wall_seconds
-    from accel_ci.manifests import ManifestStore
-    from accel_ci.results.status import read_status
+    from accel_ci.ledger.status import read_status
+    from accel_ci.storage.manifests import ManifestStore
 
     return read_status(ManifestStore(project.home), build, wall_seconds(project, build))
 

@@ -11,7 +11,7 @@ import click
 from accel_ci.cli.context import terminal
 
 if TYPE_CHECKING:
-    from accel_ci.config import Wheels
+    from accel_ci.config.settings import Wheels
 
 
 @click.command("check-wheel")
@@ -39,8 +39,8 @@ def check_wheel(
     from rich.markup import escape
     from rich.table import Table
 
-    from accel_ci.build.environment import uv_environment
-    from accel_ci.build.wheel_audit import audit_wheel
+    from accel_ci.wheels.audit import audit_wheel
+    from accel_ci.wheels.uv_environment import uv_environment
 
     rules = _rules(context, {"platform": platform, "size_budget": size_budget, "external_libraries": allowed})
     environment = uv_environment()
@@ -65,8 +65,8 @@ def _rules(context: click.Context, asked: dict[str, Any]) -> Wheels:
     """The configured rules with what the command line asks for; those of an empty configuration where there is no file."""
     from pydantic import ValidationError
 
-    from accel_ci.config import Wheels
-    from accel_ci.config_file import find_config, load_project
+    from accel_ci.config.loading import find_config, load_project
+    from accel_ci.config.settings import Wheels
     from accel_ci.errors import ConfigError
 
     try:

@@ -21,7 +21,7 @@ def with_project(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.pass_context
     @wraps(command)
     def wrapped(context: click.Context, /, *arguments: Any, **options: Any) -> Any:
-        from accel_ci.config_file import load_project
+        from accel_ci.config.loading import load_project
 
         return command(load_project(context.obj), *arguments, **options)
 

@@ -10,7 +10,7 @@ import click
 from accel_ci.cli.context import with_project
 
 if TYPE_CHECKING:
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
 
 
 @click.command()
@@ -27,5 +27,5 @@ def janitor(project: Project, dry_run: bool) -> None:
 
     found = clear_leftovers_here(project, dry_run=dry_run)
     for leftover in found:
-        click.echo(leftover.told(dry_run=dry_run))
+        click.echo(leftover.describe(dry_run=dry_run))
     sys.exit(int(any(leftover.problem is not None for leftover in found)))

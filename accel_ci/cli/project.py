@@ -12,7 +12,7 @@ from accel_ci.cli.context import terminal, with_project
 from accel_ci.errors import AccelCiError
 
 if TYPE_CHECKING:
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
 
 
 @click.command()
@@ -21,13 +21,13 @@ def init(folder: Path) -> None:
     """Write a commented starter accel_ci.yaml into FOLDER."""
     from importlib.resources import files
 
-    from accel_ci.config_file import CONFIG_NAME
+    from accel_ci.config.loading import CONFIG_NAME
 
     target = folder / CONFIG_NAME
     if target.exists():
         raise AccelCiError(f"{target} is there already; move it away first")
     folder.mkdir(parents=True, exist_ok=True)
-    target.write_bytes((files("accel_ci") / "starter.yaml").read_bytes())
+    target.write_bytes((files("accel_ci.config") / "starter.yaml").read_bytes())
     click.echo(f"{target} is written. Fill it in, then: accel-ci validate && accel-ci run nightly")
 
 

@@ -10,10 +10,10 @@ import click
 from accel_ci.cli.context import terminal, with_project
 
 if TYPE_CHECKING:
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
     from accel_ci.model import Build
-    from accel_ci.pool.driver import PoolRun
-    from accel_ci.results.replay import WorkerSession
+    from accel_ci.reproduce.replay import WorkerSession
+    from accel_ci.rounds.driver import PoolRun
 
 
 @click.command()
@@ -38,10 +38,10 @@ def replay(
     For failures that depend on what ran before. Results are not stored. Exit status: 0 when nothing failed, 1 when a test
     failed, 2 for mistakes.
     """
-    from accel_ci.manifests import ManifestStore
+    from accel_ci.ledger.status import find_build
+    from accel_ci.reproduce.replay import choose_session, worker_sessions
     from accel_ci.results.open import open_results
-    from accel_ci.results.replay import choose_session, worker_sessions
-    from accel_ci.results.status import find_build
+    from accel_ci.storage.manifests import ManifestStore
 
     found = find_build(ManifestStore(project.home), build)
     stages = {name: suite.stage for name, suite in project.settings.suites.items()}
@@ -83,23 +83,23 @@ def _shown(text: str) -> str:
 
 def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
     """Run a session's tests in the build's image and sources. Raises `AccelCiError` when they are not there any more."""
-    from accel_ci.artifacts import ArtifactStore
     from accel_ci.errors import AccelCiError
-    from accel_ci.manifests import ManifestStore
     from accel_ci.model import RuntimeImage
-    from accel_ci.pool.choose_pool import launch_for
-    from accel_ci.pool.package import build_runner
-    from accel_ci.pool.stage import Bench, run_in_order
+    from accel_ci.pool.choose_pool import worker_spec_for
+    from accel_ci.pool.runner_package import build_runner
     from accel_ci.source.revision import checkout_backend
+    from accel_ci.steps.device_tests import StageContext, run_in_order
+    from accel_ci.storage.artifacts import ArtifactStore
+    from accel_ci.storage.manifests import ManifestStore
 
     manifests = ManifestStore(project.home)
     revision = manifests.revision(build.revision)
     if revision is None:
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay where the build ran")
     image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
-    launch = launch_for(project.settings, image, checkout_backend(project, revision.backend))
+    spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
     folder = project.home / "runs" / build.revision / build.variant / "replay"
     runner = build_runner(project.home / "cache" / "runner.pyz")
-    bench = Bench(runner, folder, project.home / "cards.lock", ArtifactStore(project.home / "artifacts"))
+    stage_context = StageContext(runner, folder, project.home / "cards.lock", ArtifactStore(project.home / "artifacts"))
     with terminal()[1].step("replay") as step:
-        return run_in_order(project.settings, session.tests, session.card, launch, bench, step)
+        return run_in_order(project.settings, session.tests, session.card, spec, stage_context, step)

@@ -11,7 +11,7 @@ import click
 from accel_ci.cli.context import with_project
 
 if TYPE_CHECKING:
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
 
 
 @click.command()
@@ -27,9 +27,9 @@ def reproduce(project: Project, build: str, test: str | None, run_it: bool, fold
 
     With --run, that script is run here, and its exit status is the command's: pytest's, where it comes to that.
     """
-    from accel_ci.manifests import ManifestStore
-    from accel_ci.results.reproduce import reproduction
-    from accel_ci.results.status import find_build
+    from accel_ci.ledger.status import find_build
+    from accel_ci.reproduce.script import reproduction
+    from accel_ci.storage.manifests import ManifestStore
 
     found = reproduction(project, find_build(ManifestStore(project.home), build), test)
     if not run_it:
@@ -46,9 +46,9 @@ def _run(project: Project, script: str, folder: Path | None) -> int:
 
     import uv
 
-    from accel_ci.build.environment import uv_environment
-    from accel_ci.config import DockerPoolSettings
-    from accel_ci.results.reproduce import client_folder
+    from accel_ci.config.settings import DockerPoolSettings
+    from accel_ci.reproduce.script import client_folder
+    from accel_ci.wheels.uv_environment import uv_environment
 
     first = [str(Path(uv.find_uv_bin()).parent)]
     if isinstance(project.settings.pool, DockerPoolSettings):

@@ -14,10 +14,10 @@ import click
 
 from accel_ci.cli.context import terminal, with_project
 from accel_ci.errors import AccelCiError
-from accel_ci.whole_file import whole_file
+from accel_ci.storage.atomic_file import whole_file
 
 if TYPE_CHECKING:
-    from accel_ci.config import Project
+    from accel_ci.config.settings import Project
     from accel_ci.model import Build
     from accel_ci.results.store import ResultsStore
 
@@ -78,8 +78,8 @@ def ingest(
     With --expected each of those tests gets one verdict, not_run where no report has it (then the exit status is 1 at
     least), and tests that nobody expected are listed.
     """
+    from accel_ci.ledger.account import account_of, read_expected
     from accel_ci.model import Build
-    from accel_ci.results.account import account_of, read_expected
     from accel_ci.results.ingest import ingest as store_reports
 
     wanted = None if expected is None else read_expected(expected)

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.integration import integration_assets
 from accel_ci.defs.jobs import build_jobs
 from accel_ci.defs.ledger import ledger_asset
@@ -17,8 +17,8 @@ from accel_ci.defs.revision import revision_spec
 from accel_ci.defs.schedules import build_schedules
 from accel_ci.defs.sensors import build_sensors
 from accel_ci.defs.stage import stages_of_a_run
-from accel_ci.defs.workspace import Workspace
 from accel_ci.progress import LineProgress
+from accel_ci.workspace import Workspace
 
 
 def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:

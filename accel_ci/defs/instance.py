@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 
 
 def prepare_dagster_home(project: Project) -> Path:

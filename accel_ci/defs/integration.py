@@ -5,21 +5,21 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.build.docker_image import IMAGE_CHECK_NAMES
-from accel_ci.build.runtime_image import make_runtime_image
-from accel_ci.build.wheel import build_wheel
-from accel_ci.build.wheel_checks import CHECK_NAMES
 from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
-from accel_ci.defs.workspace import Workspace
+from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
+from accel_ci.images.runtime_image import make_runtime_image
+from accel_ci.ledger.close import failed_attempts
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
-from accel_ci.plan.device_plan import plan_device_tests
-from accel_ci.pool.choose_pool import launch_for
-from accel_ci.pool.stage import Bench, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
-from accel_ci.results.ledger import failed_attempts
+from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.source.revision import checkout_backend
+from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
+from accel_ci.steps.plan import plan_device_tests
+from accel_ci.wheels.build import build_wheel
+from accel_ci.wheels.checks import CHECK_NAMES
+from accel_ci.workspace import Workspace
 
 GROUP = "integration"
 
@@ -103,8 +103,8 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             },
         )
 
-    def bench_of(context: dg.AssetExecutionContext, stage_name: str) -> Bench:
-        return workspace.bench(build_of(context), stage_name, context.run.run_id)
+    def stage_context_of(context: dg.AssetExecutionContext, stage_name: str) -> StageContext:
+        return workspace.stage_context(build_of(context), stage_name, context.run.run_id)
 
     @dg.asset(
         **common,
@@ -121,9 +121,9 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ) -> dg.MaterializeResult:
         """The smoke suites on a single card: whether there is any use in taking the others."""
         with stages.stage(context) as step:
-            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            spec = worker_spec_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "smoke")
-            results = run_smoke_stage(settings, suites, launch, bench_of(context, "smoke"), step)
+            results = run_smoke_stage(settings, suites, spec, stage_context_of(context, "smoke"), step)
         failures = failed_attempts(results, artifacts)
         passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
@@ -149,9 +149,9 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ) -> dg.MaterializeResult[TestSelection]:
         """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
         with stages.stage(context) as step:
-            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            spec = worker_spec_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
-            selection = collect_tests(settings, suites, launch, bench_of(context, "device"))
+            selection = collect_tests(settings, suites, spec, stage_context_of(context, "device"))
             step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
         return dg.MaterializeResult(
             value=selection,
@@ -215,14 +215,14 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ) -> dg.MaterializeResult[DeviceTestResults]:
         """Every attempt of every test in scope on the pool's cards; what failed once more, afresh and on another card."""
         with stages.stage(context) as step:
-            launch = launch_for(settings, runtime_image, checkout_backend(project, revision.backend))
+            spec = worker_spec_for(settings, runtime_image, checkout_backend(project, revision.backend))
             results = run_device_stage(
                 settings,
                 test_selection.tests,
                 [suite.suite for suite in test_selection.suites],
                 test_plan,
-                launch,
-                bench_of(context, "device"),
+                spec,
+                stage_context_of(context, "device"),
                 step,
             )
         return dg.MaterializeResult(

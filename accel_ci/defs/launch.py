@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.jobs import RBE_JOB, job_name
@@ -14,11 +14,11 @@ from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, rbe_builds_of, start_revision, tonights_revision
-from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import ConfigError
 from accel_ci.model import Build, Trigger
 from accel_ci.progress import Progress
 from accel_ci.source.revision import resolve_backend
+from accel_ci.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import dagster as dg
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
-from accel_ci.defs.workspace import Workspace
-from accel_ci.manifests import RBE_STAGES, begun_pipelines
+from accel_ci.ledger.close import close_ledger, read_verdicts
+from accel_ci.ledger.verdicts import check_balance, collected_drop, shortcomings
 from accel_ci.model import (
     BAZEL_SUITE,
     VERDICTS,
@@ -22,8 +22,8 @@ from accel_ci.model import (
     Revision,
     TestSelection,
 )
-from accel_ci.results.ledger import close_ledger, read_verdicts
-from accel_ci.results.verdicts import check_balance, collected_drop, shortcomings
+from accel_ci.storage.manifests import RBE_STAGES, begun_pipelines
+from accel_ci.workspace import Workspace
 
 GROUP = "results"
 

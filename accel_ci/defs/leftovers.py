@@ -4,10 +4,10 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config import KubernetesPoolSettings, Project
+from accel_ci.config.settings import KubernetesPoolSettings, Project
 from accel_ci.defs.instance import open_instance
+from accel_ci.instance.lease import LEASES
 from accel_ci.pool.choose_pool import round_store
-from accel_ci.pool.instance import LEASES
 from accel_ci.pool.leftovers import Leftover, clear_cluster, clear_machine
 
 CRON = "*/15 * * * *"
@@ -41,8 +41,8 @@ def leftovers_job(project: Project) -> dg.JobDefinition:
     def clear_away(context: dg.OpExecutionContext) -> None:
         found = clear_leftovers_of(project, context.instance)
         for leftover in found:
-            context.log.warning(leftover.told())
-        problems = [leftover.told() for leftover in found if leftover.problem is not None]
+            context.log.warning(leftover.describe())
+        problems = [leftover.describe() for leftover in found if leftover.problem is not None]
         if problems:
             raise dg.Failure("; ".join(problems))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.manifests import ManifestStore
+from accel_ci.storage.manifests import ManifestStore
 
 
 class ManifestIOManager(dg.IOManager):

@@ -6,11 +6,11 @@ import dagster as dg
 from filelock import FileLock
 
 from accel_ci.defs.metadata import table
-from accel_ci.defs.workspace import Workspace
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
+from accel_ci.workspace import Workspace
 
 GROUP = "quality"
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.build.bazel import run_bazel
-from accel_ci.build.source_tree import make_source_tree
-from accel_ci.config import Rbe
+from accel_ci.config.settings import Rbe
 from accel_ci.defs.metadata import table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
-from accel_ci.defs.workspace import Workspace
 from accel_ci.model import BazelTestResults, Revision, SourceBuild
-from accel_ci.results.bazel import read_results, read_targets
+from accel_ci.rbe.bazel import run_bazel
+from accel_ci.rbe.results import read_results, read_targets
+from accel_ci.rbe.source_tree import make_source_tree
+from accel_ci.workspace import Workspace
 
 GROUP = "rbe"
 
@@ -69,7 +69,7 @@ def _assets(workspace: Workspace, rbe: Rbe) -> list[dg.AssetsDefinition]:
         with stages.stage(context) as step:
             started = time.monotonic()
             words = {"variant": variant.name, "python": variant.python}
-            run = run_bazel(rbe, source_build, workspace.bazel_bench(build), words, step)
+            run = run_bazel(rbe, source_build, workspace.bazel_context(build), words, step)
             before = workspace.manifests.previous("bazel_test_results", build, BazelTestResults)
             results = read_results(run, build, rbe, before, artifacts, round(time.monotonic() - started, 3))
             step.note(results.infra or _in_short(results))

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from accel_ci.defs.partitions import REVISIONS
-from accel_ci.defs.workspace import Workspace
+from accel_ci.workspace import Workspace
 
 
 def revision_spec(workspace: Workspace) -> dg.AssetSpec:

@@ -5,12 +5,12 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config import BazelJob, ScheduledJob
+from accel_ci.config.settings import BazelJob, ScheduledJob
 from accel_ci.defs.jobs import DESCRIPTIONS, RBE_DESCRIPTION, RBE_JOB, Jobs, job_name
 from accel_ci.defs.triggers import rbe_run_requests, run_requests, start_revision, tonights_revision
-from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import SourceError
 from accel_ci.model import Trigger
+from accel_ci.workspace import Workspace
 
 _UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,

@@ -8,10 +8,10 @@ import dagster as dg
 from accel_ci.defs.jobs import DESCRIPTIONS, Jobs
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision
-from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import SourceError
 from accel_ci.source.git import resolve_source, resolved_sha
 from accel_ci.source.watch import Wait, next_step
+from accel_ci.workspace import Workspace
 
 
 def build_sensors(workspace: Workspace, jobs: Jobs) -> list[dg.SensorDefinition]:

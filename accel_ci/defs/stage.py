@@ -8,12 +8,12 @@ import dagster as dg
 
 from accel_ci.defs.jobs import RBE_JOB
 from accel_ci.defs.partitions import build_of
-from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import AccelCiError
-from accel_ci.lock import held
-from accel_ci.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES
 from accel_ci.model import Build
 from accel_ci.progress import Progress, Step
+from accel_ci.storage.file_lock import acquire_or_wait
+from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES
+from accel_ci.workspace import Workspace
 
 
 class Stages:
@@ -55,7 +55,7 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
 
         with ExitStack() as until_the_run_ends:
             for lock_file, build in _locks(workspace, context.run):
-                until_the_run_ends.enter_context(held(lock_file, say, build.name))
+                until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
             yield Stages(workspace, progress)
 
     return stages

@@ -8,9 +8,9 @@ import dagster as dg
 
 from accel_ci.defs.jobs import RBE_JOB, job_name
 from accel_ci.defs.partitions import REVISIONS, partition_key
-from accel_ci.defs.workspace import Workspace
 from accel_ci.model import Build, Revision, Trigger
 from accel_ci.source.revision import resolve_revision
+from accel_ci.workspace import Workspace
 
 TRIGGERED_AT = "accel_ci/triggered_at"
 """The run tag with the time at which somebody asked for the build; its wall time counts from there."""

@@ -11,11 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from accel_ci.artifacts import ArtifactStore
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.page import BuildRecord, HudPage, RevisionRecord, finished_before, latest_builds, make_page
 from accel_ci.hud.text import in_utc
-from accel_ci.manifests import STAGES, ManifestStore, begun_pipelines
+from accel_ci.ledger.close import read_verdicts
 from accel_ci.model import (
     BazelTestResults,
     Build,
@@ -29,7 +28,8 @@ from accel_ci.model import (
     Wheel,
 )
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.results.ledger import read_verdicts
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import STAGES, ManifestStore, begun_pipelines
 
 _LOG = logging.getLogger(__name__)
 _SHOWN: dict[str, type[Any]] = {

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
 from accel_ci.hud.text import duration, in_utc, number
-from accel_ci.manifests import STAGES, next_stage
 from accel_ci.model import (
     FAILING_OUTCOMES,
     VERDICTS,
@@ -31,6 +30,7 @@ from accel_ci.model import (
     Wheel,
 )
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
+from accel_ci.storage.manifests import STAGES, next_stage
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
-from accel_ci.whole_file import whole_file
+from accel_ci.storage.atomic_file import whole_file
 
 
 def render_hud(page: HudPage) -> str:

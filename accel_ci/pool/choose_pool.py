@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from accel_ci.config import BucketSettings, DockerPoolSettings, KubernetesPoolSettings, Settings
-from accel_ci.model import Launch, RuntimeImage
+from accel_ci.config.settings import BucketSettings, DockerPoolSettings, KubernetesPoolSettings, Settings
+from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.docker import DockerPool
-from accel_ci.pool.engine import Pool
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.kubernetes import KubernetesPool
+from accel_ci.pool.kubernetes.pool import KubernetesPool
 from accel_ci.pool.local import LocalPool
-from accel_ci.pool.round_bucket import RoundStore
-from accel_ci.s3 import environment_keys
+from accel_ci.rounds.engine import Pool
+from accel_ci.rounds.round_bucket import RoundStore
+from accel_ci.storage.s3 import environment_keys
 
 _SIGNED_LONGER_S = 3600.0
 
@@ -39,7 +39,7 @@ def round_store(pool: KubernetesPoolSettings, settings: Settings) -> RoundStore:
     )  # fmt: skip
 
 
-def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch:
+def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> WorkerSpec:
     """How workers are started: in the runtime image, or with the interpreter of the image that a Docker pool names itself.
 
     Locally byte code is kept beside the runtime image: it halves the start of every test process, and the sources stay as
@@ -56,7 +56,7 @@ def launch_for(settings: Settings, image: RuntimeImage, sources: Path) -> Launch
         inherited = dict(os.environ)
     environment = clean_environment({**own, **pool.environment}, inherited=inherited, keep=pool.pass_environment)
     card_environment = "" if isinstance(pool, KubernetesPoolSettings) else pool.card_environment
-    return Launch(
+    return WorkerSpec(
         python,
         str(sources),
         environment,

@@ -20,13 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accel_ci.build.process import Finished
-from accel_ci.config import DockerPoolSettings
+from accel_ci.config.settings import DockerPoolSettings
 from accel_ci.errors import PoolError
-from accel_ci.model import Launch
-from accel_ci.pool.engine import DRIVER_LOCK, Crew, WorkerState, cards_in
-from accel_ci.pool.package import build_runner
-from accel_ci.pool.round_record import RoundRecord
+from accel_ci.model import WorkerSpec
+from accel_ci.pool.runner_package import build_runner
+from accel_ci.process.run import Finished
+from accel_ci.rounds.engine import DRIVER_LOCK, WorkerGroup, WorkerState, cards_in
+from accel_ci.rounds.round_record import RoundRecord
 from accel_ci.runner import round_folder
 
 if TYPE_CHECKING:
@@ -53,18 +53,18 @@ class DockerPool:
         """The round is in the folder, which workers share."""
         return RoundRecord(folder)
 
-    def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
+    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
         build_runner(folder / "runner.pyz")
         _give(folder / round_folder.CLAIMS, self._settings)
-        crew = DockerCrew(_connect(), self._settings, folder, launch, attempt)
+        worker_group = DockerWorkerGroup(_connect(), self._settings, folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
-                crew.add(card, rank)
+                worker_group.add(card, rank)
         except BaseException:
-            crew.close()
+            worker_group.close()
             raise
-        return crew
+        return worker_group
 
     def clear(self, run_dir: Path) -> None:
         """Remove the containers that an earlier driver left. Raises `PoolError` when there is no engine."""
@@ -75,15 +75,15 @@ class DockerPool:
     def forget(self, run_dir: Path) -> None:
         """Nothing to do: all is in the folder."""
 
-    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+    def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = _connect()
         _give(folder, self._settings)
         with (folder / DRIVER_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            container = _create(client, self._settings, command, launch, folder, (), None)
+            container = _create(client, self._settings, command, spec, folder, (), None)
             try:
-                with _explained(f"run {command[0]} in {_image(self._settings, launch)}"):
+                with _explained(f"run {command[0]} in {_image(self._settings, spec)}"):
                     container.start()
                     status = _wait(container, timeout_s)
                     output = container.logs(tail=10_000).decode("utf-8", "replace")
@@ -95,14 +95,14 @@ class DockerPool:
         return Finished(status, output)
 
 
-class DockerCrew:
+class DockerWorkerGroup:
     """The containers of one round."""
 
     def __init__(
-        self, client: DockerClient, settings: DockerPoolSettings, folder: Path, launch: Launch, attempt: int
+        self, client: DockerClient, settings: DockerPoolSettings, folder: Path, spec: WorkerSpec, attempt: int
     ) -> None:
-        """A crew without workers yet."""
-        self._client, self._settings, self._launch, self._attempt = client, settings, launch, attempt
+        """A worker group without workers yet."""
+        self._client, self._settings, self._spec, self._attempt = client, settings, spec, attempt
         self._folder = folder.resolve()
         self._containers: dict[str, Any] = {}
         self._states: dict[str, WorkerState] = {}
@@ -115,11 +115,11 @@ class DockerCrew:
         own.mkdir(parents=True)
         _give(own, self._settings)
         command = [
-            self._launch.python, str(self._folder / "runner.pyz"), "work", "--run-dir", str(self._folder), "--worker", name,
+            self._spec.python, str(self._folder / "runner.pyz"), "work", "--run-dir", str(self._folder), "--worker", name,
             f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
         ]  # fmt: skip
-        container = _create(self._client, self._settings, command, self._launch, self._folder, cards_in(card), name)
-        with _explained(f"start a container of {_image(self._settings, self._launch)} with {self._launch.python}"):
+        container = _create(self._client, self._settings, command, self._spec, self._folder, cards_in(card), name)
+        with _explained(f"start a container of {_image(self._settings, self._spec)} with {self._spec.python}"):
             container.start()
         self._containers[name] = container
         self._states[name] = WorkerState(name, card, None)
@@ -243,7 +243,7 @@ def _create(
     client: DockerClient,
     settings: DockerPoolSettings,
     command: Sequence[str],
-    launch: Launch,
+    spec: WorkerSpec,
     folder: Path,
     cards: Sequence[str],
     worker: str | None,
@@ -252,15 +252,15 @@ def _create(
     from docker.errors import ImageNotFound
     from docker.types import DeviceRequest, LogConfig, Mount
 
-    image, folder = _image(settings, launch), folder.resolve()
+    image, folder = _image(settings, spec), folder.resolve()
     run_dir = folder if worker is None else folder.parent
-    root = str(Path(launch.root).absolute())
+    root = str(Path(spec.root).absolute())
     mounts = [Mount(root, str(Path(root).resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
-    environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **launch.environment}
+    environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **spec.environment}
     if worker is not None:
         lock = str(run_dir / DRIVER_LOCK)
         mounts.append(Mount(lock, lock, "bind", read_only=True))
-        environment[launch.card_environment] = ",".join(cards)
+        environment[spec.card_environment] = ",".join(cards)
     gpus = []
     if settings.gpus is not None and cards:
         wanted = {"count": -1} if settings.gpus == "all" else {"device_ids": list(cards)}
@@ -297,14 +297,14 @@ def _create(
     except PoolError as error:
         if isinstance(error.__cause__, ImageNotFound):
             raise PoolError(
-                f"the Docker engine has no image {image!r}; `docker pull` it, mend pool.image, or run the build again"
+                f"the Docker engine has no image {image!r}; `docker pull` it, fix pool.image, or run the build again"
             ) from error
         raise
 
 
-def _image(settings: DockerPoolSettings, launch: Launch) -> str:
+def _image(settings: DockerPoolSettings, spec: WorkerSpec) -> str:
     """The pool's own image, else that of the build. Raises `PoolError` when there is neither."""
-    image = settings.image or launch.image
+    image = settings.image or spec.image
     if image is None:
         raise PoolError("the build made no Docker image; add the section 'image' to the configuration, or set pool.image")
     return image

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from accel_ci.config import DockerPoolSettings, KubernetesPoolSettings, PoolSettings
-from accel_ci.pool.cluster import Cluster
-from accel_ci.pool.command_provider import CommandProvider
-from accel_ci.pool.instance import enforce_leases
-from accel_ci.pool.kubernetes_job import BUILD_ANNOTATION, MANAGED_BY, PROJECT_LABEL, RUN_LABEL, label
-from accel_ci.pool.kubernetes_pods import timestamp
-from accel_ci.pool.round_bucket import RoundStore
-from accel_ci.pool.signing import LONGEST_S
+from accel_ci.config.settings import DockerPoolSettings, KubernetesPoolSettings, PoolSettings
+from accel_ci.instance.command_provider import CommandProvider
+from accel_ci.instance.lease import enforce_leases
+from accel_ci.pool.kubernetes.cluster import Cluster
+from accel_ci.pool.kubernetes.job import BUILD_ANNOTATION, MANAGED_BY, PROJECT_LABEL, RUN_LABEL, label
+from accel_ci.pool.kubernetes.pods import timestamp
+from accel_ci.rounds.round_bucket import RoundStore
+from accel_ci.rounds.signing import LONGEST_S
 
 RETRY_S = 900.0
 """How long after the end of its run a Job is left for a step that is tried again, in seconds."""
@@ -32,7 +32,7 @@ class Leftover:
     ending: str
     problem: str | None = None
 
-    def told(self, *, dry_run: bool = False) -> str:
+    def describe(self, *, dry_run: bool = False) -> str:
         """A line about it."""
         return f"{self.what}: {self.why}: {self.problem or (f'would be {self.ending}' if dry_run else self.ending)}"
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from accel_ci.build.process import Finished, run_tool
 from accel_ci.errors import PoolError
-from accel_ci.model import Launch
-from accel_ci.pool.engine import Crew, WorkerState
-from accel_ci.pool.package import build_runner
-from accel_ci.pool.round_record import RoundRecord
+from accel_ci.model import WorkerSpec
+from accel_ci.pool.runner_package import build_runner
+from accel_ci.process.run import Finished, run_tool
+from accel_ci.rounds.engine import WorkerGroup, WorkerState
+from accel_ci.rounds.round_record import RoundRecord
 from accel_ci.runner import round_folder
 
 _GRACE_S = 10.0
@@ -30,17 +30,17 @@ class LocalPool:
         """The round is in the folder, which workers share."""
         return RoundRecord(folder)
 
-    def start(self, folder: Path, cards: Sequence[str], launch: Launch, attempt: int) -> Crew:
+    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
         runner = build_runner(folder / "runner.pyz")
-        crew = LocalCrew(runner, folder, launch, attempt)
+        worker_group = LocalWorkerGroup(runner, folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
-                crew.add(card, rank)
+                worker_group.add(card, rank)
         except BaseException:
-            crew.close()
+            worker_group.close()
             raise
-        return crew
+        return worker_group
 
     def clear(self, run_dir: Path) -> None:
         """Nothing to do: the kernel ends workers with their driver."""
@@ -48,17 +48,22 @@ class LocalPool:
     def forget(self, run_dir: Path) -> None:
         """Nothing to do: all is in the folder."""
 
-    def execute(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+    def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
-        return run_tool(command, timeout_s=timeout_s, environment=launch.environment)
+        return run_tool(command, timeout_s=timeout_s, environment=spec.environment)
 
 
-class LocalCrew:
+class LocalWorkerGroup:
     """The worker processes of one round."""
 
-    def __init__(self, runner: Path, folder: Path, launch: Launch, attempt: int) -> None:
-        """A crew without workers yet."""
-        self._runner, self._folder, self._launch, self._attempt = runner.resolve(), folder.resolve(), launch, attempt
+    def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int) -> None:
+        """A worker group without workers yet."""
+        self._runner, self._folder, self._spec, self._attempt = (
+            runner.resolve(),
+            folder.resolve(),
+            spec,
+            attempt,
+        )
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._cleared: set[str] = set()
 
@@ -68,15 +73,15 @@ class LocalCrew:
         own = self._folder / round_folder.WORKERS / name
         own.mkdir(parents=True)
         command = [
-            self._launch.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
+            self._spec.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
             f"--card={card}", "--rank", str(rank), "--end-with", str(os.getpid()),
         ]  # fmt: skip
         with (own / round_folder.LOG).open("wb") as log:
             try:
                 process = subprocess.Popen(
                     command,
-                    cwd=self._launch.root,
-                    env={**self._launch.environment, self._launch.card_environment: card},
+                    cwd=self._spec.root,
+                    env={**self._spec.environment, self._spec.card_environment: card},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -84,7 +89,7 @@ class LocalCrew:
                 )
             except OSError as error:
                 raise PoolError(
-                    f"a worker cannot be started with {self._launch.python} in {self._launch.root}: {error}"
+                    f"a worker cannot be started with {self._spec.python} in {self._spec.root}: {error}"
                 ) from error
         self._processes[name] = (card, process)
 

@@ -1,6 +1,6 @@
 """Which tests are flaky: the same build both passed and failed them. Decided per build and variant, never across revisions.
 
-Mixing revisions would call a breakage and its mend a flake. The rate is over builds and comes with a 95 % Wilson interval
+Mixing revisions would call a breakage and its fix a flake. The rate is over builds and comes with a 95 % Wilson interval
 (E. B. Wilson, JASA 22, 1927), since most flaky tests fail in well under 1 % of their runs and short histories say little.
 """
 

@@ -48,11 +48,11 @@ def attempts_of(events: Iterable[Object]) -> Iterator[Object]:
     """The attempts among events, each with what its worker said once."""
     said: Object = {}
     for event in events:
-        told = {name: value for name, value in event.items() if value is not None}
-        if told.get("event") == "worker_started":
-            said |= {name: told[name] for name in SAID_ONCE if name in told}
-        elif told.get("event") == "attempt":
-            yield {**said, **told}
+        describe = {name: value for name, value in event.items() if value is not None}
+        if describe.get("event") == "worker_started":
+            said |= {name: describe[name] for name in SAID_ONCE if name in describe}
+        elif describe.get("event") == "attempt":
+            yield {**said, **describe}
 
 
 def _row(event: Object, warnings: set[str]) -> Row:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from accel_ci.config import Project
-from accel_ci.results.bucket import open_bucket
+from accel_ci.config.settings import Project
 from accel_ci.results.store import ResultsStore
-from accel_ci.s3 import environment_keys
+from accel_ci.storage.bucket import open_bucket
+from accel_ci.storage.s3 import environment_keys
 
 
 def open_results(project: Project) -> ResultsStore:

@@ -21,7 +21,6 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import (
     Column,
     conform,
@@ -35,6 +34,7 @@ from accel_ci.results.columns import (
     repeats,
     schema_of,
 )
+from accel_ci.results.prefetch import prefetch
 from accel_ci.results.sorting import order_of
 
 ROLLUP = schema_of(
@@ -112,7 +112,7 @@ test_key.__test__ = False  # type: ignore[attr-defined]  # pytest would collect 
 def judge_tests(attempts: pa.Table, first_row: int = 0) -> pa.Table:
     """One row per test (columns of `ROLLUP`), in no order, from attempts of one build and suite.
 
-    The verdicts are those of `accel_ci.results.verdicts.judge`. The attempts must be sorted by test, round and attempt, and
+    The verdicts are those of `accel_ci.ledger.verdicts.judge`. The attempts must be sorted by test, round and attempt, and
     be all that there are of their tests; `first_row` is the number of the first in the attempts file.
     """
     tests = one_chunk(attempts["test"])
@@ -185,7 +185,7 @@ def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str,
         order = kernels.sort_indices(judged, [("key", "ascending"), ("place", "ascending")])
     bits = max(0, (len(keys) // _BUCKET_ROWS).bit_length())
     bounds = [_first(keys, bucket << (64 - bits)) for bucket in range(1 << bits)] + [len(keys)]
-    columns = list(ahead(lambda name: one_chunk(judged[name]).take(order), ROLLUP.names))
+    columns = list(prefetch(lambda name: one_chunk(judged[name]).take(order), ROLLUP.names))
     whole = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)) as writer:

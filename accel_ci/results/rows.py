@@ -15,7 +15,6 @@ from typing import Any, cast
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
-from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import (
     Column,
     conform,
@@ -27,6 +26,7 @@ from accel_ci.results.columns import (
     repeats,
     schema_of,
 )
+from accel_ci.results.prefetch import prefetch
 from accel_ci.results.signature import signatures
 from accel_ci.results.sorting import order_of
 
@@ -126,7 +126,7 @@ def from_report(
         place = found.schema.get_field_index("attempt")
         return _finish(build, suite, found.set_column(place, "attempt", _numbered_on(found)))
 
-    yield from ahead(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
+    yield from prefetch(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
 
 
 def _filled(column: pa.Array[Any] | None, default: Any, length: int, kind: pa.DataType) -> pa.Array[Any]:

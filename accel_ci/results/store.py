@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
-from accel_ci.results.ahead import ahead
 from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
-from accel_ci.results.places import Entry, Folder, Place
+from accel_ci.results.prefetch import prefetch
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
 from accel_ci.results.rows import ATTEMPTS, from_attempts
 from accel_ci.results.windows import add_up, medians, names
+from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 
 # Test names come sorted, and most but once: told by what differs from the one before, they take a quarter of the room.
 _LAYOUT: dict[str, Any] = {
@@ -110,15 +110,15 @@ def ask_again(question: _Question) -> _Question:
 class ResultsStore:
     """Attempts at a place, a local folder by default."""
 
-    def __init__(self, place: Path | Place) -> None:
-        self.place: Place = Folder(place) if isinstance(place, Path) else place
+    def __init__(self, place: Path | ObjectStore) -> None:
+        self.objects: ObjectStore = FolderStore(place) if isinstance(place, Path) else place
 
     @property
     def root(self) -> Path:
         """The folder. Raises `AccelCiError` for a store that is no folder."""
-        if not isinstance(self.place, Folder):
+        if not isinstance(self.objects, FolderStore):
             raise AccelCiError("this results store is not a local folder")
-        return self.place.root
+        return self.objects.root
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -143,16 +143,16 @@ class ResultsStore:
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
         with pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
-            for rows, tests in ahead(_with_tests, _with_first_rows(slices)):
+            for rows, tests in prefetch(_with_tests, _with_first_rows(slices)):
                 writer.write_table(conform(rows, ATTEMPTS))
                 judged.append(tests)
-        entry = self.place.put(f"day={day.isoformat()}/{name}", sink.getvalue())
+        entry = self.objects.put(f"day={day.isoformat()}/{name}", sink.getvalue())
         stored = StoredSuite(day, build, suite, entry)
         self._roll_up(stored, judged)
         for other in self.suites(day - _MOVED_DAYS, day + _MOVED_DAYS, build, suite=suite):
             if other.day != day:
-                self.place.delete(other.entry.name)
-                self.place.delete(other.rollup_name)
+                self.objects.delete(other.entry.name)
+                self.objects.delete(other.rollup_name)
         return stored
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class ResultsStore:
         """What is stored, from the first day to the last, in the order of days and names."""
         first = f"day={since.isoformat()}" if since else "day="
         last = f"day={until.isoformat()}" if until else _LAST
-        found = (_parse(entry) for entry in self.place.list("", first, last))
+        found = (_parse(entry) for entry in self.objects.list("", first, last))
         return [
             stored
             for stored in found
@@ -192,7 +192,7 @@ class ResultsStore:
             try:
                 return self._read(stored, columns)
             except AccelCiError:
-                now = self.place.find(stored.entry.name)
+                now = self.objects.find(stored.entry.name)
                 if now is None or now.version == stored.entry.version:
                     raise
                 stored = replace(stored, entry=now)
@@ -200,7 +200,7 @@ class ResultsStore:
 
     def _read(self, stored: StoredSuite, columns: Sequence[str]) -> pa.Table:
         try:
-            with pq.ParquetFile(self.place.fetch(stored.entry), memory_map=True) as file:
+            with pq.ParquetFile(self.objects.fetch(stored.entry), memory_map=True) as file:
                 table = file.read([name for name in columns if name in file.schema_arrow.names])
         except (OSError, pa.ArrowException) as error:
             raise AccelCiError(
@@ -211,11 +211,11 @@ class ResultsStore:
 
     def rollups(self, suites: Sequence[StoredSuite]) -> Iterator[Rollup]:
         """The rollups of these, made anew where they are missing or older than their attempts."""
-        local = isinstance(self.place, Folder)
+        local = isinstance(self.objects, FolderStore)
         there: dict[str, Entry] = {}
         if suites and not local:
             days = [f"day={stored.day.isoformat()}" for stored in suites]
-            there = {entry.name: entry for entry in self.place.list(_ROLLUPS, min(days), max(days))}
+            there = {entry.name: entry for entry in self.objects.list(_ROLLUPS, min(days), max(days))}
         for stored in suites:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
 
@@ -243,7 +243,7 @@ class ResultsStore:
 
         with database() as connection:
             try:
-                files = [_literal(self.place.fetch(stored.entry)) for stored in suites]
+                files = [_literal(self.objects.fetch(stored.entry)) for stored in suites]
                 attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
                 attempts.create_view("attempts")
                 return connection.execute(question, parameters).fetchall()
@@ -328,9 +328,9 @@ class ResultsStore:
         return sums
 
     def _kept_sums(self, name: str) -> pa.Table | None:
-        entry = self.place.find(name)
+        entry = self.objects.find(name)
         try:
-            sums = None if entry is None else pa.ipc.open_file(pa.memory_map(str(self.place.fetch(entry)))).read_all()
+            sums = None if entry is None else pa.ipc.open_file(pa.memory_map(str(self.objects.fetch(entry)))).read_all()
         except (OSError, pa.ArrowException):
             return None
         return sums if sums is not None and _COVERS in (sums.schema.metadata or {}) else None
@@ -340,11 +340,11 @@ class ResultsStore:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, sums.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
             writer.write_table(sums)
-        self.place.put(name, sink.getvalue())
+        self.objects.put(name, sink.getvalue())
 
     def _unchanged(self, name: str, version: str) -> StoredSuite | None:
         """The suite of that name, None when its content is another or it is gone."""
-        entry = self.place.find(name)
+        entry = self.objects.find(name)
         return _parse(entry) if entry is not None and entry.version == version else None
 
     # --- rollups ----------------------------------------------------------------------------------------------------
@@ -361,7 +361,7 @@ class ResultsStore:
             try:
                 rows = self._read_unchanged(stored)
             except AttemptsReplacedError:
-                now = self.place.find(stored.entry.name)
+                now = self.objects.find(stored.entry.name)
                 if now is None:
                     raise
                 stored = replace(stored, entry=now)
@@ -380,7 +380,7 @@ class ResultsStore:
         return rows
 
     def _check_unchanged(self, stored: StoredSuite) -> None:
-        now = self.place.find(stored.entry.name)
+        now = self.objects.find(stored.entry.name)
         if now is None or now.version != stored.entry.version:
             raise _replaced(stored)
 
@@ -391,11 +391,11 @@ class ResultsStore:
         judged.clear()
         release_memory()
         content = encode(tests, stored.entry.version, day, build.revision, build.variant, stored.suite)
-        return self.place.put(stored.rollup_name, content)
+        return self.objects.put(stored.rollup_name, content)
 
     def _open(self, stored: StoredSuite, entry: Entry) -> Rollup | None:
         try:
-            return Rollup(self.place.fetch(entry), lambda: self._read_unchanged(stored, ["test"])["test"])
+            return Rollup(self.objects.fetch(entry), lambda: self._read_unchanged(stored, ["test"])["test"])
         except (OSError, pa.ArrowException):
             return None
 

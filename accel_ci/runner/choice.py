@@ -1,6 +1,6 @@
 """Which batch a worker should claim next: no clock, no files, so that simulations of plans decide as workers do.
 
-Urgent batches (what may last long, what is handed on) go first, in the order of the plan. After them a worker stays with
+Urgent batches (what may last long, what is requeued) go first, in the order of the plan. After them a worker stays with
 the files that its child has collected, and else goes where most work is left per worker. Whatever a claim costs grows
 with the number of files, not of batches: what is known of the others' claims is kept, and only news is taken in.
 """

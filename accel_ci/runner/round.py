@@ -34,8 +34,8 @@ class Round(Protocol):
     own: Path
     log: EventLog
 
-    def handed_on(self) -> Sequence[PlannedBatch]:
-        """The batches that the driver has handed on since the last call."""
+    def requeued(self) -> Sequence[PlannedBatch]:
+        """The batches that the driver has requeued since the last call."""
 
     def is_over(self) -> bool:
         """Whether the driver said that nothing more will come."""
@@ -57,11 +57,11 @@ class FolderRound:
         self.claims: Claims = FolderClaims(folder / round_folder.CLAIMS, worker)
         self.log = EventLog(self.own / round_folder.EVENTS)
         self._folder = folder
-        self._handed_on = round_folder.HandedOn(folder)
+        self._requeued = round_folder.Requeued(folder)
 
-    def handed_on(self) -> Sequence[PlannedBatch]:
+    def requeued(self) -> Sequence[PlannedBatch]:
         """See `Round`."""
-        return self._handed_on.fresh()
+        return self._requeued.fresh()
 
     def is_over(self) -> bool:
         """See `Round`."""

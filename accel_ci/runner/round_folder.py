@@ -1,8 +1,8 @@
-"""The folder of one round as a worker sees it: where things are, the plan, and what is handed on.
+"""The folder of one round as a worker sees it: where things are, the plan, and what is requeued.
 
     plan.json            limits and batches, written once by the driver
     claims/<batch id>    who runs a batch
-    handed_on/<n>.json   more batches of the same round, written by the driver
+    requeued/<n>.json   more batches of the same round, written by the driver
     round_over           the driver's word that nothing more will come
     workers/<worker>/    events.jsonl, log, alive (locked while the worker lives), child (process id of its pytest),
                          probe (what the last health probe printed)
@@ -19,7 +19,7 @@ from typing import Any
 
 PLAN = "plan.json"
 CLAIMS = "claims"
-HANDED_ON = "handed_on"
+REQUEUED = "requeued"
 ROUND_OVER = "round_over"
 WORKERS = "workers"
 EVENTS = "events.jsonl"
@@ -100,12 +100,12 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     )
 
 
-class HandedOn:
+class Requeued:
     """The batches that the driver hands on in the course of a round, each given out once."""
 
     def __init__(self, folder: Path) -> None:
-        """Watch `handed_on/` of the round's folder."""
-        self._folder = folder / HANDED_ON
+        """Watch `requeued/` of the round's folder."""
+        self._folder = folder / REQUEUED
         self._seen: set[str] = set()
 
     def fresh(self) -> list[PlannedBatch]:

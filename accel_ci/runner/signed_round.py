@@ -5,7 +5,7 @@ An invitation, the one URL that a worker is started with, names the rest. All ob
     invitation   slots: worker name, card, rank and the URLs to claim it; URLs of the rest; a form to send chunks with
     plan         as in `round_folder.py`
     claim_urls   batch id to the URLs that claim it and read who has it
-    news         what the driver says every few seconds: who has which batch, what is handed on, whether the round is over,
+    news         what the driver says every few seconds: who has which batch, what is requeued, whether the round is over,
                  and a number that changes every minute
 
 Here belongs what these objects mean; how they are asked for is in `signed_store.py`.
@@ -59,7 +59,7 @@ class News:
         self._etag: str | None = None
         self.over = False
         self.claimed: dict[str, str] = {}
-        self.handed_on: list[Any] = []
+        self.requeued: list[Any] = []
 
     @property
     def silent(self) -> bool:
@@ -80,7 +80,7 @@ class News:
         self._etag = answer.etag
         self._changed_at = self._read_at
         self.over = content["over"]
-        self.handed_on = content["handed_on"]
+        self.requeued = content["requeued"]
         self.claimed = {batch: owner for owner, batches in content["claimed"].items() for batch in batches}
 
 
@@ -126,12 +126,12 @@ class SignedRound:
         self._uploader = Uploader(own / round_folder.EVENTS, self._send, invitation["every_s"])
         self._given = 0
 
-    def handed_on(self) -> Sequence[PlannedBatch]:
+    def requeued(self) -> Sequence[PlannedBatch]:
         """See `Round`. Raises `StoreError`, also when events can no longer be sent."""
         if self._uploader.failed is not None:
             raise self._uploader.failed
         self._news.refresh()
-        fresh = self._news.handed_on[self._given :]
+        fresh = self._news.requeued[self._given :]
         self._given += len(fresh)
         for record in fresh:
             self._urls[record["id"]] = ClaimUrls(*record["claim_urls"])

@@ -96,7 +96,7 @@ class Worker:
 
     def _claim(self) -> PlannedBatch | None:
         """Claim the best batch that is free now."""
-        self._waiting.add(self._round.handed_on())
+        self._waiting.add(self._round.requeued())
         while True:
             self._waiting.learn(self._claims.taken())
             batch = self._choice.next(self._child.collected if self._child is not None else ())
@@ -109,7 +109,7 @@ class Worker:
                 return batch
 
     def _wait_for_batch(self) -> PlannedBatch | None:
-        """Claim a batch, waiting for one that is handed on; None when the round is over."""
+        """Claim a batch, waiting for one that is requeued; None when the round is over."""
         waiting = False
         while True:
             over = self._round.is_over()

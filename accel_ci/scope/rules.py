@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from accel_ci.config import Scope
+from accel_ci.config.settings import Scope
 
 NOT_INCLUDED = "matches no pattern of scope.include"
 

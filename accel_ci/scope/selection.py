@@ -16,12 +16,12 @@ from typing import Protocol
 
 from pydantic import TypeAdapter
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.build.process import Finished
-from accel_ci.config import Suite
+from accel_ci.config.settings import Suite
 from accel_ci.errors import SelectionError
-from accel_ci.model import Artifact, Launch, SelectedTest, SuiteSelection, TestSelection
+from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection, WorkerSpec
+from accel_ci.process.run import Finished
 from accel_ci.scope.rules import in_scope
+from accel_ci.storage.artifacts import ArtifactStore
 
 _TESTS = TypeAdapter(list[SelectedTest])
 
@@ -29,13 +29,13 @@ _TESTS = TypeAdapter(list[SelectedTest])
 class Execute(Protocol):
     """Runs a command in the runtime image, wherever that is, with the sources to read and a folder to write."""
 
-    def __call__(self, command: Sequence[str], launch: Launch, folder: Path, timeout_s: float) -> Finished:
+    def __call__(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run the command to its end."""
 
 
 def select_tests(
     suites: Mapping[str, Suite],
-    launch: Launch,
+    spec: WorkerSpec,
     runner: Path,
     artifacts: ArtifactStore,
     execute: Execute,
@@ -47,7 +47,7 @@ def select_tests(
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
     for name, suite in suites.items():
-        tests, errors = _collect(name, suite, launch, runner, execute, timeout_s)
+        tests, errors = _collect(name, suite, spec, runner, execute, timeout_s)
         kept, left_out = in_scope(tests, suite.scope)
         if not kept and not errors:
             reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
@@ -71,20 +71,30 @@ def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[Selecte
 
 
 def _collect(
-    name: str, suite: Suite, launch: Launch, runner: Path, execute: Execute, timeout_s: float
+    name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float
 ) -> tuple[list[str], dict[str, str]]:
     """The node ids that pytest finds, and for each file that it cannot collect the message."""
     for path in suite.paths:
-        if not (Path(launch.root) / path).exists():
-            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; mend suites.{name}.paths")
+        if not (Path(spec.root) / path).exists():
+            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; fix suites.{name}.paths")
     with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
         folder = Path(scratch)
         output = folder / "collected.json"
         program = str(shutil.copy(runner, folder))
-        options = [f"--pytest-arg={argument}" for argument in launch.pytest_args]
+        options = [f"--pytest-arg={argument}" for argument in spec.pytest_args]
         done = execute(
-            [launch.python, program, "collect", "--root", launch.root, "--output", str(output), *options, *suite.paths],
-            launch,
+            [
+                spec.python,
+                program,
+                "collect",
+                "--root",
+                spec.root,
+                "--output",
+                str(output),
+                *options,
+                *suite.paths,
+            ],
+            spec,
             folder,
             timeout_s,
         )

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from accel_ci.archive import TarError, unpack
 from accel_ci.errors import SourceChangedError, SourceError
 from accel_ci.model import Source
+from accel_ci.storage.archive import TarError, unpack
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.git import checkout, local_path, resolve_source

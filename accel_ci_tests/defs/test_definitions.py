@@ -8,7 +8,7 @@ import pytest
 import tomli
 import yaml
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.leftovers import leftovers_job
 from accel_ci_tests.conftest import ROOT

@@ -8,14 +8,14 @@ import dagster as dg
 import pytest
 from filelock import FileLock, Timeout
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.partitions import REVISIONS, builds, partition_key
 from accel_ci.defs.stage import Stages, stages_of_a_run
-from accel_ci.defs.workspace import Workspace
 from accel_ci.errors import AccelCiError
-from accel_ci.manifests import PIPELINES
 from accel_ci.model import Build
 from accel_ci.progress import LineProgress
+from accel_ci.storage.manifests import PIPELINES
+from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import wait_for
 
 BUILD = Build("manual-a", "py3")

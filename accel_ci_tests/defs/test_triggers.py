@@ -10,12 +10,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.triggers import start_revision
-from accel_ci.defs.workspace import Workspace
-from accel_ci.manifests import ManifestStore
 from accel_ci.model import Revision
+from accel_ci.storage.manifests import ManifestStore
+from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import commit, git, minimal_config
 
 NIGHT = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)

@@ -22,12 +22,12 @@ import httpx
 import pytest
 import yaml
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.config import Project
-from accel_ci.config_file import load_project
-from accel_ci.manifests import ManifestStore
+from accel_ci.config.loading import load_project
+from accel_ci.config.settings import Project
+from accel_ci.ledger.close import read_attempts, read_verdicts
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, TestVerdict
-from accel_ci.results.ledger import read_attempts, read_verdicts
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.conftest import ROOT, commit, git
 
 OPS = ["add", "sub", "mul", "div", "atan2", "tan", "erfinv", "sin", "cos", "exp", "log", "sqrt", "to_sparse", "c*", "l*"]

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.config import KubernetesPoolSettings
-from accel_ci.manifests import ManifestStore
-from accel_ci.pool.cluster import Cluster
-from accel_ci.pool.kubernetes_job import PROJECT_LABEL, ROUND_LABEL
-from accel_ci.results.ledger import read_verdicts
+from accel_ci.config.settings import KubernetesPoolSettings
+from accel_ci.ledger.close import read_verdicts
+from accel_ci.pool.kubernetes.cluster import Cluster
+from accel_ci.pool.kubernetes.job import PROJECT_LABEL, ROUND_LABEL
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
 
 from .conftest import make_bench
 

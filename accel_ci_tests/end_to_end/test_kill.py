@@ -11,8 +11,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from accel_ci.manifests import INTEGRATION_STAGES, ManifestStore
 from accel_ci.model import Build
+from accel_ci.storage.manifests import INTEGRATION_STAGES, ManifestStore
 from accel_ci_tests.end_to_end.conftest import Bench, make_bench
 from accel_ci_tests.end_to_end.test_nightly import assert_balanced
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.build.process_tree import with_argument
-from accel_ci.manifests import ManifestStore
 from accel_ci.model import BazelTestResults, Build
-from accel_ci.results.bazel import read_targets
+from accel_ci.process.tree import with_argument
+from accel_ci.rbe.results import read_targets
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.end_to_end.conftest import Bench, make_bench
 from accel_ci_tests.end_to_end.test_nightly import assert_balanced

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from accel_ci.build.wheel_checks import CHECK_NAMES
-from accel_ci.manifests import INTEGRATION_STAGES, RBE_STAGES
 from accel_ci.model import Build
+from accel_ci.storage.manifests import INTEGRATION_STAGES, RBE_STAGES
+from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci_tests.end_to_end.conftest import Bench, Server
 
 

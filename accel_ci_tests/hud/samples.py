@@ -8,8 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from accel_ci.artifacts import ArtifactStore
-from accel_ci.manifests import ManifestStore
+from accel_ci.ledger.close import VERDICTS as VERDICT_LIST
 from accel_ci.model import (
     VERDICTS,
     Artifact,
@@ -34,7 +33,8 @@ from accel_ci.model import (
     Wheel,
 )
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
-from accel_ci.results.ledger import VERDICTS as VERDICT_LIST
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
 
 NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
 VARIANTS = ("py311-torch2.13-emu", "py312-torchmain-emu")

@@ -13,8 +13,8 @@ import pytest
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
 from accel_ci.hud.render import render_hud, write_hud
-from accel_ci.manifests import STAGES, ManifestStore
 from accel_ci.model import Build
+from accel_ci.storage.manifests import STAGES, ManifestStore
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, lay_build, lay_revision
 
 

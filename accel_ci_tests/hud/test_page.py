@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from accel_ci.hud.page import BuildRecord, RevisionRecord, State, build_state, latest_builds, make_page, verdict_bar
-from accel_ci.manifests import STAGES
 from accel_ci.model import Build, Ledger, Verdict
 from accel_ci.quality.flakiness import Flakiness
+from accel_ci.storage.manifests import STAGES
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, ledger, results, verdicts
 
 

@@ -17,23 +17,22 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config import DockerPoolSettings
+from accel_ci.config.settings import DockerPoolSettings
 from accel_ci.errors import PoolError
-from accel_ci.model import Attempt, Batch, Launch, Limits
-from accel_ci.pool.cluster import Cluster
+from accel_ci.model import Attempt, Batch, Limits, WorkerSpec
 from accel_ci.pool.docker import RUN_LABEL, DockerPool, remove_abandoned
-from accel_ci.pool.driver import PoolRun, run_rounds
-from accel_ci.pool.engine import Pool
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.kubernetes import KubernetesPool
-from accel_ci.pool.kubernetes_job import PROJECT_LABEL
+from accel_ci.pool.kubernetes.cluster import Cluster
+from accel_ci.pool.kubernetes.job import PROJECT_LABEL
+from accel_ci.pool.kubernetes.pool import KubernetesPool
 from accel_ci.pool.local import LocalPool
-from accel_ci.pool.round_bucket import RoundStore
+from accel_ci.rounds.driver import PoolRun, run_rounds
+from accel_ci.rounds.engine import Pool
+from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci_tests.conftest import wait_for
-
-from .bucket_pool import round_store
-from .cluster_pool import cluster_settings
-from .conftest import Write, batch, outcomes
+from accel_ci_tests.fixtures.bucket_pool import round_store
+from accel_ci_tests.fixtures.cluster_pool import cluster_settings
+from accel_ci_tests.fixtures.rounds import Write, batch, outcomes
 
 DRIVER = """
 import json, sys
@@ -78,8 +77,8 @@ class Ground:
         inherited = dict(os.environ) if self.kind == "local" else {}
         python = sys.executable if self.kind == "local" else "python3"
         environment = clean_environment(environment or {}, inherited=inherited)
-        launch = Launch(python, str(self.root), environment, "CARD", probe)
-        result = run_rounds(self.pool, batches, cards, launch, limits or Limits(), self.run_dir, on_attempt, max_rounds)
+        spec = WorkerSpec(python, str(self.root), environment, "CARD", probe)
+        result = run_rounds(self.pool, batches, cards, spec, limits or Limits(), self.run_dir, on_attempt, max_rounds)
         once = Counter((attempt.suite, attempt.test, attempt.round) for attempt in result.attempts)
         assert set(once.values()) <= {1}
         assert not self.containers()
@@ -397,8 +396,8 @@ def test_containers_of_another_user(docker_ground: Ground, write: Write, tmp_pat
     assert {path.stat().st_uid for path in docker_ground.run_dir.glob("round-1/workers/*/events.jsonl")} == {65534}
     scratch = tmp_path / "scratch"
     scratch.mkdir(mode=0o700)
-    launch = Launch("python3", str(docker_ground.root), {}, "CARD")
-    assert docker_ground.pool.execute(["touch", str(scratch / "out")], launch, scratch, 60).status == 0
+    spec = WorkerSpec("python3", str(docker_ground.root), {}, "CARD")
+    assert docker_ground.pool.execute(["touch", str(scratch / "out")], spec, scratch, 60).status == 0
     assert (scratch / "out").stat().st_uid == 65534
 
 
@@ -447,9 +446,9 @@ def test_a_command_runs_where_workers_run(any_ground: Ground, root: Path, write:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     python = sys.executable if any_ground.kind == "local" else "python3"
-    launch = Launch(python, str(root), {}, "CARD")
+    spec = WorkerSpec(python, str(root), {}, "CARD")
     out = scratch / "out"
     code = f"import os; open({str(out)!r}, 'w').write(str(os.listdir({str(root)!r}))); print('done'); exit(3)"
-    finished = any_ground.pool.execute([python, "-c", code], launch, scratch, 60)
+    finished = any_ground.pool.execute([python, "-c", code], spec, scratch, 60)
     assert (finished.status, finished.output.strip()) == (3, "done")
     assert out.read_text() == "['test_a.py']"

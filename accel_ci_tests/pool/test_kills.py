@@ -14,20 +14,19 @@ from pathlib import Path
 import pytest
 
 from accel_ci.errors import PoolError
-from accel_ci.model import Launch, Limits
+from accel_ci.model import Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.round_record import RoundRecord
+from accel_ci.rounds.round_record import RoundRecord
 from accel_ci_tests.conftest import wait_for
-
-from .conftest import Ground, Run, Write, batch, outcomes
+from accel_ci_tests.fixtures.rounds import Ground, Run, Write, batch, outcomes
 
 DRIVER = """
 import sys
 from pathlib import Path
 from accel_ci.pool.environment import clean_environment
 from accel_ci.model import Launch, Limits
-from accel_ci_tests.pool.bucket_pool import round_store
-from accel_ci_tests.pool.conftest import Ground, batch
+from accel_ci_tests.fixtures.bucket_pool import round_store
+from accel_ci_tests.fixtures.rounds import Ground, batch
 root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
@@ -191,9 +190,9 @@ def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp
         raise RuntimeError("the disk is full")
 
     batches = [batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(100)]
-    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     with pytest.raises(RuntimeError, match="disk is full"):
-        ground.run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", refuse)
+        ground.run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", refuse)
     assert all(is_gone(int(line.split()[1])) for line in log.read_text().splitlines())
 
 

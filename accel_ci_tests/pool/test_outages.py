@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from accel_ci.errors import PoolError
-from accel_ci.model import Launch, Limits
-from accel_ci.pool.courier import Courier
+from accel_ci.model import Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.round_bucket import RoundBucket, RoundStore
-from accel_ci.pool.round_record import RoundRecord
-from accel_ci.pool.signing import Signer
+from accel_ci.rounds.bucket_sync import BucketSync
+from accel_ci.rounds.round_bucket import RoundBucket, RoundStore
+from accel_ci.rounds.round_record import RoundRecord
+from accel_ci.rounds.signing import Signer
 from accel_ci.runner.signed_round import ClaimUrls, create, form_body
 from accel_ci.runner.signed_store import SignedStore, StoreError
-from accel_ci.s3 import s3_client, s3_session
+from accel_ci.storage.s3 import s3_client, s3_session
+from accel_ci_tests.fixtures.bucket_pool import round_store
+from accel_ci_tests.fixtures.rounds import Ground, Write, batch, outcomes
 
-from .bucket_pool import round_store
-from .conftest import Ground, Write, batch, outcomes
 from .flaky_server import FlakyServer, flaky_server
 
 
@@ -70,10 +70,10 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 
     thread = threading.Thread(target=go_away, daemon=True)
     thread.start()
-    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
     try:
-        result = Ground(store).run_rounds(batches, ["0", "1"], launch, Limits(), tmp_path / "run", lambda _: None)
+        result = Ground(store).run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", lambda _: None)
         thread.join()
     finally:
         server.away.clear()
@@ -139,14 +139,14 @@ def test_signed_urls_do_what_they_are_for_and_nothing_else(objects: RoundBucket)
 
 
 def test_what_a_hostile_worker_writes_is_passed_over(objects: RoundBucket, tmp_path: Path) -> None:
-    record = RoundRecord(tmp_path / "round-1", Courier(tmp_path / "round-1", objects))
-    plan = ([batch("b0", "a.py::t")], Launch("python3", "/sources", {}, ""), Limits(), 0)
+    record = RoundRecord(tmp_path / "round-1", BucketSync(tmp_path / "round-1", objects))
+    plan = ([batch("b0", "a.py::t")], WorkerSpec("python3", "/sources", {}, ""), Limits(), 0)
     record.prepare(1, *plan)
     [digest] = {name.partition("/")[0] for name in objects.sizes("")}
     for name in ("workers/.w0-0/events/000000000000", "workers/w0-0/events/x", "workers/events", "slots/w0-0"):
         objects.put(f"{digest}/{name}", b"{}\n")
     objects.put(f"{digest}/workers/w0-0/events/000000000000", b'{"event":"waiting","at":"2026-11-27T00:00:00+00:00"}\n')
-    record = RoundRecord(tmp_path / "again", Courier(tmp_path / "again", objects))
+    record = RoundRecord(tmp_path / "again", BucketSync(tmp_path / "again", objects))
     record.prepare(1, *plan)
     assert record.workers() == ["w0-0"]
     assert [event["event"] for event in record.events("w0-0")] == ["waiting"]

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.model import Attempt, Launch, Limits, SelectedTest
-from accel_ci.pool.driver import PoolRun
+from accel_ci.ledger.verdicts import make_account
+from accel_ci.model import Attempt, Limits, SelectedTest, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.results.verdicts import make_account
+from accel_ci.rounds.driver import PoolRun
 from accel_ci.runner.round_folder import CHILD, EVENTS
 from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.rounds import Ground, Write, batch
 
 from . import test_contract
-from .conftest import Ground, Write, batch
 from .test_contract import docker_ground as docker_ground
 from .test_contract import docker_image as docker_image
 from .test_kills import start_driver
@@ -106,10 +106,10 @@ def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write, root
         driver.kill()
     driver.wait(120)
     before = streamed(run_dir)
-    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
     called: list[Attempt] = []
-    result = ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, called.append)
+    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, called.append)
     check(result, [*before, *streamed(run_dir)])
     assert len(called) == len(result.attempts)
 
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root
     before = streamed(run_dir)
     assert len(before) < COUNT
     filler.unlink()
-    launch = Launch(sys.executable, str(root), clean_environment({}), "CARD")
+    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
-    result = ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
+    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda attempt: None)
     check(result, [*before, *streamed(run_dir)])

@@ -1,6 +1,6 @@
 """Questions to a small history whose answers were worked out by hand.
 
-| build | day | unit: steady | unit: breaks | unit: mends | unit: shaky | unit: card | other: steady |
+| build | day | unit: steady | unit: breaks | unit: fixes | unit: shaky | unit: card | other: steady |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 | n1 | 25 | passed 1 s | passed 2 s | failed | failed, passed | infra | - |
 | n2 | 26 | passed 3 s | failed | passed 2 s | passed | passed | skipped |
@@ -38,12 +38,12 @@ def store(tmp_path: Path, attempt: Callable[..., Attempt]) -> ResultsStore:
     store = ResultsStore(tmp_path / "results")
     store.write(N1, date(2026, 11, 25), [
         attempt("steady", "passed", seconds=1.0), attempt("breaks", "passed", seconds=2.0),
-        attempt("mends", "failed", message="off by 3", card="1"), attempt("shaky", "failed", message="off by 17"),
+        attempt("fixes", "failed", message="off by 3", card="1"), attempt("shaky", "failed", message="off by 17"),
         attempt("shaky", "passed", round=2, card="1"), attempt("card", "failed", infra="bad card", message="device lost"),
     ])  # fmt: skip
     store.write(N2, date(2026, 11, 26), [
         attempt("steady", "passed", seconds=3.0), attempt("breaks", "failed", message="no kernel"),
-        attempt("mends", "passed", seconds=2.0), attempt("shaky", "passed"), attempt("card", "passed"),
+        attempt("fixes", "passed", seconds=2.0), attempt("shaky", "passed"), attempt("card", "passed"),
         attempt("steady", "skipped", suite="other", seconds=None),
     ])  # fmt: skip
     store.write(OTHER, date(2026, 11, 26), [attempt("steady", "failed", message="off by 4")])
@@ -74,7 +74,7 @@ def test_the_failures_of_a_build_by_signature(store: ResultsStore) -> None:
         ("0", "1"),
         ("host",),
         "off by 3",
-        ("mends", "shaky"),
+        ("fixes", "shaky"),
     )
     assert (second.signature, second.tests, second.attempts, second.infra) == ("device lost", 1, 1, 1)
     assert failures(store, N2, "other") == []
@@ -89,8 +89,8 @@ def test_the_slowest_tests_of_a_build(store: ResultsStore) -> None:
 
 def test_what_changed_between_two_builds(store: ResultsStore) -> None:
     assert newly_failing(store, N1, N2) == [Change("unit", "breaks", "passed", "failed", "no kernel")]
-    assert newly_passing(store, N1, N2) == [Change("unit", "mends", "failed", "passed", "off by 3")]
-    assert newly_failing(store, N2, N1) == [Change("unit", "mends", "passed", "failed", "off by 3")]
+    assert newly_passing(store, N1, N2) == [Change("unit", "fixes", "failed", "passed", "off by 3")]
+    assert newly_failing(store, N2, N1) == [Change("unit", "fixes", "passed", "failed", "off by 3")]
     assert newly_failing(store, N2, OTHER) == [Change("unit", "steady", "passed", "failed", "off by 4")]
     assert newly_failing(store, N1, N1) == newly_passing(store, N1, N1) == []
 

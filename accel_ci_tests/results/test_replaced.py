@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 
 from accel_ci.model import Attempt, Build
-from accel_ci.results.bucket import Bucket
 from accel_ci.results.export import export
-from accel_ci.results.places import Entry, Folder, Place
 from accel_ci.results.questions import failures, slowest
 from accel_ci.results.store import AttemptsReplacedError, ResultsStore
-from accel_ci_tests.results.conftest import real_s3
+from accel_ci.storage.bucket import BucketStore
+from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
+from accel_ci_tests.fixtures.stored_attempts import real_s3
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -28,7 +28,7 @@ Replace = Callable[[ResultsStore, int], object]
 class Busy:
     """A place at which attempts are replaced whenever they are about to be read, for the first few times."""
 
-    def __init__(self, place: Place, replacements: list[Callable[[], object]]) -> None:
+    def __init__(self, place: ObjectStore, replacements: list[Callable[[], object]]) -> None:
         self._place = place
         self.replacements = replacements
 
@@ -59,7 +59,7 @@ def exported(store: ResultsStore) -> set[str]:
     return {row["test"] for row in csv.DictReader(io.StringIO(target.getvalue().decode()))}
 
 
-def ask_while_others_write(place: Place, replace: Replace) -> None:
+def ask_while_others_write(place: ObjectStore, replace: Replace) -> None:
     store = ResultsStore(place)
     replace(store, 0)
     asked: list[Callable[[ResultsStore], set[str]]] = [
@@ -69,7 +69,7 @@ def ask_while_others_write(place: Place, replace: Replace) -> None:
     ]
     for ask in asked:
         busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
-        assert ask(ResultsStore(cast(Place, busy))) == {"t5", "t6", "t7"}
+        assert ask(ResultsStore(cast(ObjectStore, busy))) == {"t5", "t6", "t7"}
         assert not busy.replacements
         replace(store, 0)
     of_one_build: list[Callable[[ResultsStore], set[str]]] = [
@@ -79,20 +79,20 @@ def ask_while_others_write(place: Place, replace: Replace) -> None:
     ]
     for ask in of_one_build:
         busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
-        assert ask(ResultsStore(cast(Place, busy))) in [{f"t{n}", f"t{n + 1}", f"t{n + 2}"} for n in (3, 4, 5)]
+        assert ask(ResultsStore(cast(ObjectStore, busy))) in [{f"t{n}", f"t{n + 1}", f"t{n + 2}"} for n in (3, 4, 5)]
         replace(store, 0)
     never_still = Busy(place, [partial(replace, store, number % 2) for number in range(200)])
     with pytest.raises(AttemptsReplacedError, match=r"~py3~unit\.parquet .*; ask again"):
-        ResultsStore(cast(Place, never_still)).histories(TODAY, 30)
+        ResultsStore(cast(ObjectStore, never_still)).histories(TODAY, 30)
 
 
 def test_questions_of_a_folder_are_asked_again(tmp_path: Path, replace: Replace) -> None:
-    ask_while_others_write(Folder(tmp_path), replace)
+    ask_while_others_write(FolderStore(tmp_path), replace)
 
 
 @real_s3
-def test_questions_of_a_bucket_are_asked_again(place: Bucket, replace: Replace) -> None:
-    ask_while_others_write(place, replace)
+def test_questions_of_a_bucket_are_asked_again(bucket_store: BucketStore, replace: Replace) -> None:
+    ask_while_others_write(bucket_store, replace)
 
 
 def test_a_build_that_is_deleted_meanwhile_is_not_told_of(tmp_path: Path, replace: Replace) -> None:
@@ -101,5 +101,5 @@ def test_a_build_that_is_deleted_meanwhile_is_not_told_of(tmp_path: Path, replac
     for rollup in tmp_path.glob("rollups/*/*"):
         rollup.unlink()
     [stored] = store.suites()
-    busy = Busy(store.place, [partial(store.place.delete, stored.entry.name)])
-    assert ResultsStore(cast(Place, busy)).histories(TODAY, 30) == []
+    busy = Busy(store.objects, [partial(store.objects.delete, stored.entry.name)])
+    assert ResultsStore(cast(ObjectStore, busy)).histories(TODAY, 30) == []

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from accel_ci.ledger.verdicts import judge
 from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build
 from accel_ci.results.rollups import MESSAGE_CHARS, ROLLUP, Rollup, encode, judge_tests, test_key
 from accel_ci.results.rows import ATTEMPTS, from_attempts
-from accel_ci.results.verdicts import judge
 
 BUILD = Build("r", "v")
 

@@ -10,7 +10,7 @@ import pytest
 from accel_ci.model import Attempt, Build
 from accel_ci.results.columns import conform
 from accel_ci.results.rows import ATTEMPTS, REPORT_ORDER, from_attempts, from_report
-from accel_ci_tests.results.conftest import to_attempts
+from accel_ci_tests.fixtures.stored_attempts import to_attempts
 
 BUILD = Build("nightly-20261127", "py3")
 

@@ -57,8 +57,8 @@ def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, att
 
 def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     nights = {
-        25: [attempt("mended", "failed"), attempt("flaky", "passed"), attempt("card", "passed")],
-        26: [attempt("mended", "passed"), attempt("flaky", "failed", message="1e-3 off"),
+        25: [attempt("fixed", "failed"), attempt("flaky", "passed"), attempt("card", "passed")],
+        26: [attempt("fixed", "passed"), attempt("flaky", "failed", message="1e-3 off"),
              attempt("flaky", "passed", round=2, card="1"), attempt("card", "failed", infra="bad card"),
              attempt("card", "passed", round=2)],
     }  # fmt: skip
@@ -186,7 +186,7 @@ def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt
         ]
         store.write(Build(f"nightly-{rng.randint(0, 9)}", rng.choice(["py3", "py4"])), day, rows)
         if rng.random() < 0.2:
-            store.place.delete(rng.choice(store.suites()).entry.name)
+            store.objects.delete(rng.choice(store.suites()).entry.name)
         found = measure(store, today, 4)
         # The last failure of a day with several builds is that which began last; here all began at the same minutes.
         assert strip(found) == strip(find_flaky(store.histories(today, 4), 4))

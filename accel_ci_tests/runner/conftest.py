@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.package import build_runner
+from accel_ci.pool.runner_package import build_runner
 from accel_ci_tests.conftest import Write as Write
 
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
@@ -38,7 +38,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         **limits: float,
     ) -> list[dict[str, Any]]:
         folder = tmp_path / "round"
-        for name in ("claims", "handed_on", "workers"):
+        for name in ("claims", "requeued", "workers"):
             (folder / name).mkdir(parents=True)
         plan = {
             "round": 1,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import accel_ci.runner
-from accel_ci.pool.package import build_runner
+from accel_ci.pool.runner_package import build_runner
 
 from .conftest import Write
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.model import Batch, Launch, Limits
-from accel_ci.pool.driver import run_rounds
+from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.local import LocalPool
+from accel_ci.rounds.driver import run_rounds
 from accel_ci_tests.conftest import Write
 
 PYTHONS = [version for version in os.environ.get("ACCEL_CI_PYTHONS", "").split(",") if version]
@@ -47,7 +47,7 @@ def test_the_runner_runs_under(version: str, root: Path, tmp_path: Path, write: 
         """,
     )
     tests = tuple(f"test_a.py::{name}" for name in EXPECTED)
-    launch = Launch(str(environment / "bin" / "python"), str(root), clean_environment({}), "CARD")
+    spec = WorkerSpec(str(environment / "bin" / "python"), str(root), clean_environment({}), "CARD")
     batches = [Batch("b0", "suite", "test_a.py", tests, 1.0)]
-    run = run_rounds(LocalPool(), batches, ["0"], launch, Limits(test_timeout_s=10), tmp_path / "run", lambda _: None, 1)
+    run = run_rounds(LocalPool(), batches, ["0"], spec, Limits(test_timeout_s=10), tmp_path / "run", lambda _: None, 1)
     assert {attempt.test.rpartition("::")[2]: attempt.outcome for attempt in run.attempts} == EXPECTED

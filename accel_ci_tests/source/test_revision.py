@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.config import Project
+from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.revision import resolve_revision, revision_key

@@ -1,1 +1,0 @@
-"""Wheels, their checks, and runtime images."""

@@ -1,0 +1,246 @@
+"""`accel_ci.yaml` → a project, or one clear line for each mistake.
+
+Here belong finding the configuration file, the checks that need more than one section of it, and telling mistakes with
+their lines. Which settings there are is in `accel_ci.config.settings`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from accel_ci.config.pod_template import template_mistakes
+from accel_ci.config.settings import Project, Section, Settings
+from accel_ci.config.variant_matrix import multiply
+from accel_ci.errors import ConfigError
+from accel_ci.model import BAZEL_SUITE
+
+CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
+HOME_ENVIRONMENT = "ACCEL_CI_HOME"
+CONFIG_NAME = "accel_ci.yaml"
+
+Mistake = tuple[tuple[str | int, ...], str]
+"""The path to a place in the file, and what is wrong there."""
+
+
+def find_config(path: Path | None = None) -> Path:
+    """The configuration file: `path`, else `$ACCEL_CI_CONFIG`, else `accel_ci.yaml` here or in a parent folder.
+
+    Raises `ConfigError` when there is none.
+    """
+    named = path or (Path(os.environ[CONFIG_ENVIRONMENT]) if os.environ.get(CONFIG_ENVIRONMENT) else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter")
+        return named.resolve()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / CONFIG_NAME).is_file():
+            return folder / CONFIG_NAME
+    raise ConfigError(f"there is no {CONFIG_NAME} in {here} or above it; `accel-ci init` writes a starter")
+
+
+def load_project(path: Path | None = None) -> Project:
+    """Read and validate the configuration. Raises `ConfigError` with one line for each mistake."""
+    config_path = find_config(path)
+    settings = parse_settings(config_path.read_text(encoding="utf-8", errors="replace"), config_path.name)
+    home = Path(os.environ.get(HOME_ENVIRONMENT) or config_path.parent / ".accel_ci")
+    return Project(settings, config_path, home.absolute())
+
+
+def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
+    """Validate the text of a configuration file. Raises `ConfigError` with one line `file:line: path: mistake` each."""
+    try:
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
+        content = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # PyYAML passes on what Python says of `2001-02-30`
+        raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
+    variants = list(multiply(_sequence(content.get("variants"))))
+    if variants:
+        content = {**content, "variants": [variant for _, variant in variants]}
+    mistakes = [*_duplicate_keys(document, ()), *_dangling_references(content)]
+    try:
+        settings = Settings.model_validate(content)
+    except ValidationError as error:
+        mistakes += [mistake for detail in error.errors() for mistake in _explain(detail)]
+    else:
+        if not mistakes:
+            return settings
+    placed = {(_written(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
+    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
+    raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
+
+
+def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
+    yield from _too_many_cards(content)
+    yield from _kubernetes_mistakes(content)
+    yield from _no_image(content)
+    variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
+    suites = _mapping(content.get("suites"))
+    known = {"suites": list(suites), "variants": variants}
+    for index, name in enumerate(variants):
+        if name is not None and name in variants[:index]:
+            yield (
+                ("variants", index, "name"),
+                f"{name!r} stands twice; variant names are unique, and hold what is a list, as in 'py{{python}}'",
+            )
+    if BAZEL_SUITE in suites:
+        yield ("suites", BAZEL_SUITE), "is the suite of the source build; choose another name"
+    if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
+        yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which says what Bazel builds and tests"
+    for job_name, job in _mapping(content.get("jobs")).items():
+        for kind, names in known.items():
+            for index, name in enumerate(_sequence(_mapping(job).get(kind))):
+                if name not in names:
+                    advice = _did_you_mean(str(name), [str(other) for other in names])
+                    yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
+        chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
+        if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
+            yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+
+
+def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
+    there = _mapping(content.get("pool")).get("cards", 1)
+    for name, suite in _mapping(content.get("suites")).items():
+        wanted = _mapping(suite).get("cards", 1)
+        if isinstance(wanted, int) and isinstance(there, int) and wanted > max(1, there):
+            yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
+        elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
+            yield (
+                ("suites", name, "cards"),
+                "smoke takes a single card; move tests of several to a suite of the stage 'device'",
+            )
+
+
+def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
+    pool = _mapping(content.get("pool"))
+    if pool.get("kind") != "kubernetes":
+        return
+    if pool.get("bucket") is None and _mapping(content.get("results")).get("bucket") is None:
+        yield ("pool", "bucket"), "is missing: pods reach their round through a bucket; name one here or in results.bucket"
+    for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
+        yield ("pool", "pod_template", *where), what
+
+
+def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
+    pool = _mapping(content.get("pool"))
+    made = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
+    if pool.get("kind") not in ("docker", "kubernetes") or pool.get("image") is not None:
+        return
+    if not made:
+        yield ("pool", "image"), "is missing; or add the section 'image', so that builds make one"
+    elif pool["kind"] == "kubernetes" and content.get("image") and not _mapping(content["image"]).get("registry"):
+        yield ("image", "registry"), "is missing: the cluster pulls the images that builds make from it"
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _sequence(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _written(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
+    """The place as the file has it: a variant that is one of several stands in the entry of them all."""
+    if where[:1] == ("variants",) and len(where) > 1 and isinstance(where[1], int):
+        return ("variants", entries[where[1]], *where[2:])
+    return where
+
+
+def _explain(detail: Any) -> Iterator[Mistake]:
+    tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
+    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic names the kind in between
+    cause = context.get("error")
+    if kind == "extra_forbidden":
+        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
+    elif kind == "union_tag_invalid":
+        known = re.findall(r"'([^']*)'", context["expected_tags"])
+        yield (*where, "kind"), f"there is no kind {context['tag']!r}{_did_you_mean(context['tag'], known)}"
+    elif kind == "missing":
+        yield where, "is missing"
+    elif cause is not None:
+        yield where, str(cause)
+    else:
+        shown = repr(detail["input"])
+        if kind == "string_type" and isinstance(detail["input"], int | float):
+            shown += ": put it in quotes"
+        yield where, f"{detail['msg'][0].lower()}{detail['msg'][1:]} (it is {shown[:60]})"
+
+
+def _known_keys(where: tuple[str | int, ...]) -> list[str]:
+    section: Any = Settings
+    for step in where:
+        if _is_section(section) and step in section.model_fields:
+            section = section.model_fields[str(step)].annotation
+            optional = type(None) in get_args(section)
+        else:  # an entry of a mapping or sequence, or the kind of a pool
+            optional = True
+        choices = [choice for choice in get_args(section) if _is_section(choice)]
+        if choices and optional:
+            section = next((choice for choice in choices if step in _kinds(choice)), choices[-1])
+    return list(section.model_fields) if _is_section(section) else []
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _kinds(section: type[Section]) -> tuple[Any, ...]:
+    return get_args(section.model_fields["kind"].annotation) if "kind" in section.model_fields else ()
+
+
+def _dotted(where: tuple[str | int, ...]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
+    return text.removeprefix(".")
+
+
+def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
+    """The 1-based line of the deepest part of `where` that the document has."""
+    if node is None:
+        return 1
+    line = node.start_mark.line + 1
+    for step in where:
+        child: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(step):
+                    child, line = value, key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            child = node.value[step]
+            line = child.start_mark.line + 1
+        if child is None:
+            break
+        node = child
+    return line
+
+
+def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[Mistake]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield (*where, key.value), "stands twice; keep one"
+            seen.add(key.value)
+            yield from _duplicate_keys(value, (*where, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _duplicate_keys(value, (*where, index))

@@ -1,0 +1,378 @@
+"""The runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
+
+An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. What has not changed is not made
+again, and of what has, BuildKit makes the steps that differ. Packages reach a build by bind mounts and package indexes by
+secrets, so that neither is in a layer or in the image's history. No card is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import uv
+from filelock import FileLock
+from jinja2 import Environment, StrictUndefined
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from pydantic import TypeAdapter
+
+from accel_ci.config.settings import Image, Settings, Variant
+from accel_ci.config.values import Size, size_in_bytes
+from accel_ci.docker.client import ask_docker, docker_client, docker_environment, run_docker
+from accel_ci.errors import BuildError
+from accel_ci.images.contents import ImageContents, duplicates, read_image
+from accel_ci.images.sbom import bill_of_materials
+from accel_ci.images.versions import VERSIONS_CODE, read_versions
+from accel_ci.model import CheckResult, ContainerImage, ImageLayer, RuntimeImage, Wheel
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.wheels.front_end import local_folders, package_environment
+from accel_ci.wheels.uv_environment import PackageSource, resolve
+
+IMAGE_CHECK_NAMES = ("runtime_size", "development_size", "duplicate_libraries")
+"""Every check of a Docker image."""
+
+PYTHON = "/opt/venv/bin/python"
+"""The interpreter in the image."""
+
+TARGETS = ("development", "runtime")
+
+_IMAGE = TypeAdapter(RuntimeImage)
+_SECRET_LIMIT_BYTES = 500_000  # BuildKit's own
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what is in an image; `digest` names it."""
+
+    dockerfile: str
+    pins: str
+    wheels: tuple[Path, ...]
+    digest: str
+
+
+def make_docker_image(
+    settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
+) -> RuntimeImage:
+    """Build both targets of a variant's image, or give back those with the same content.
+
+    They are pushed where a registry is configured. Raises `BuildError` when there is no engine, the requirements cannot be
+    resolved, a step fails, or PyTorch does not import; faults that checks find are in the result.
+    """
+    started = time.monotonic()
+    section = settings.image_of(variant)
+    if section is None:
+        raise BuildError(f"the variant {variant.name} has no Docker image; add the section 'image' to the configuration")
+    packages = PackageSource.from_settings(variant.torch_backend)
+    recipe = _recipe(settings, variant, section, wheel, artifacts, packages)
+    manifest = images / f"docker-{recipe.digest[:16]}.json"
+    images.mkdir(parents=True, exist_ok=True)
+    with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
+        made = _still_there(manifest)
+        if made is not None:
+            return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
+        image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
+        image = replace(image, work_s=round(time.monotonic() - started, 3))
+        manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
+    return image
+
+
+def render_dockerfile(section: Image, variant: Variant, packages: PackageSource) -> str:
+    """The Dockerfile of a variant."""
+    environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
+    environment.filters["quoted"] = lambda value: json.dumps(value).replace("$", "\\$")
+    template = files("accel_ci.images") / "templates" / "Dockerfile.j2"
+    base = section.runtime_base or section.base
+    return environment.from_string(template.read_text("utf-8")).render(
+        base=section.base,
+        runtime_base=base,
+        cache=hashlib.sha256(base.encode()).hexdigest()[:12],
+        development_packages=section.development_packages,
+        runtime_packages=section.runtime_packages,
+        stripped=[_pattern(each) for each in section.stripped],
+        environment=section.environment,
+        python=variant.python,
+        options=" ".join([*packages.options, *(["--prerelease", "allow"] if variant.torch_source == "main" else [])]),
+    )
+
+
+def _pattern(path: str) -> str:
+    """A path for a shell, quoted but for its wild cards."""
+    return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
+
+
+def _recipe(
+    settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, packages: PackageSource
+) -> Recipe:
+    wheels = tuple(artifacts.path(each) for each in wheel.wheels)
+    own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in wheels]
+    pins = resolve(
+        [*own, variant.torch, *variant.requirements],
+        variant.python,
+        packages,
+        prerelease=variant.torch_source == "main",
+        timeout_s=settings.limits.install_seconds,
+    )
+    others = "".join(f"{line}\n" for line in pins.splitlines() if " @ file:" not in line)
+    dockerfile = render_dockerfile(section, variant, packages)
+    parts = [dockerfile, others, *(each.sha256 for each in wheel.wheels), variant.name, section.registry or ""]
+    return Recipe(dockerfile, others, wheels, hashlib.sha256("\0".join(parts).encode()).hexdigest())
+
+
+def _still_there(manifest: Path) -> RuntimeImage | None:
+    """The image that was made of the same content, while the engine has it."""
+    try:
+        image = _IMAGE.validate_json(manifest.read_bytes())
+    except (OSError, ValueError):
+        return None
+    there = run_docker(["image", "inspect", "--format", "{{.Id}}", *(each.reference for each in image.containers)])
+    return image if image.containers and there.status == 0 else None
+
+
+def _make(
+    settings: Settings,
+    variant: Variant,
+    section: Image,
+    wheel: Wheel,
+    recipe: Recipe,
+    artifacts: ArtifactStore,
+    packages: PackageSource,
+) -> RuntimeImage:
+    with tempfile.TemporaryDirectory(prefix="accel-ci-image-") as scratch_name:
+        context = Path(scratch_name) / "context"
+        _fill(context, recipe, packages)
+        build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
+        plain = [build.run(target, {}) for target in TARGETS]
+        steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
+        python_version, torch_version, torch_sha = _versions(plain[-1].id)
+        labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
+        labelled = [build.run(target, labels) for target in TARGETS]  # all its steps are there; labels add no layer
+    containers = tuple(
+        _container(target, done.id, section, f"{variant.name}-{recipe.digest[:12]}")
+        for target, done in zip(TARGETS, labelled, strict=True)
+    )
+    contents = _contents(labelled[-1].id)
+    found = duplicates(contents.libraries, section.allowed_duplicates)
+    word = f"{len(found)} are there twice" if found else f"none of {len(contents.libraries)} is there twice"
+    word += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
+    check = CheckResult("duplicate_libraries", not found, word, tuple(found))
+    sbom = bill_of_materials(settings.backend.distribution, recipe.digest, contents.packages)
+    return RuntimeImage(
+        "docker",
+        PYTHON,
+        recipe.digest,
+        python_version,
+        torch_version,
+        torch_sha,
+        tuple(f"{each.name}=={each.version}" for each in contents.packages if each.kind == "pypi"),
+        reused=False,
+        work_s=0.0,
+        sbom=artifacts.put_bytes(sbom, f"{settings.backend.distribution}.cdx.json"),
+        containers=containers,
+        checks=_checks(section, containers, (check,)),
+        cached_steps=sum(steps.values()),
+        steps=len(steps),
+    )
+
+
+def _fill(context: Path, recipe: Recipe, packages: PackageSource) -> None:
+    """The build context: links to the files, so that nothing is copied where that can be avoided."""
+    if not sys.platform.startswith("linux"):
+        raise BuildError("Docker images are built on Linux, whose uv runs in the build; take the section 'image' out here")
+    for folder in ("wheels", "find-links"):
+        (context / folder).mkdir(parents=True)
+    (context / "Dockerfile").write_text(recipe.dockerfile)
+    (context / "pins.txt").write_text(recipe.pins)
+    _link(Path(uv.find_uv_bin()), context / "uv")
+    for file in recipe.wheels:
+        _link(file, context / "wheels" / file.name)
+    wanted = {canonicalize_name(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in recipe.pins.splitlines()}
+    for place in local_folders(packages):
+        for file in sorted(place.glob("*.whl")):
+            with contextlib.suppress(InvalidWheelFilename):
+                if parse_wheel_filename(file.name)[0] in wanted:
+                    _link(file, context / "find-links" / file.name)
+
+
+def _link(file: Path, destination: Path) -> None:
+    try:
+        os.link(file.resolve(), destination)
+    except OSError:  # on another file system
+        shutil.copyfile(file, destination)
+        shutil.copymode(file, destination)
+
+
+def secret_options(folder: Path, packages: PackageSource) -> list[str]:
+    """Options that hand over package indexes, which may hold passwords, and certificates."""
+    describe = {name: value for name, value in package_environment(packages).items() if name != "UV_FIND_LINKS"}
+    places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]
+    describe["UV_FIND_LINKS"] = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
+    describe |= {"UV_LINK_MODE": "copy"}
+    options = []
+    certificates = Path(packages.environment.get("SSL_CERT_FILE") or "/nonexistent")
+    if certificates.is_file() and certificates.stat().st_size <= _SECRET_LIMIT_BYTES:
+        describe["SSL_CERT_FILE"] = "/run/secrets/certificates"
+        options += ["--secret", f"id=certificates,src={certificates}"]
+    file = folder / "packages"
+    file.touch(0o600)
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in describe.items()))
+    return [*options, "--secret", f"id=packages,src={file}"]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """The engine's name of an image, and of each step whether the engine had it already."""
+
+    id: str
+    steps: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class _Build:
+    context: Path
+    secrets: Sequence[str]
+    timeout_s: float
+
+    def run(self, target: str, labels: Mapping[str, str]) -> _Built:
+        """Build one target. Raises `BuildError` with the end of what the failing step printed."""
+        identity = self.context.with_name(f"{target}.id")
+        words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+        done = run_docker(
+            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *words, str(self.context)],
+            timeout_s=self.timeout_s,
+        )
+        if done.status != 0:
+            raise BuildError(f"the target {target} of the Docker image cannot be built:\n{done.tail}")
+        return _Built(identity.read_text().strip(), steps_of(done.output))
+
+
+def steps_of(progress: str) -> dict[str, bool]:
+    """The steps in BuildKit's plain progress, and of each whether the engine had it already; base images are no steps."""
+    named = dict(re.findall(r"^#(\d+) (\[(?!internal\])[^\]]*\] (?!FROM ).*)$", progress, re.MULTILINE))
+    cached = set(re.findall(r"^#(\d+) CACHED", progress, re.MULTILINE))
+    return {name: number in cached for number, name in named.items()}
+
+
+def _versions(image: str) -> tuple[str, str, str | None]:
+    """The versions of Python and PyTorch in the image, and the commit that PyTorch was built from."""
+    done = run_docker(
+        ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE], timeout_s=300
+    )
+    return read_versions(
+        done,
+        "`torch` of the variant, that image.stripped removes nothing that is needed, and that image.runtime_packages has "
+        "the system libraries",
+    )
+
+
+def _labels(
+    settings: Settings,
+    variant: Variant,
+    section: Image,
+    wheel: Wheel,
+    recipe: Recipe,
+    torch_version: str,
+    torch_sha: str | None,
+) -> dict[str, str]:
+    """What the image was made from, under the names of the OCI's annotations, and ours for what those have no name for."""
+    base, _, digest = (section.runtime_base or section.base).partition("@")
+    labels = {
+        "org.opencontainers.image.title": settings.backend.distribution,
+        "org.opencontainers.image.version": wheel.version,
+        "org.opencontainers.image.revision": wheel.source,
+        "org.opencontainers.image.source": _without_password(wheel.repository),
+        "org.opencontainers.image.base.name": base,
+        "org.opencontainers.image.base.digest": digest,
+        "accel-ci.variant": variant.name,
+        "accel-ci.content": recipe.digest,
+        "accel-ci.wheels.sha256": " ".join(each.sha256 for each in wheel.wheels),
+        "accel-ci.patches": " ".join(wheel.patches),
+        "accel-ci.upstream.version": torch_version,
+        "accel-ci.upstream.revision": torch_sha,
+        "accel-ci.runtime": variant.runtime,
+    }
+    return {name: value for name, value in labels.items() if value}
+
+
+def _without_password(repository: str) -> str:
+    """A repository's address without what stands before its host; of a folder the name alone."""
+    parts = urlsplit(repository)
+    if not parts.scheme:
+        return Path(repository).name
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _container(target: Any, identity: str, section: Image, tag: str) -> ContainerImage:
+    """What the engine says of an image; pushed, and then named by digest, where a registry is configured."""
+    size = int(ask_docker(["image", "inspect", "--format", "{{.Size}}", identity], "look at the image"))
+    reference = identity
+    if section.registry:
+        name = f"{section.registry}:{tag}{'' if target == 'runtime' else '-development'}"
+        ask_docker(["tag", identity, name], f"name the image {name}")
+        ask_docker(["push", "--quiet", name], f"push {name}", timeout_s=3600)
+        digests = json.loads(ask_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", identity], "look at it"))
+        pushed = [each for each in digests if each.startswith(f"{section.registry}@")]
+        if not pushed:
+            raise BuildError(f"the engine does not say under which digest it pushed {name}; look at the registry")
+        reference = pushed[0]
+    return ContainerImage(target, identity, reference, size, _layers(identity))
+
+
+def _layers(image: str) -> tuple[ImageLayer, ...]:
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        history = docker.from_env(timeout=60).api.history(image)
+    except DockerException as error:
+        raise BuildError(f"Docker could not tell the layers of {image}: {error}") from error
+    return tuple(
+        ImageLayer(" ".join(each["CreatedBy"].split())[:160], int(each["Size"]))
+        for each in reversed(history)
+        if each["Size"]
+    )
+
+
+def _contents(image: str) -> ImageContents:
+    """What is in an image, from the stream that the engine gives."""
+    with subprocess.Popen(
+        [docker_client(), "save", image], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=docker_environment()
+    ) as process:
+        try:
+            return read_image(process.stdout)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise BuildError(f"the contents of {image} cannot be read: {error}; look at `docker save {image}`") from error
+        finally:
+            process.kill()
+
+
+def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
+    """The checks of sizes by the budgets as they are now, with the one of libraries as it was found."""
+    budgets: dict[str, Size | None] = {"runtime": section.runtime_budget, "development": section.development_budget}
+    by_target = {each.target: each for each in containers}
+    sizes = [_check_size(by_target[target], budgets[target]) for target in ("runtime", "development")]
+    return (*sizes, *(check for check in found if check.name == "duplicate_libraries"))
+
+
+def _check_size(container: ContainerImage, budget: Size | None) -> CheckResult:
+    name, size = f"{container.target}_size", container.size_bytes
+    if budget is None or size <= size_in_bytes(budget):
+        return CheckResult(name, True, f"{size:,} bytes" + ("" if budget is None else f" of {size_in_bytes(budget):,}"))
+    largest = sorted(container.layers, key=lambda layer: -layer.size_bytes)[:10]
+    findings = tuple(f"{layer.size_bytes:,} bytes: {layer.made_by}" for layer in largest)
+    over = size - size_in_bytes(budget)
+    return CheckResult(name, False, f"{size:,} bytes, {over:,} over image.{container.target}_budget", findings)

@@ -1,0 +1,1 @@
+"""The machine behind a pool that is started for the tests and paused afterwards."""

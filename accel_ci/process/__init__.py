@@ -1,0 +1,1 @@
+"""Running other programs: with limits, and to the end of everything that they started."""

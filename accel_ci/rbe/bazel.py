@@ -1,0 +1,385 @@
+"""Running `bazel test`: its command line, the credentials for remote execution, and an end that leaves nothing behind.
+
+Credentials are written to a file that only Bazel reads, and that is gone as soon as it has. Bazel repeats its options in the
+build events, so those come through a pipe and are cleaned on their way; its server keeps no log. The server is ended with
+every run, by a watcher when the run is killed. What the events say is read by `accel_ci.results`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from accel_ci.config.settings import Rbe
+from accel_ci.docker.container import Container, run_inside, running
+from accel_ci.errors import BuildError
+from accel_ci.model import SourceBuild
+from accel_ci.process.tree import end_processes, ended_with_this
+from accel_ci.progress import Step
+from accel_ci.rbe.progress import BuildProgress
+from accel_ci.rbe.redaction import RedactedPipe, Redactor
+from accel_ci.storage.file_lock import acquire_or_wait
+
+BAZEL_ENVIRONMENT = "ACCEL_CI_BAZEL"
+"""Names the Bazel of this machine; it goes before the configured one."""
+
+_KEPT = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "JAVA_HOME",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+_OPTION_EVENTS = ("started", "structuredCommandLine", "unstructuredCommandLine", "optionsParsed")
+_IDLE_S = 15
+_GRACE_S = 10
+_LOOK_EVERY_S = 0.25
+_REPORTS = ("test.log", "test.xml")
+
+
+@dataclass(frozen=True)
+class BazelContext:
+    """Where Bazel works: `folder` is its own, for a variant; `results` takes what is kept of a run."""
+
+    folder: Path
+    results: Path
+
+    @property
+    def output_base(self) -> Path:
+        """Bazel's outputs and its cache of actions; the same for every revision, so that what is unchanged stays."""
+        return self.folder / "output"
+
+    @property
+    def server_argument(self) -> str:
+        """What only Bazel's processes at work here have on their command line."""
+        return f"--output_base={self.output_base}"
+
+    @property
+    def private(self) -> Path:
+        """What may hold credentials, and is emptied with every run."""
+        return self.folder / "private"
+
+
+@dataclass(frozen=True)
+class BazelPass:
+    """One `bazel test` of a run.
+
+    `folder` holds `bep.ndjson`, `testlogs/` and `actions/`, the output of actions that failed. `status` is None when Bazel
+    was ended because its time was over.
+    """
+
+    name: str
+    folder: Path
+    status: int | None
+
+
+@dataclass(frozen=True)
+class BazelRun:
+    """What is left of a run: the passes and the output of all of them."""
+
+    passes: tuple[BazelPass, ...]
+    log: Path
+    started_at: datetime
+    makespan_s: float
+
+
+def find_bazel(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> str:
+    """The Bazel to run. Raises `BuildError` when there is none."""
+    name = environment.get(BAZEL_ENVIRONMENT) or rbe.bazel
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise BuildError(f"{name} is not installed; install bazelisk, or name a Bazel in rbe.bazel or ${BAZEL_ENVIRONMENT}")
+    return found
+
+
+def read_secrets(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The headers with their values. Raises `BuildError` for a variable that is not set, naming it and not its value."""
+    secrets = {}
+    for header, variable in rbe.headers.items():
+        value = environment.get(variable, "")
+        if not value or any(ord(letter) < 32 for letter in value):
+            state = "holds a line break or a control character" if value else "is not set"
+            raise BuildError(f"rbe.headers.{header}: {variable} {state} where accel-ci or the daemon was started")
+        secrets[header] = value
+    return secrets
+
+
+@contextmanager
+def credentials_file(folder: Path, secrets: Mapping[str, str], events: bool) -> Iterator[Path]:
+    """A file of Bazel options with the headers, readable for this user alone, for as long as the context lasts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    path = folder / "credentials.bazelrc"
+    flags = ("remote_header", "bes_header") if events else ("remote_header",)
+    lines = [f"build {_quoted(f'--{flag}={name}={value}')}\n" for name, value in secrets.items() for flag in flags]
+    try:
+        with open(path, "w", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)) as file:
+            file.writelines(lines)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def run_bazel(
+    rbe: Rbe, sources: SourceBuild, context: BazelContext, substitutions: Mapping[str, str], step: Step
+) -> BazelRun:
+    """Build and test the targets of the workspace. What Bazel says of them is in the results, whatever its exit status.
+
+    `substitutions` are the words that may stand in braces in the flags. Raises `BuildError` when Bazel or its container
+    cannot be started or credentials are missing. Nothing of Bazel runs any more when this ends, in whichever way.
+    """
+    secrets = read_secrets(rbe)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    with acquire_or_wait(context.folder / "lock", step.say, "Bazel"), ended_with_this(context.server_argument, _GRACE_S):
+        clean_up(context)
+        shutil.rmtree(context.results, ignore_errors=True)
+        context.results.mkdir(parents=True)
+        context.private.mkdir(mode=0o700)
+        started_at, started = datetime.now(timezone.utc), time.monotonic()
+        deadline = started + rbe.timeout_seconds
+        try:
+            with _site(rbe, sources, context) as site:
+                run = _Run(rbe, sources, context, site, secrets, substitutions, deadline, step, set())
+                passes = tuple(run.test(name, flags) for name, flags in _passes(rbe))
+        finally:
+            clean_up(context)
+    return BazelRun(passes, context.results / "bazel.log", started_at, round(time.monotonic() - started, 3))
+
+
+def clean_up(context: BazelContext) -> None:
+    """End what runs on the output base, and take away what may hold credentials."""
+    end_processes(context.server_argument, _GRACE_S)
+    shutil.rmtree(context.private, ignore_errors=True)
+    server = context.output_base / "server" / "jvm.out"
+    for log in (*context.output_base.glob("java.log*"), server, context.output_base / "command.log"):
+        log.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where Bazel runs: on this machine or, when there is a container, in it, where its outputs stay."""
+
+    bazel: str
+    output_base: Path
+    install: Path
+    outputs: Path
+    container: Container | None
+
+    def testlogs(self) -> Path:
+        """Where the link to the tests' logs is."""
+        return self.outputs / "bazel-testlogs"
+
+
+@contextmanager
+def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Site]:
+    if rbe.image is None:
+        yield _Site(find_bazel(rbe), context.output_base, context.folder.parent / "install", context.private, None)
+        return
+    tree = next(path for path in (Path(sources.workspace), *Path(sources.workspace).parents) if path.name == sources.digest)
+    with running(rbe.image, context.folder, [tree], [context.private], pull_s=rbe.timeout_seconds) as container:
+        inside = Path("/tmp/accel-ci-bazel")  # noqa: S108
+        yield _Site(rbe.bazel, inside / "output", inside / "install", inside, container)
+
+
+def _command_line(
+    rbe: Rbe, site: _Site, events: Path, credentials: Path, flags: Iterable[str], substitutions: Mapping[str, str]
+) -> list[str]:
+    """The command of one pass, without any secret."""
+    remote = {
+        "remote_executor": rbe.executor,
+        "remote_cache": rbe.cache,
+        "remote_instance_name": rbe.instance_name,
+        "bes_backend": rbe.event_service,
+        "bes_results_url": rbe.event_results_url,
+    }
+    own = []
+    for flag in rbe.flags:
+        for name, value in substitutions.items():
+            flag = flag.replace(f"{{{name}}}", value)
+        own.append(flag)
+    return [
+        site.bazel,
+        f"--output_user_root={site.install}",
+        f"--output_base={site.output_base}",
+        f"--max_idle_secs={_IDLE_S}",  # should the watcher be killed too
+        "--host_jvm_args=-Djava.util.logging.config.file=/dev/null",  # the server would log its options
+        "--nohome_rc",
+        f"--bazelrc={credentials}",
+        "test",
+        f"--build_event_json_file={events}",
+        "--nobuild_event_json_file_path_conversion",
+        f"--symlink_prefix={site.outputs / 'bazel-'}",
+        "--nogenerate_json_trace_profile",
+        "--color=no",
+        "--curses=no",
+        "--noshow_progress",
+        "--build_tests_only",
+        "--keep_going" if rbe.keep_going else "--nokeep_going",
+        f"--flaky_test_attempts={rbe.flaky_test_attempts}",
+        *(f"--config={config}" for config in rbe.configs),
+        *(f"--{name}={value}" for name, value in remote.items() if value is not None),
+        *(_REMOTE if rbe.executor is not None else ()),
+        *own,
+        *flags,
+        "--",
+        *rbe.targets,
+    ]
+
+
+# What is built stays where it was built: only what tells of tests comes here.
+_REMOTE = ("--remote_download_outputs=minimal", r"--remote_download_regex=.*/test\.(log|xml)$")
+
+
+def _passes(rbe: Rbe) -> list[tuple[str, list[str]]]:
+    """The passes with their flags: all tests, but those for several cards in one of their own, where they are."""
+    filters = list(rbe.test_tag_filters)
+    if rbe.multi_card is None:
+        return [("tests", [f"--test_tag_filters={','.join(filters)}"] if filters else [])]
+    tag = rbe.multi_card.tag
+    without = [*filters, f"-{tag}"]
+    only = [tag, *(word for word in filters if word.startswith("-"))]
+    several = [f"--test_tag_filters={','.join(only)}", f"--strategy=TestRunner={rbe.multi_card.strategy}"]
+    return [
+        ("tests", [f"--test_tag_filters={','.join(without)}"]),
+        (tag, [*several, "--test_sharding_strategy=disabled", "--local_test_jobs=1", *rbe.multi_card.flags]),
+    ]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the passes of a run share."""
+
+    rbe: Rbe
+    sources: SourceBuild
+    context: BazelContext
+    site: _Site
+    secrets: Mapping[str, str]
+    substitutions: Mapping[str, str]
+    deadline: float
+    step: Step
+    tests: set[str]
+
+    def test(self, name: str, flags: Sequence[str]) -> BazelPass:
+        """Run one pass and keep what it says."""
+        folder = self.context.results / name
+        folder.mkdir()
+        redactor, pipe = Redactor(self.secrets.values()), self.context.private / "events"
+        with (
+            credentials_file(self.context.private, self.secrets, self.rbe.event_service is not None) as credentials,
+            RedactedPipe.named(pipe, folder / "bep.ndjson", redactor, _OPTION_EVENTS) as events,
+            RedactedPipe.unnamed(self.context.results / "bazel.log", redactor) as log,
+        ):
+            progress = BuildProgress(folder / "bep.ndjson", self.step, self.tests)
+            command = _command_line(self.rbe, self.site, pipe, credentials, flags, self.substitutions)
+
+            def look() -> None:
+                if events.pass_on(_LOOK_EVERY_S):  # Bazel has read its options
+                    credentials.unlink(missing_ok=True)
+                log.pass_on(0)
+                progress.look()
+
+            try:
+                status = self._wait(command, log.writable, look)
+            finally:
+                self._keep_reports(folder, redactor)
+        return BazelPass(name, folder, status)
+
+    def _wait(self, command: list[str], output: int, look: Callable[[], None]) -> int | None:
+        """The exit status of the command, None when it had to be ended at the deadline."""
+        folder, environment, container = Path(self.sources.workspace), _environment(self.rbe), self.site.container
+        if container is not None:
+            own = {n: v for n, v in environment.items() if n in self.rbe.pass_environment}
+            command = container.command(command, folder, own)
+            environment |= {n: v for n, v in os.environ.items() if n.startswith("DOCKER_")}
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        ) as process:
+            try:
+                while process.poll() is None:
+                    if time.monotonic() > self.deadline:
+                        _interrupt(process, look)
+                        return None
+                    look()
+                look()
+            except BaseException:
+                _interrupt(process, look)
+                raise
+        return process.returncode
+
+    def _keep_reports(self, folder: Path, redactor: Redactor) -> None:
+        """Copy what tells of tests and of actions that failed out of Bazel's outputs."""
+        testlogs, actions = self.site.testlogs(), self.site.output_base
+        if self.site.container is not None:
+            fetched = self.context.private / "fetched"
+            shutil.rmtree(fetched, ignore_errors=True)
+            inside = ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)]
+            with contextlib.suppress(BuildError):  # the container may be gone: the events alone tell then
+                run_inside(self.site.container, inside, Path("/"))
+            testlogs, actions = fetched / "testlogs", fetched
+        _keep_reports(testlogs, actions, folder, redactor)
+
+
+_FETCH = """
+mkdir -p "$3/testlogs"
+if [ -d "$2" ]; then (cd "$2/" && tar -cf - .) | tar -xf - -C "$3/testlogs"; fi
+for folder in "$1"/execroot/*/bazel-out/_tmp/actions; do
+  if [ -d "$folder" ]; then mkdir -p "$3/${folder#"$1"/}" && cp -R "$folder/." "$3/${folder#"$1"/}"; fi
+done
+"""
+
+
+def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
+    """Have Bazel cancel its work, hearing what it still has to say, then end it."""
+    deadline = time.monotonic() + _GRACE_S
+    try:
+        _signal_group(process, signal.SIGINT)
+        while process.poll() is None and time.monotonic() < deadline:
+            look()
+    finally:  # what it says may be what cannot be written down
+        _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _environment(rbe: Rbe) -> dict[str, str]:
+    """What Bazel sees of the environment: no secret of ours."""
+    hidden = set(rbe.headers.values())
+    return {n: v for n, v in os.environ.items() if n in (*_KEPT, *rbe.pass_environment) and n not in hidden}
+
+
+def _keep_reports(logs: Path, outputs: Path, folder: Path, redactor: Redactor) -> None:
+    """Copy the logs and reports of tests and the output of actions that failed; nothing that was built."""
+    if logs.is_dir():
+        for parent, _, names in os.walk(logs):
+            for name in names:
+                if name in _REPORTS or Path(parent).name == "test_attempts":
+                    _copy(Path(parent) / name, folder / "testlogs" / Path(parent).relative_to(logs) / name, redactor)
+    for file in outputs.glob("execroot/*/bazel-out/_tmp/actions/std*"):
+        _copy(file, folder / "actions" / file.name, redactor)
+
+
+def _copy(source: Path, destination: Path, redactor: Redactor) -> None:
+    if source.is_file():
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as lines, destination.open("wb") as output:
+            output.writelines(map(redactor.text, lines))
+
+
+def _quoted(option: str) -> str:
+    """An option as Bazel's option files quote it."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

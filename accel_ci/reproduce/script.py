@@ -1,0 +1,246 @@
+"""The commands that give a developer a build's image and its failing tests on a machine of their own: one script for `sh`.
+
+It stands alone: the sources by commit, the image by digest or by exact pins, the environment as the configuration has it. No
+secret is in it: variables that tests are passed go by name, and addresses have no passwords.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accel_ci.config.settings import DockerPoolSettings, KubernetesPoolSettings, Project, Variant
+from accel_ci.docker.client import docker_client
+from accel_ci.errors import AccelCiError
+from accel_ci.ledger.close import read_verdicts
+from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel
+from accel_ci.source.git import local_path
+from accel_ci.source.revision import checkout_backend
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
+from accel_ci.wheels.uv_environment import PackageSource
+
+_BAD = frozenset({"failed", "flaky", "infra"})
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A script, and the tests that it runs."""
+
+    script: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What is known of a build."""
+
+    project: Project
+    build: Build
+    variant: Variant
+    revision: Revision
+    wheel: Wheel
+    image: RuntimeImage
+    tests: tuple[str, ...]
+    card: str
+
+
+def reproduction(project: Project, build: Build, test: str | None) -> Reproduction:
+    """The script for one test of a build, else for all that did not pass there.
+
+    Raises `AccelCiError` when the build has no image or no such test, or all passed and none is named.
+    """
+    manifests = ManifestStore(project.home)
+    revision = manifests.revision(build.revision)
+    image_file = manifests.path("runtime_image", build.revision, build.variant)
+    if revision is None or not image_file.is_file():
+        raise AccelCiError(f"{build.name} has no runtime image, so there is nothing to run in; see `accel-ci status`")
+    chosen = _choose(_verdicts(manifests, project, build), build, test)
+    case = _Case(
+        project,
+        build,
+        project.settings.variant(build.variant),
+        revision,
+        manifests.read(manifests.path("wheel", build.revision, build.variant), Wheel),
+        manifests.read(image_file, RuntimeImage),
+        tuple(verdict.test for verdict in chosen),
+        next((verdict.cards[0] for verdict in chosen if verdict.cards), "0"),
+    )
+    in_docker = isinstance(project.settings.pool, DockerPoolSettings)
+    parts = ["set -eu", *_sources(case), *(_in_container(case) if in_docker else _in_environment(case))]
+    return Reproduction("\n".join(parts) + "\n", case.tests)
+
+
+def _verdicts(manifests: ManifestStore, project: Project, build: Build) -> list[TestVerdict]:
+    path = manifests.path("ledger", build.revision, build.variant)
+    if not path.is_file():
+        raise AccelCiError(f"{build.name} has no ledger, so it is not known what failed; see `accel-ci status`")
+    return read_verdicts(manifests.read(path, Ledger), ArtifactStore(project.home / "artifacts"))
+
+
+def _choose(verdicts: Sequence[TestVerdict], build: Build, test: str | None) -> list[TestVerdict]:
+    if test is None:
+        chosen = [verdict for verdict in verdicts if verdict.verdict in _BAD]
+        if not chosen:
+            raise AccelCiError(f"no test of {build.name} failed; name the one that is wanted")
+        return chosen
+    chosen = [verdict for verdict in verdicts if verdict.test == test or verdict.test.rpartition("::")[2] == test]
+    if len(chosen) != 1:
+        near = [verdict.test for verdict in verdicts if test in verdict.test][:5]
+        raise AccelCiError(
+            f"{test!r} names {len(chosen)} tests of {build.name}; "
+            f"{'near it: ' + ', '.join(near) if near else '`accel-ci results` lists them'}"
+        )
+    return chosen
+
+
+def _sources(case: _Case) -> list[str]:
+    backend, settings = case.revision.backend, case.project.settings.backend
+    if backend.dirty:
+        folder = checkout_backend(case.project, backend)
+        return [
+            f"# The sources: {backend.label} has changes that no commit has; their copy on the machine of the build",
+            f"sources={shlex.quote(str(folder))}",
+        ]
+    local = local_path(settings.repository, case.project.root)
+    remote = backend.repository if local is None else str(local)
+    fetch = [
+        f"# The sources of the backend at {backend.sha}",
+        "git init --quiet backend",
+        f"git -C backend fetch --quiet --depth 1 -- {shlex.quote(_fetchable(remote, local))} {backend.sha}",
+        "git -C backend checkout --quiet FETCH_HEAD",
+    ]
+    below = _below(local, backend.subdirectory)
+    return [*fetch, f'sources="$PWD"/backend/{shlex.quote(below)}']
+
+
+def _fetchable(remote: str, local: Path | None) -> str:
+    """An address that a commit can be fetched from: of a folder inside of a repository, the repository."""
+    top = local
+    while top is not None and not (top / ".git").exists() and top != top.parent:
+        top = top.parent
+    return str(top) if top is not None and (top / ".git").exists() else remote
+
+
+def _below(local: Path | None, subdirectory: str) -> str:
+    top = Path(_fetchable("", local)) if local is not None else None
+    inside = local.relative_to(top) if local is not None and top is not None and local.is_relative_to(top) else Path()
+    return str(inside / subdirectory)
+
+
+def _environment(case: _Case) -> dict[str, str]:
+    pool = case.project.settings.pool
+    configured = {name: value for name, value in pool.environment.items() if value is not None}
+    card = {} if isinstance(pool, KubernetesPoolSettings) else {pool.card_environment: case.card}  # a pod has its card
+    return {**configured, **card}
+
+
+def _pytest(case: _Case) -> list[str]:
+    return ["-m", "pytest", "-p", "no:cacheprovider", *case.project.settings.backend.pytest_args, *case.tests]
+
+
+def _in_container(case: _Case) -> list[str]:
+    pool = case.project.settings.pool
+    if not isinstance(pool, DockerPoolSettings):
+        raise TypeError(pool)
+    made = case.image.container("runtime")
+    image = pool.image or (made.reference if made else None)
+    if image is None:
+        raise AccelCiError(f"{case.build.name} was built without a Docker image; run it again with the section 'image'")
+    python = pool.python or ("python3" if pool.image else case.image.python)
+    environment = _environment(case)
+    cards = case.card.split(",")
+    devices = dict.fromkeys(device.replace("{card}", card) for card in cards for device in pool.devices)
+    gpus = {"all": ["--gpus", "all"], "card": ["--gpus", f'"device={case.card}"'], None: []}[pool.gpus]
+    words = [
+        "docker", "run", "--rm", "--init", "--network", pool.network, "--shm-size", pool.shm_size, "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--pids-limit", str(pool.pids_limit), "--workdir", "/sources",
+        *(["--memory", pool.memory, "--memory-swap", pool.memory] if pool.memory else []), *gpus,
+        *(word for device in devices for word in ("--device", device)),
+        *(word for name, value in {"HOME": "/tmp", **environment}.items() for word in ("--env", f"{name}={value}")),  # noqa: S108
+        *(word for name in pool.pass_environment if name not in environment for word in ("--env", name)),
+    ]  # fmt: skip
+    last = ["--entrypoint", python, image, *_pytest(case)]
+    run = f'{shlex.join(words)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
+    by_digest = pool.image is not None or "@" in image
+    word = (
+        "# The image" if by_digest else "# The image, which is on the machine of the build alone: image.registry pushes it"
+    )
+    return [
+        f"{word}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
+        f"docker pull --quiet {shlex.quote(image)}"
+        if by_digest
+        else f"docker image inspect --format ok {shlex.quote(image)}",
+        *_development(case),
+        f"# {_count(case)} on card {case.card}",
+        run,
+    ]
+
+
+def _development(case: _Case) -> list[str]:
+    made = case.image.container("development")
+    if made is None or case.project.settings.pool.kind != "docker":
+        return []
+    shell = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(made.reference)} bash'
+    return [f"# With compilers and uv, to change things in: {shell}"]
+
+
+def _in_environment(case: _Case) -> list[str]:
+    """A virtual environment with the build's pins and wheels, which are built again where the build's own are not there."""
+    image, variant = case.image, case.variant
+    pins = [line for line in image.packages if " @ file:" not in line]
+    options = PackageSource.from_settings(variant.torch_backend).options
+    index = [f'export UV_TORCH_BACKEND="${{UV_TORCH_BACKEND-{variant.torch_backend}}}"'] if options else []
+    install = ["uv", "pip", "install", "--quiet", "--python", "image/bin/python", "--no-deps"]
+    prerelease = ["--prerelease", "allow"] if variant.torch_source == "main" else []
+    given = _environment(case)
+    unset = [word for name in case.project.settings.pool.unset_environment for word in ("-u", name)]
+    command = ["env", "PYTHONDONTWRITEBYTECODE=1", *unset, *(f"{name}={value}" for name, value in given.items())]
+    return [
+        f"# The image: Python {image.python_version}, PyTorch {image.torch_version} at {image.torch_sha}, all by exact pins",
+        *index,
+        "mkdir -p wheels",
+        *_wheels(case),
+        f"uv venv --quiet --clear --python {shlex.quote(image.python_version)} image",
+        f"{shlex.join([*install, *prerelease, '-r', '-'])} <<'EOF'",
+        *pins,
+        "EOF",
+        f"{shlex.join([*install, '--no-index'])} wheels/*.whl",
+        f"# {_count(case)} on card {case.card}",
+        'image="$PWD"/image',
+        'cd "$sources"',
+        f'{shlex.join(command)} "$image"/bin/python {shlex.join(_pytest(case))}',
+    ]
+
+
+def _wheels(case: _Case) -> list[str]:
+    """The build's wheels: the very files on the machine of the build, elsewhere built from the same sources."""
+    artifacts, settings = ArtifactStore(case.project.home / "artifacts"), case.project.settings
+    given = {**settings.backend.build_environment, **case.variant.build_environment}
+    label = case.revision.backend.label
+    environment = ["env", *(f"{name}={value.replace('{label}', label)}" for name, value in given.items())]
+    folders = [*(each.subdirectory for each in settings.backend.companions), "."]
+    lines = []
+    for folder, wheel in zip(folders, case.wheel.wheels, strict=True):
+        build = [*environment, "uv", "build", "--quiet", "--wheel", "--python", case.variant.python, "--out-dir"]
+        place = f'"$sources"/{shlex.quote(folder)}'
+        lines += [
+            f"cp {shlex.quote(str(artifacts.path(wheel)))} wheels/ 2>/dev/null ||",
+            f'    {shlex.join(build)} "$PWD"/wheels {place}  # sha256 of the build: {wheel.sha256}',
+        ]
+    if case.wheel.patches:
+        lines.insert(0, f"# The build applied {', '.join(case.wheel.patches)}; a wheel that is built again needs them too.")
+    return lines
+
+
+def _count(case: _Case) -> str:
+    """What is run, for a comment: of a test's name nothing that could end the line."""
+    name = "".join(character if character.isprintable() else "?" for character in case.tests[0])
+    return name if len(case.tests) == 1 else f"{len(case.tests)} tests that did not pass"
+
+
+def client_folder() -> str:
+    """The folder of the Docker client that can be used, for PATH. Raises `BuildError` when there is none."""
+    return str(Path(docker_client()).parent)

@@ -1,0 +1,1 @@
+"""The functions that the device-test assets call: collect, plan, run. No Dagster."""

@@ -1,0 +1,26 @@
+"""A lock file that runs on one machine wait for each other with, saying so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+@contextmanager
+def acquire_or_wait(lock_file: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
+    """Hold the lock of `what`, "the cards" say; where another run has it, say so and wait."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"waiting for {what}, which another run holds")
+        lock.acquire()
+        say(f"{what} came free")
+    try:
+        yield
+    finally:
+        lock.release()

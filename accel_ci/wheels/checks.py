@@ -1,0 +1,136 @@
+"""What must hold of a wheel before anything is built on it. Each check is a function that gives a `CheckResult`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from accel_ci.config.settings import Settings, Variant
+from accel_ci.errors import BuildError
+from accel_ci.model import CheckResult, Source
+from accel_ci.process.run import Finished, run_tool
+from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, judge
+from accel_ci.wheels.uv_environment import PackageSource, create, resolve, run_uv
+
+CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
+"""Every check that `check_wheels` gives a result for, in its order."""
+
+_TOOL_TIMEOUT_S = 300.0
+_ENTRY_POINT_PROBE = """
+import importlib.metadata, sys
+failed = False
+for spec in sys.argv[1:]:
+    group, _, name = spec.partition(":")
+    found = importlib.metadata.entry_points(group=group, name=name)
+    if not found:
+        failed = True
+        print(f"the group {group!r} has no entry point {name!r}")
+    for entry_point in found:
+        try:
+            entry_point.load()
+        except Exception as error:
+            failed = True
+            print(f"{spec} does not load: {type(error).__name__}: {error}")
+sys.exit(failed)
+"""
+
+
+@dataclass(frozen=True)
+class BuiltWheel:
+    """A wheel with its sdist, and what the configuration says of the two; `package` is its folder in the sources."""
+
+    wheel: Path
+    sdist: Path
+    distribution: str
+    import_name: str | None
+    entry_points: tuple[str, ...]
+    package: Path | None = None
+
+
+def check_wheels(
+    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, packages: PackageSource, scratch: Path
+) -> tuple[CheckResult, ...]:
+    """All checks, in the order of `CHECK_NAMES`, each over all wheels, which are installed together.
+
+    What stands on a failed installation fails with that reason.
+    """
+    rules = settings.wheels_of(variant)
+    labelled = bool(settings.backend.build_environment or variant.build_environment)
+    of_each = [
+        (
+            *audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package),
+            _check_identity(each.wheel, each.distribution, source, labelled=labelled),
+        )
+        for each in built
+    ]
+    return (*_merge(built, of_each), *_check_installed(built, variant, settings, packages, scratch))
+
+
+def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...]]) -> Iterator[CheckResult]:
+    """A result for each check over all wheels; findings name the wheel where there are several."""
+    for results in zip(*of_each, strict=True):
+        if len(results) == 1:
+            yield results[0]
+            continue
+        named = list(zip((each.distribution for each in built), results, strict=True))
+        shown = [pair for pair in named if not pair[1].passed] or named
+        summary = "; ".join(f"{name}: {result.summary}" for name, result in shown)
+        findings = tuple(f"{name}: {finding}" for name, result in named for finding in result.findings)
+        yield CheckResult(results[0].name, all(result.passed for result in results), summary, findings)
+
+
+def _check_installed(
+    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, scratch: Path
+) -> list[CheckResult]:
+    names = [each.import_name for each in built if each.import_name]
+    entry_points = [entry_point for each in built for entry_point in each.entry_points]
+    checks: dict[str, Callable[[Path], Finished]] = {
+        "dependencies": lambda python: run_uv(
+            ["pip", "check", "--python", str(python)], packages, timeout_s=_TOOL_TIMEOUT_S
+        ),
+        "imports": lambda python: _run_python(python, packages, "-c", "\n".join(f"import {name}" for name in names)),
+        "entry_points": lambda python: _run_python(python, packages, "-c", _ENTRY_POINT_PROBE, *entry_points),
+    }
+    try:
+        python = _install_clean(built, variant, settings, packages, scratch / "clean")
+    except BuildError as error:
+        failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
+        return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
+    installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
+    return [installed, *(judge(name, check(python)) for name, check in checks.items())]
+
+
+def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled: bool) -> CheckResult:
+    name, version, _, _ = parse_wheel_filename(wheel.name)
+    findings = []
+    if name != canonicalize_name(distribution):
+        findings.append(f"the wheel is named {name}, the configuration says {distribution}")
+    if labelled and source.label not in (version.local or ""):
+        findings.append(
+            f"version {version} does not carry the source state {source.label}; let the build read it from the variable "
+            "that backend.build_environment sets to '{label}'"
+        )
+    return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))
+
+
+def _install_clean(
+    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, folder: Path
+) -> Path:
+    prerelease, limit = variant.torch_source == "main", settings.limits.install_seconds
+    requirements = [*(f"{each.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
+    pins = resolve(requirements, variant.python, packages, prerelease=prerelease, timeout_s=limit)
+    return create(folder, variant.python, pins, packages, prerelease=prerelease, timeout_s=limit)
+
+
+def _run_python(python: Path, packages: PackageSource, *arguments: str) -> Finished:
+    with tempfile.TemporaryDirectory(prefix="accel-ci-") as elsewhere:  # so that nothing is imported from the sources
+        return run_tool(
+            [str(python), "-I", *arguments],
+            timeout_s=_TOOL_TIMEOUT_S,
+            environment=packages.environment,
+            folder=Path(elsewhere),
+        )

@@ -1,0 +1,134 @@
+"""Reports and results on the command line: from files to answers, in real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci_tests.conftest import Run
+
+NIGHTS = {"25": {"a": "passed", "b": "failed", "c": "passed"}, "26": {"a": "failed", "b": "passed", "c": "passed"}}
+
+
+def junit(outcomes: dict[str, str]) -> str:
+    cases = [
+        f'<testcase classname="t.T" name="{name}" time="0.{index}"'
+        + ("/>" if outcome == "passed" else '><failure message="0x1f off by 3"/></testcase>')
+        for index, (name, outcome) in enumerate(outcomes.items(), 1)
+    ]
+    return f'<testsuite name="s" tests="{len(cases)}">{"".join(cases)}</testsuite>'
+
+
+@pytest.fixture
+def stored(accel_ci: Run, make_project: Callable[..., Project], tmp_path: Path) -> Run:
+    """The command line in a project with the results of two nights."""
+    make_project()
+    for day, outcomes in NIGHTS.items():
+        (tmp_path / f"{day}.xml").write_text(junit(outcomes))
+        done = accel_ci(
+            "ingest", f"{day}.xml", "--revision", f"nightly-202611{day}", "--variant", "py3", "--suite", "unit",
+            "--day", f"2026-11-{day}",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "2 passed, 1 failed" in done.stdout
+    return accel_ci
+
+
+def ask(run: Run, *arguments: str) -> list[dict[str, object]]:
+    done: subprocess.CompletedProcess[str] = run("results", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: list[dict[str, object]] = json.loads(done.stdout)
+    return answer
+
+
+def test_what_changed_between_two_builds(stored: Run) -> None:
+    builds = ("nightly-20261125~py3", "nightly-20261126~py3")
+    [failing] = ask(stored, "newly-failing", *builds)
+    [passing] = ask(stored, "newly-passing", *builds)
+    assert (failing["test"], failing["before"], failing["after"]) == ("t.T::a", "passed", "failed")
+    assert (passing["test"], passing["before"], passing["after"]) == ("t.T::b", "failed", "passed")
+
+
+def test_every_expected_test_has_one_verdict(stored: Run, tmp_path: Path) -> None:
+    (tmp_path / "expected.txt").write_text("# of the selection\nt.T::a\nt.T::b\n\nt.T::gone\n")
+    build = ("--revision", "nightly-20261126", "--variant", "py3", "--suite", "unit", "--day", "2026-11-26")
+    done = stored("ingest", "26.xml", *build, "--expected", "expected.txt", "--json")
+    said = json.loads(done.stdout)
+    assert {verdict: count for verdict, count in said["verdicts"].items() if count} == {
+        "failed": 1,
+        "passed": 1,
+        "not_run": 1,
+    }
+    assert (said["not_run"], said["unexpected"], done.returncode) == (["t.T::gone"], ["t.T::c"], 1)
+    shown = stored("ingest", "26.xml", *build, "--expected", "expected.txt").stdout
+    assert "t.T::gone" in shown
+    assert "t.T::c" in shown
+    for text, message in (("t.T::a\nt.T::a\n", "t.T::a is expected twice"), ("\n# none\n", "names no test")):
+        (tmp_path / "expected.txt").write_text(text)
+        refused = stored("ingest", "26.xml", *build, "--expected", "expected.txt")
+        assert refused.returncode != 0
+        assert message in refused.stderr
+
+
+def test_questions_about_one_build(stored: Run) -> None:
+    [cluster] = ask(stored, "failures", "nightly-20261126~py3")
+    assert (cluster["tests"], cluster["message"], cluster["some_tests"]) == (1, "0x1f off by 3", ["t.T::a"])
+    assert "0x1f" not in str(cluster["signature"])
+    slow = ask(stored, "slowest", "nightly-20261126~py3", "--limit", "1")
+    assert [(row["test"], row["total_s"]) for row in slow] == [("t.T::c", 0.3)]
+
+
+def test_history_and_days(stored: Run) -> None:
+    history = ask(stored, "history", "t.T::b", "--days", "3650")
+    assert [row["verdict"] for row in history] == ["failed", "passed"]
+    days = ask(stored, "per-day", "--days", "3650")
+    assert [row["day"] for row in days] == ["2026-11-25", "2026-11-26"]
+
+
+def test_tables_for_people(stored: Run) -> None:
+    done = stored("results", "failures", "nightly-20261126~py3")
+    assert "t.T::a" in done.stdout
+    assert stored("results", "flaky").returncode == 0
+
+
+@pytest.mark.parametrize(("form", "marker"), [("junit", b"<testcase"), ("csv", b'"revision"'), ("parquet", b"PAR1")])
+def test_a_build_can_be_had_in_other_formats(stored: Run, tmp_path: Path, form: str, marker: bytes) -> None:
+    done = stored("export", "nightly-20261126~py3", "--format", form, "--output", "out")
+    assert done.stdout.strip() == "out: 3 attempts"
+    assert marker in (tmp_path / "out").read_bytes()
+    if form == "junit":
+        assert stored("parse", "out").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "word"),
+    [(junit({"a": "passed"}), 0, "complete"), (junit({"a": "passed"})[:-12], 1, "truncated"), ("", 2, "empty_file")],
+)
+def test_the_exit_status_tells_how_whole_a_report_is(
+    accel_ci: Run,
+    make_project: Callable[..., Project],
+    tmp_path: Path,
+    content: str,
+    status: int,
+    word: str,
+) -> None:
+    make_project()
+    (tmp_path / "r.xml").write_text(content)
+    done = accel_ci("parse", "r.xml")
+    assert (done.returncode, word in done.stdout) == (status, True), done.stdout
+    done = accel_ci("ingest", "r.xml", "--revision", "r", "--variant", "v", "--suite", "s")
+    assert done.returncode == status, done.stdout
+
+
+def test_mistakes_are_explained(stored: Run) -> None:
+    done = stored("results", "failures", "nightly-20261126")
+    assert done.returncode == 2
+    assert "<revision>~<variant>" in done.stderr
+    done = stored("export", "nightly-20261127~py3")
+    assert done.returncode == 2
+    assert "nothing is stored" in done.stderr

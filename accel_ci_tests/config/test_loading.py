@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import contextlib
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from accel_ci.config.loading import find_config, load_project, parse_settings
+from accel_ci.config.settings import Settings
+from accel_ci.config.values import size_in_bytes
+from accel_ci.errors import ConfigError
+from accel_ci_tests.conftest import ROOT, minimal_config
+
+KUBERNETES = {
+    "kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel",
+    "bucket": {"bucket": "rounds", "endpoint": "http://127.0.0.1:8333"},
+}  # fmt: skip
+DOCKER = {"kind": "docker", "card_environment": "TOY_CARD", "image": "toy:1"}
+
+
+def mistakes(document: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(yaml.safe_dump(document, sort_keys=False))
+    return str(caught.value).splitlines()
+
+
+def changed(path: str, value: object) -> dict[str, object]:
+    document = copy.deepcopy(minimal_config())
+    target: object = document
+    *parents, last = path.split(".")
+    for step in parents:
+        target = target[int(step) if step.isdigit() else step]  # type: ignore[index]
+    target[int(last) if last.isdigit() else last] = value  # type: ignore[index]
+    return document
+
+
+def test_minimal_configuration_is_valid() -> None:
+    settings = parse_settings(yaml.safe_dump(minimal_config()))
+    assert settings.pool.rounds == 2
+    assert settings.variants_of("nightly") == ("py3",)
+    assert list(settings.suites_of("manual", "smoke")) == ["smoke"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("pool.crads", 2, "pool.crads: unknown key; did you mean 'cards'?"),
+        ("pool.cards", 0, "pool.cards: input should be greater than or equal to 1 (it is 0)"),
+        ("backend.name", "a/b", "backend.name: use letters, digits, '.', '_' and '-', beginning with a letter"),
+        ("backend.owners", ["somebody"], "backend.owners[0]: must be 'team:<name>' or an e-mail address"),
+        ("backend.subdirectory", "../other", "backend.subdirectory: must be a path below the root"),
+        ("backend.ref", "--upload-pack=x", "backend.ref: string should match pattern"),
+        ("variants.0.python", 3.11, "variants[0].python: input should be a valid string (it is 3.11: put it in quotes)"),
+        ("variants.0.python", ["3.11", 3.12], "variants[0].python: input should be a valid string (it is 3.12: put it in"),
+        ("variants.0.python", [], "variants[0].python: input should be a valid string (it is []"),
+        ("variants.0", {"python": "3.11", "torch": "torch", "runtime": "none"}, "variants[0].name: is missing"),
+        ("variants.0.name", "{pyton}", "variants[0].name: use letters"),
+        ("variants.0.torch", "torch=2", "variants[0].torch: not a PEP 508 requirement"),
+        ("variants.0.name", "a|b", "variants[0].name: use letters"),
+        ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
+        ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),
+        ("jobs.nightly.suites", ["smoke", "unti"], "jobs.nightly.suites[1]: there is no suite 'unti'; did you mean 'unit'?"),
+        ("jobs.nightly.suites", ["smoke"], "jobs.nightly.suites: names no suite of the stage 'device'"),
+        ("jobs.main.variants", ["py4"], "jobs.main.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
+        ("suites.unit.paths", [], "suites.unit.paths:"),
+        ("suites", {}, "suites:"),
+        ("suites.unit.cards", 3, "suites.unit.cards: a test would need 3 cards, and the pool has 2"),
+        ("suites.smoke.cards", 2, "suites.smoke.cards: smoke takes a single card"),
+        ("pool.kind", "dokcer", "pool.kind: there is no kind 'dokcer'; did you mean 'docker'?"),
+        ("pool.image", "busybox", "pool.image: unknown key"),
+        ("pool", {"kind": "docker", "card_environment": "X"}, "pool.image: is missing"),
+        ("pool", {**DOCKER, "devicse": []}, "pool.devicse: unknown key; did you mean 'devices'?"),
+        ("pool", {**DOCKER, "devices": ["accel0"]}, "pool.devices[0]: must be a device of the machine, such as"),
+        ("pool", {**DOCKER, "memory": "8 GB"}, "pool.memory: must be a number of bytes, or one with k, m or g"),
+        ("pool", {**DOCKER, "gpus": 2}, "pool.gpus: input should be 'all' or 'card' (it is 2)"),
+        ("pool", {**DOCKER, "pids_limit": 0}, "pool.pids_limit: input should be greater than or equal to 16"),
+        ("image", {"base": "debian:12"}, "image.base: must be pinned by digest, as in"),
+        ("image", {"base": "debian@sha256:" + "0" * 64, "stripped": ["/lib"]}, "image.stripped[0]: must be a path below"),
+        ("image", {"bsae": "x"}, "image.bsae: unknown key; did you mean 'base'?"),
+        ("wheels", {"platform": "linux"}, "wheels.platform: string should match pattern"),
+        ("wheels", {"external_libraries": ["a/b.so"]}, "wheels.external_libraries[0]: string should match pattern"),
+        ("wheels", {"size_budget": "1 MB"}, "wheels.size_budget: must be a number of bytes, or one with k, m or g"),
+        ("pool.instance", {"start": ["a"]}, "pool.instance.pause: is missing"),
+        ("pool.instance", {"start": ["a"], "pause": ["b"], "redy": ["c"]}, "pool.instance.redy: unknown key; did you"),
+        ("pool.instance", {"start": "a", "pause": ["b"]}, "pool.instance.start: input should be a valid tuple (it is 'a')"),
+        ("pool.instance", {"start": ["a"], "pause": ["b"], "lease_seconds": 1}, "pool.instance.lease_seconds: input"),
+        ("pool", {**DOCKER, "user": "a b"}, "pool.user: must be numbers, such as '1000:1000'"),
+        ("suites.bazel", {"paths": ["tests"]}, "suites.bazel: is the suite of the source build; choose another name"),
+        ("jobs.nightly_rbe", {"cron": "0 3 * * *"}, "jobs.nightly_rbe: needs the section 'rbe'"),
+        ("rbe", {}, "rbe.targets: is missing"),
+        ("rbe", {"targets": ["a/..."]}, "rbe.targets[0]: string should match pattern"),
+        ("rbe", {"targets": ["//..."], "image": "build:latest"}, "rbe.image: must be pinned by digest"),
+        ("rbe", {"targets": ["//..."], "workspace": "native"}, "rbe.workspace: must be 'backend' or 'upstream'"),
+        ("rbe", {"targets": ["//..."], "workspace": "backend/../x"}, "rbe.workspace: must be a path below the root"),
+        ("rbe", {"targets": ["//..."], "flags": ["--remote_header=a=b"]}, "rbe.flags[0]: headers hold credentials"),
+        ("rbe", {"targets": ["//..."], "flags": ["--bazelrc=x"]}, "rbe.flags[0]: --bazelrc is set by accel-ci itself"),
+        ("rbe", {"targets": ["//..."], "flags": ["jobs"]}, "rbe.flags[0]: must be a flag of `bazel test`"),
+        ("rbe", {"targets": ["//..."], "headers": {"x-key": "not a name"}}, "rbe.headers.x-key: string should match"),
+        ("rbe", {"targets": ["//..."], "executor": "grpcs://me:secret@host"}, "rbe.executor: string should match pattern"),
+        ("rbe", {"targets": ["//..."], "excutor": "grpc://x"}, "rbe.excutor: unknown key; did you mean 'executor'?"),
+        ("pool", None, "pool:"),
+        ("pool", {**KUBERNETES, "bucket": None}, "pool.bucket: is missing: pods reach their round through a bucket"),
+        ("pool", {**KUBERNETES, "quue": "a"}, "pool.quue: unknown key; did you mean 'queue'?"),
+        ("pool", {**KUBERNETES, "card_environment": "X"}, "pool.card_environment: unknown key"),
+        ("pool", {**KUBERNETES, "resource": "accel"}, "pool.resource: string should match pattern"),
+        ("pool", {**KUBERNETES, "memory": "16 GB"}, "pool.memory: must be a quantity of Kubernetes, such as '4'"),
+        ("pool", {**KUBERNETES, "run_as_user": 0}, "pool.run_as_user: input should be greater than or equal to 1"),
+        ("pool", {**KUBERNETES, "bucket": {"bucket": "b", "endpoint": "s3"}}, "pool.bucket.bucket: string should match"),
+        ("pool", {**KUBERNETES, "tolerations": [{"efect": "NoSchedule"}]}, "pool.tolerations[0].efect: unknown key; did"),
+        ("pool", {**KUBERNETES, "pod_template": {"spec": {"containers": [{"name": "sidecar"}]}}},
+         "pool.pod_template.spec.containers[0]: only the container named 'worker' can be changed"),
+        ("pool", {**KUBERNETES, "pod_template": {"spec": {"restartPolicy": "Always"}}},
+         "pool.pod_template.spec.restartPolicy: cannot be set here"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place(path: str, value: object, expected: str) -> None:
+    lines = mistakes(changed(path, value))
+    assert any(re.match(r"accel_ci\.yaml:\d+: " + re.escape(expected), line) for line in lines), lines
+
+
+@pytest.mark.parametrize(("size", "expected"), [("7", 7), ("7b", 7), ("2k", 2048), ("3M", 3 << 20), ("1g", 1 << 30)])
+def test_sizes_are_read_as_docker_reads_them(size: str, expected: int) -> None:
+    assert size_in_bytes(size) == expected
+
+
+def test_a_variant_may_have_rules_and_an_image_of_its_own() -> None:
+    own = {"wheels": {"size_budget": "2m"}, "image": {"base": "debian@sha256:" + "0" * 64}}
+    variant = {"name": "py3", "python": "3.11", "torch": "torch", "runtime": "none"}
+    document = {**changed("wheels", {"size_budget": "1m"}), "variants": [variant, {**variant, "name": "odd", **own}]}
+    settings = parse_settings(yaml.safe_dump(document))
+    plain, odd = settings.variants
+    assert (settings.wheels_of(plain).size_budget, settings.wheels_of(odd).size_budget) == ("1m", "2m")
+    assert settings.image_of(plain) is None
+    assert settings.image_of(odd) is not None
+
+
+def test_a_variant_with_lists_is_one_for_each_combination() -> None:
+    common = {"torch_source": "pinned", "requirements": ["pytest", "numpy"]}
+    matrix = {"name": "py{python}-{torch}-{runtime}", "python": ["3.11", "3.12"], "torch": "torch==2.13.0", **common}
+    odd = {"name": "odd", "python": "3.10", "torch": "torch", "runtime": "rt-9", "build_environment": {"LEGACY": "1"}}
+    document = changed("variants", [{**matrix, "runtime": ["rt-1", "rt-2"]}, odd])
+    found = parse_settings(yaml.safe_dump(document)).variants
+    assert [(variant.name, variant.python, variant.runtime) for variant in found] == [
+        ("py3.11-torch2.13.0-rt-1", "3.11", "rt-1"),
+        ("py3.11-torch2.13.0-rt-2", "3.11", "rt-2"),
+        ("py3.12-torch2.13.0-rt-1", "3.12", "rt-1"),
+        ("py3.12-torch2.13.0-rt-2", "3.12", "rt-2"),
+        ("odd", "3.10", "rt-9"),
+    ]
+    assert {variant.requirements for variant in found[:4]} == {("pytest", "numpy")}
+
+
+def test_mistakes_of_a_variant_with_lists_are_told_once_and_where_they_stand() -> None:
+    good = {"name": "good", "python": "3.11", "torch": "torch", "runtime": "none"}
+    many = {**good, "name": "py{python}", "python": ["3.11", "3.12"], "runtime": ["a", "b"], "tourch": "x"}
+    lines = [line.split(": ", 1)[1] for line in mistakes(changed("variants", [good, many, {**good, "name": "py3.11"}]))]
+    advice = "; variant names are unique, and hold what is a list, as in 'py{python}'"
+    assert sorted(lines) == [
+        f"variants[1].name: 'py3.11' stands twice{advice}",
+        f"variants[1].name: 'py3.12' stands twice{advice}",
+        "variants[1].tourch: unknown key; did you mean 'torch'?",
+        f"variants[2].name: 'py3.11' stands twice{advice}",
+    ]
+
+
+def test_every_mistake_has_a_line_of_its_own() -> None:
+    document = changed("pool.cards", "many")
+    document["jobs"] = {}
+    document["colour"] = "blue"
+    lines = mistakes(document)
+    assert [line.split(": ")[1] for line in lines] == [
+        "pool.cards", "jobs.intraday", "jobs.main", "jobs.nightly", "jobs.pr", "colour",
+    ]  # fmt: skip
+
+
+def test_line_numbers_point_into_the_file() -> None:
+    text = yaml.safe_dump(minimal_config(), sort_keys=False).replace("cards: 2", "cards: zero")
+    line = next(number for number, content in enumerate(text.splitlines(), 1) if "cards: zero" in content)
+    with pytest.raises(ConfigError, match=f"^accel_ci.yaml:{line}: pool.cards: "):
+        parse_settings(text)
+
+
+def test_a_key_that_stands_twice_is_a_mistake() -> None:
+    text = yaml.safe_dump(minimal_config(), sort_keys=False) + "pool: {card_environment: X}\n"
+    with pytest.raises(ConfigError, match="pool: stands twice"):
+        parse_settings(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "just words", "a: [", "a: b: c", "\x00", "!!python/object:os.system {}"])
+def test_what_is_no_mapping_is_one_clear_line(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(text)
+    assert str(caught.value).startswith("accel_ci.yaml:")
+    assert "\n" not in str(caught.value)
+
+
+_NAMES = st.sampled_from(
+    ["backend", "variants", "suites", "jobs", "pool", "nightly", "name", "stage", "smoke", "unit", "py3", "paths"]
+)
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | _NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES | st.integers(), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(document=_VALUES, section=st.sampled_from([*minimal_config()]))
+def test_any_document_is_valid_or_a_list_of_mistakes(document: object, section: str) -> None:
+    for content in (document, {**minimal_config(), section: document}):
+        with contextlib.suppress(ConfigError):
+            parse_settings(yaml.safe_dump(content))
+
+
+@example("a: 2001-02-30")
+@example("a: 0x_")
+@example("a: !!int x")
+@example("a: !!timestamp x")
+@given(text=st.text() | st.binary().map(lambda data: data.decode("latin-1")))
+def test_any_text_is_a_list_of_mistakes(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_settings(text)
+
+
+def test_files_that_come_with_the_project_are_valid() -> None:
+    assert load_project(ROOT / "accel_ci.yaml").settings.backend.name == "torch_emu"
+    assert parse_settings((ROOT / "accel_ci" / "config" / "starter.yaml").read_text()).backend.name == "my_backend"
+
+
+def test_the_starter_shows_every_key() -> None:
+    starter = (ROOT / "accel_ci" / "config" / "starter.yaml").read_text()
+    uncommented = re.sub(r"(?m)^( *)# ( *\w+:.*)$", r"\1\2", starter)
+    assert parse_settings(uncommented) != parse_settings(starter).model_copy(update={"backend": None})
+
+    def keys(model: type[BaseModel]) -> set[str]:
+        found = set(model.model_fields)
+        for field in model.model_fields.values():
+            for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    found |= keys(kind)
+        return found
+
+    missing = {key for key in keys(Settings) if not re.search(rf"\b{key}\b:|`{key}: ", starter)}
+    assert not missing
+
+
+def test_the_file_is_found_in_a_parent_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCEL_CI_CONFIG", raising=False)
+    (tmp_path / "accel_ci.yaml").write_text("")
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert find_config() == tmp_path / "accel_ci.yaml"
+
+
+def test_a_file_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACCEL_CI_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for path in (None, tmp_path / "other.yaml"):
+        with pytest.raises(ConfigError, match="accel-ci init"):
+            load_project(path)

@@ -1,0 +1,113 @@
+"""Bazel in a build container of a real engine; a program stands in for it, so that any image with Python will do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Rbe
+from accel_ci.docker.container import LABEL
+from accel_ci.errors import BuildError
+from accel_ci.model import SourceBuild
+from accel_ci.progress import LineProgress
+from accel_ci.rbe.bazel import BazelContext, run_bazel
+from accel_ci.reports.bep_build import read_build
+from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.recorded import RECORDED, player
+
+_WAITING = "import time; time.sleep(600)"
+
+
+def docker(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def make_sources(folder: Path, case: str, extra: str = "") -> SourceBuild:
+    """A tree of sources that holds what plays Bazel."""
+    tree = folder / "tree"
+    workspace = tree / "native"
+    workspace.mkdir(parents=True)
+    shutil.copytree(RECORDED / case, tree / case)
+    player(tree, case, extra, python="/usr/bin/env python3", recorded=tree)
+    return SourceBuild(str(workspace), "tree", "g0", None, (), (), True, 0.0)
+
+
+def run(image: str, case: str, sources: SourceBuild, bench: BazelContext) -> list[int | None]:
+    bazel = Path(sources.workspace).parent / f"bazel-{case}"
+    settings = Rbe.model_validate(
+        {"targets": ["//..."], "bazel": str(bazel), "image": image, "headers": {"x-key": "SOME_KEY"}, "multi_card": {}}
+    )
+    with LineProgress(print).step("bazel") as step:
+        return [one.status for one in run_bazel(settings, sources, bench, {}, step).passes]
+
+
+def containers(bench: BazelContext) -> list[str]:
+    return docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={bench.folder}").split()
+
+
+def test_one_container_runs_all_and_what_was_built_stays_in_it(
+    tmp_path: Path, base: str, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    seen = 'import os; print("seen", os.uname().nodename, "SOME_KEY" in os.environ)'
+    wheel = 'pathlib.Path(options["--output_base"], "backend.whl").write_text("wheel")'
+    sources = make_sources(tmp_path, "broken", f"{wheel}; {seen}")
+    assert run(base, "broken", sources, bench) == [1, 1]
+    lines = [line for line in (bench.results / "bazel.log").read_text().splitlines() if line.startswith("seen")]
+    assert len(lines) == 2
+    assert len(set(lines)) == 1, "one container for both passes"
+    assert lines[0].endswith("False")
+    targets = read_build(bench.results / "tests").targets
+    assert "error: expected ';'" in (targets["//shim:parity_test"].message or "")
+    assert not list(tmp_path.rglob("*.whl"))
+    assert not containers(bench)
+    assert not bench.private.exists()
+
+
+def test_logs_and_reports_come_out_of_the_container(
+    tmp_path: Path, base: str, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    run(base, "cached", make_sources(tmp_path, "cached"), bench)
+    assert (bench.results / "tests" / "testlogs" / "shim" / "parity_test" / "test.xml").is_file()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_container_ends_with_its_driver(tmp_path: Path, base: str, bench: BazelContext, number: signal.Signals) -> None:
+    sources = make_sources(tmp_path, "cached", _WAITING)
+    code = (
+        "from accel_ci_tests.docker.test_container import *\n"
+        f"run({base!r}, 'cached', SourceBuild({sources.workspace!r}, 'tree', 'g0', None, (), (), True, 0.0), "
+        f"BazelBench(Path({str(bench.folder)!r}), Path({str(bench.results)!r})))"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"SOME_KEY": "s3cr3t"}, stderr=subprocess.DEVNULL
+    )
+    try:
+        events = bench.results / "tests" / "bep.ndjson"
+        wait_for(lambda: events.is_file() and events.stat().st_size > 0)
+        assert containers(bench)
+        driver.send_signal(number)
+        driver.wait(60)
+        wait_for(lambda: not containers(bench))
+    finally:
+        driver.kill()
+        driver.wait()
+    held = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
+    assert not held
+
+
+@pytest.mark.usefixtures("base")
+def test_an_image_that_is_not_to_be_had_is_named(
+    tmp_path: Path, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    nowhere = f"127.0.0.1:9/nothing@sha256:{'0' * 64}"
+    with pytest.raises(BuildError, match=r"127\.0\.0\.1:9/nothing@sha256:0+ cannot be pulled: .*; see that the registry"):
+        run(nowhere, "cached", make_sources(tmp_path, "cached"), bench)

@@ -1,0 +1,164 @@
+"""Docker images are built for real; a package that is named as PyTorch stands where PyTorch would, for its size."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Image, Project
+from accel_ci.docker.client import run_docker
+from accel_ci.errors import BuildError
+from accel_ci.images.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options, steps_of
+from accel_ci.images.runtime_image import make_runtime_image
+from accel_ci.model import RuntimeImage, Source, Wheel
+from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.wheels.build import build_wheel
+from accel_ci.wheels.uv_environment import PackageSource
+
+SOURCE = Source("https://someone:secret@example.org/toy.git", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
+TORCH = {
+    "torch/__init__.py": b"__version__ = '9.9+cpu'\nfrom torch import version\n",
+    "torch/version.py": b"git_version = 'cafe'\n",
+    "torch/include/all.h": b"x" * 8_000_000,
+    "torch-9.9+cpu.dist-info/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 9.9+cpu\nLicense: BSD-3-Clause\n",
+    "torch-9.9+cpu.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+}
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a package `torch`, which builds take packages from besides."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "torch-9.9+cpu-py3-none-any.whl", "w") as archive:
+        for name, content in TORCH.items():
+            archive.writestr(name, content)
+        record = "".join(f"{name},,\n" for name in [*TORCH, "torch-9.9+cpu.dist-info/RECORD"])
+        archive.writestr("torch-9.9+cpu.dist-info/RECORD", record)
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    return folder
+
+
+def docker_project(make_project: Callable[..., Project], toy_project: Project, image: Mapping[str, object]) -> Project:
+    settings = toy_project.settings.model_dump(mode="json")
+    variant = {"name": "py3", "python": "3.11", "torch": "torch==9.9+cpu", "runtime": "toy-1"}
+    pool = {"kind": "docker", "cards": 1, "card_environment": "TOY_CARD"}
+    return make_project(backend=settings["backend"], variants=[variant], image=image, pool=pool)
+
+
+def wheel_of(project: Project, sources: Path) -> Wheel:
+    artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
+    return build_wheel(project.settings, project.settings.variants[0], SOURCE, sources, artifacts, cache, project.root)
+
+
+def image_of(project: Project, wheel: Wheel) -> RuntimeImage:
+    artifacts = ArtifactStore(project.home / "artifacts")
+    return make_runtime_image(project.settings, project.settings.variants[0], wheel, artifacts, project.home / "images")
+
+
+def test_two_targets_are_built_described_reused_and_run(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path, tmp_path: Path
+) -> None:
+    section = {"base": base, "development_packages": [], "environment": {"TOY_HOME": 'a "$b"'}, "runtime_budget": "1m"}
+    project = docker_project(make_project, toy_project, section)
+    wheel = wheel_of(project, toy_sources)
+    image = image_of(project, wheel)
+
+    assert (image.kind, image.torch_version, image.torch_sha, image.reused) == ("docker", "9.9+cpu", "cafe", False)
+    development, runtime = image.container("development"), image.container("runtime")
+    assert development is not None
+    assert runtime is not None
+    assert runtime.size_bytes < development.size_bytes - 8_000_000, "no uv, no headers"
+    assert sum(layer.size_bytes for layer in runtime.layers) == pytest.approx(runtime.size_bytes, rel=0.01)
+    assert tuple(check.name for check in image.checks) == IMAGE_CHECK_NAMES
+    assert [check.name for check in image.checks if not check.passed] == ["runtime_size"]
+    assert "over image.runtime_budget" in image.checks[0].summary
+
+    [seen] = json.loads(run_docker(["image", "inspect", runtime.reference]).output)
+    labels = seen["Config"]["Labels"]
+    assert labels["org.opencontainers.image.revision"] == SOURCE.sha
+    assert labels["org.opencontainers.image.source"] == "https://example.org/toy.git"
+    assert labels["org.opencontainers.image.base.digest"] == base.partition("@")[2]
+    assert labels["accel-ci.upstream.revision"] == "cafe"
+    assert seen["Config"]["User"] == "10001:10001"
+    assert 'TOY_HOME=a "$b"' in seen["Config"]["Env"]
+
+    assert image.sbom is not None
+    bill = json.loads(ArtifactStore(project.home / "artifacts").path(image.sbom).read_bytes())
+    assert {"torch", "toy-backend", "dpkg"} <= {each["name"] for each in bill["components"]}
+
+    again = image_of(project, wheel)
+    assert (again.reused, again.work_s, again.containers) == (True, 0.0, image.containers)
+    next((project.home / "images").glob("docker-*.json")).unlink()
+    rebuilt = image_of(project, wheel)
+    assert (rebuilt.cached_steps, rebuilt.steps) == (image.steps, image.steps)
+    assert [each.id for each in rebuilt.containers] == [each.id for each in image.containers]
+
+    (tmp_path / "work").mkdir()
+    spec = worker_spec_for(project.settings, rebuilt, toy_sources)
+    probe = "import toy_backend, torch, os; print(torch.__version__, os.environ['TOY_HOME'])"
+    done = pool_for(project.settings).execute([spec.python, "-c", probe], spec, tmp_path / "work", 60)
+    assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
+
+
+def test_a_runtime_without_what_pytorch_needs_stops_and_says_so(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
+) -> None:
+    section = {"base": base, "development_packages": [], "stripped": ["torch/version.py"]}
+    project = docker_project(make_project, toy_project, section)
+    with pytest.raises(BuildError, match=r"cannot import name 'version'[\s\S]*image\.stripped"):
+        image_of(project, wheel_of(project, toy_sources))
+
+
+def test_wheels_are_built_in_the_builder(toy_project: Project, toy_sources: Path, base: str) -> None:
+    rules = toy_project.settings.wheels.model_copy(update={"builder": base})
+    settings = toy_project.settings.model_copy(update={"wheels": rules})
+    (toy_sources / "setup.py").write_text(
+        "import os, pathlib, setuptools\n"
+        "assert pathlib.Path('/.dockerenv').exists()\n"
+        "setuptools.setup(version='1.0+' + os.environ['TOY_LABEL'])\n"
+    )
+    wheel = wheel_of(replace(toy_project, settings=settings), toy_sources)
+    assert wheel.built_in == base
+    assert [check for check in wheel.checks if not check.passed] == []
+
+
+def test_passwords_of_package_indexes_are_on_no_command_line(tmp_path: Path) -> None:
+    index = "http://user:not-for-everybody@example.org/simple"
+    source = PackageSource.from_settings(None, {"UV_DEFAULT_INDEX": index, "UV_FIND_LINKS": "/wheels,http://a:b@c/d"})
+    options = secret_options(tmp_path, source)
+    assert "not-for-everybody" not in " ".join(options)
+    assert "a:b@c" not in " ".join(options)
+    handed = (tmp_path / "packages").read_text()
+    assert f"export UV_DEFAULT_INDEX={index}\n" in handed
+    assert "export UV_FIND_LINKS=/build/find-links,http://a:b@c/d\n" in handed
+    assert (tmp_path / "packages").stat().st_mode & 0o077 == 0
+
+
+def test_the_dockerfile_quotes_what_the_configuration_says(make_project: Callable[..., Project]) -> None:
+    section = {
+        "base": "debian@sha256:" + "0" * 64,
+        "stripped": ["torch/a b;c", "torch/*.a"],
+        "environment": {"WORDS": 'a "quoted" $word\nand a line'},
+        "runtime_packages": ["libnuma1"],
+    }
+    project = make_project(image=section)
+    text = render_dockerfile(Image.model_validate(section), project.settings.variants[0], PackageSource({}))
+    assert "rm -rf -- 'torch/a b;c' torch/*.a" in text
+    assert r'ENV WORDS="a \"quoted\" \$word\nand a line"' in text
+    assert text.count("libnuma1") == 1
+    assert "find-links" in text
+
+
+def test_cached_steps_are_counted_without_base_images() -> None:
+    progress = (
+        "#1 [internal] load build definition\n#1 DONE\n#4 [tools 1/2] FROM debian\n#4 DONE\n"
+        "#5 [tools 2/2] RUN one\n#5 CACHED\n#6 [runtime 2/2] RUN two\n#6 0.1 #5 CACHED\n#6 DONE 0.1s\n"
+    )
+    assert steps_of(progress) == {"[tools 2/2] RUN one": True, "[runtime 2/2] RUN two": False}

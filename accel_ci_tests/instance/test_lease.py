@@ -1,0 +1,276 @@
+"""A real process as the machine: it runs during the tests and is paused however they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+
+from accel_ci.errors import PoolError
+from accel_ci.instance.command_provider import CommandProvider
+from accel_ci.instance.lease import enforce_leases, running_instance
+from accel_ci_tests.conftest import Run, minimal_config, wait_for
+
+MACHINE = """
+import os, pathlib, signal, subprocess, sys
+folder, what = pathlib.Path(sys.argv[1]), sys.argv[2]
+pid = folder / "pid"
+with (folder / "asked").open("a") as asked:
+    asked.write(what + "\\n")
+def lives():
+    return pid.exists() and pathlib.Path(f"/proc/{pid.read_text()}").exists()
+if what == "start" and not lives():
+    machine = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    pid.write_text(str(machine.pid))
+elif what == "ready":
+    sys.exit(not lives())
+elif what == "pause":
+    if (folder / "stuck").exists():
+        sys.exit("the cloud is down")
+    if lives():
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+    pid.unlink(missing_ok=True)
+"""
+
+USER = """
+import json, sys, time
+from pathlib import Path
+from accel_ci.instance.command_provider import CommandProvider
+from accel_ci.instance.lease import running_instance
+machine, leases, how, lease_s = json.loads(sys.argv[1])
+provider = CommandProvider(*([*machine, word] for word in ("start", "pause", "ready")), None, 60)
+with running_instance(provider, Path(leases), lease_s=lease_s, timeout_s=60, note=lambda text: None):
+    assert list(Path(leases).glob("*.json"))
+    print("running", flush=True)
+    if how == "fail":
+        raise RuntimeError("the tests broke")
+    if how != "end":
+        time.sleep(1000)
+"""
+
+
+class Machine:
+    """A machine in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = folder / "machine.py"
+        script.write_text(MACHINE)
+        self.command = [sys.executable, str(script), str(folder)]
+        self.leases = folder / "leases"
+
+    def provider(self, ready_url: str | None = None) -> CommandProvider:
+        start, pause, ready = ([*self.command, word] for word in ("start", "pause", "ready"))
+        return CommandProvider(start, pause, ready, ready_url, 60)
+
+    def runs(self) -> bool:
+        pid = self.folder / "pid"
+        return pid.exists() and Path(f"/proc/{pid.read_text()}").exists()
+
+    def lease(self) -> Path:
+        """The one that there is."""
+        [lease] = self.leases.glob("*.json")
+        return lease
+
+    def expires_at(self) -> str:
+        return str(json.loads(self.lease().read_text())["expires_at"])
+
+    def let_expire(self, lease: Path) -> None:
+        """Have a lease that nobody renews run out."""
+        record = json.loads(lease.read_text())
+        lease.write_text(json.dumps({**record, "expires_at": "2026-01-01T00:00:00+00:00"}))
+
+    def used(self, provider: CommandProvider | None = None, **how: Any) -> AbstractContextManager[None]:
+        """Have it running in this process."""
+        how = {"lease_s": 60, "timeout_s": 60, "note": lambda text: None, **how}
+        return running_instance(provider or self.provider(), self.leases, **how)
+
+    def use(self, how: str, lease_s: float = 60) -> subprocess.Popen[str]:
+        """A process that has the machine running; it is when this returns."""
+        given = json.dumps([self.command, str(self.leases), how, lease_s])
+        user = subprocess.Popen(
+            [sys.executable, "-c", USER, given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert user.stdout is not None
+        assert user.stdout.readline() == "running\n"
+        return user
+
+    def enforce(self, *, dry_run: bool = False) -> list[tuple[bool, str | None]]:
+        done = enforce_leases(self.leases, CommandProvider.from_description, dry_run=dry_run)
+        return [(enforced.paused, enforced.problem) for enforced in done]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "by", "status"),
+    [("end", None, 0), ("fail", None, 1), ("sleep", signal.SIGINT, -signal.SIGINT)],
+    ids=["success", "failure", "interrupt"],
+)
+def test_it_runs_inside_and_is_paused_after(machine: Machine, how: str, by: signal.Signals | None, status: int) -> None:
+    user = machine.use(how)
+    if by is not None:
+        assert machine.runs()
+        user.send_signal(by)
+    assert user.wait(30) == status
+    assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
+    asked = (machine.folder / "asked").read_text().split()
+    assert (asked[0], asked[-1]) == ("start", "pause")
+
+
+def test_the_janitor_pauses_what_a_killed_user_left_and_nothing_before(machine: Machine) -> None:
+    user = machine.use("sleep", lease_s=15)
+    before = machine.expires_at()
+    wait_for(lambda: machine.expires_at() != before)
+    assert machine.enforce() == []
+    assert machine.runs()
+    user.kill()
+    user.wait()
+    assert machine.runs()
+    machine.let_expire(machine.lease())
+    assert machine.enforce(dry_run=True) == [(False, None)]
+    assert machine.runs()
+    assert machine.enforce() == [(True, None)]
+    assert not machine.runs()
+    assert machine.enforce() == []
+
+
+def test_the_next_user_pauses_for_one_that_was_killed(machine: Machine) -> None:
+    user = machine.use("sleep")
+    user.kill()
+    user.wait()
+    assert machine.use("end").wait(30) == 0
+    assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
+
+
+def test_the_last_user_pauses_it(machine: Machine) -> None:
+    notes: list[str] = []
+    with machine.used():
+        with machine.used(note=notes.append):
+            assert len(list(machine.leases.glob("*.json"))) == 2
+        assert machine.runs()
+        assert machine.lease().exists()
+        assert "another run uses it" in notes[-1]
+    assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
+
+
+def test_a_user_of_another_machine_is_none_of_this_one(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with machine.used(Machine(tmp_path / "other").provider()):
+        with machine.used():
+            assert machine.runs()
+        assert not machine.runs()
+
+
+def test_the_janitor_pauses_nothing_that_is_used(machine: Machine) -> None:
+    killed = machine.use("sleep")
+    lease = machine.lease()
+    killed.kill()
+    killed.wait()
+    machine.let_expire(lease)
+    with machine.used():
+        assert machine.enforce() == []
+        assert machine.runs()
+    assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
+
+
+def test_a_lease_that_cannot_be_renewed_for_a_while_is_renewed_after_it(machine: Machine, tmp_path: Path) -> None:
+    with machine.used(lease_s=1.5):
+        machine.leases.rename(tmp_path / "away")
+        time.sleep(1)  # a renewal comes every half second
+        machine.leases.mkdir()
+        wait_for(lambda: list(machine.leases.glob("*.json")))
+    assert not machine.runs()
+
+
+def test_a_pause_that_fails_is_tried_again(machine: Machine) -> None:
+    notes: list[str] = []
+    (machine.folder / "stuck").touch()
+    with machine.used(note=notes.append):
+        pass
+    assert "the cloud is down" in notes[-1]
+    (machine.leases / "instance-of-a-killed-user.json").write_text(machine.lease().read_text())
+    assert machine.enforce(dry_run=True) == [(False, None)]
+    [(paused, problem)] = machine.enforce()  # once, though there are two leases of it
+    assert not paused
+    assert "the cloud is down" in (problem or "")
+    (machine.folder / "stuck").unlink()
+    assert machine.enforce() == [(True, None)]
+    assert not machine.runs()
+    assert not list(machine.leases.glob("*.json"))
+
+
+def test_a_machine_that_does_not_start_or_get_ready_is_paused(machine: Machine) -> None:
+    for provider, said in (
+        (CommandProvider(["false"], [*machine.command, "pause"], (), None, 60), "pool.instance.start failed"),
+        (CommandProvider(["no-such-cloud"], [*machine.command, "pause"], (), None, 60), "no-such-cloud"),
+        (CommandProvider([*machine.command, "start"], [*machine.command, "pause"], ["false"], None, 60), "not ready within"),
+        (machine.provider("http://127.0.0.1:9/"), "not ready within"),
+    ):
+        with pytest.raises(PoolError, match=said), machine.used(provider, timeout_s=1):
+            pytest.fail("it was said to be ready")
+        assert not machine.runs()
+        assert not list(machine.leases.glob("*.json"))
+
+
+def test_an_address_says_when_it_is_ready(machine: Machine) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        asked = 0
+
+        def do_GET(self) -> None:
+            Answer.asked += 1
+            self.send_response(503 if Answer.asked < 3 else 200)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/"
+    with machine.used(machine.provider(url)):
+        assert Answer.asked == 3
+    server.shutdown()
+
+
+def test_a_lease_that_cannot_be_read_is_said(machine: Machine) -> None:
+    machine.leases.mkdir()
+    (machine.leases / "instance.json").write_text("{")
+    [(paused, problem)] = machine.enforce()
+    assert not paused
+    assert "cannot be read" in (problem or "")
+
+
+def test_the_command_of_the_janitor(machine: Machine, accel_ci: Run, tmp_path: Path) -> None:
+    (tmp_path / "accel_ci.yaml").write_text(yaml.safe_dump(minimal_config()))
+    home = tmp_path / ".accel_ci"
+    machine.leases = home / "leases"
+    user = machine.use("sleep")
+    user.kill()
+    user.wait()
+    machine.let_expire(machine.lease())
+    assert machine.lease().stat().st_mode & 0o077 == 0
+    said = accel_ci("janitor", "--dry-run")
+    assert (said.returncode, "would be paused" in said.stdout) == (0, True)
+    assert machine.runs()
+    said = accel_ci("janitor")
+    assert (said.returncode, ": paused" in said.stdout) == (0, True), said.stderr
+    assert not machine.runs()
+    assert accel_ci("janitor").stdout == ""

@@ -1,0 +1,234 @@
+"""Running Bazel: what it is told, what it leaves behind. A program stands in for Bazel where an end is forced."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Rbe
+from accel_ci.errors import BuildError
+from accel_ci.model import SourceBuild
+from accel_ci.process.tree import with_argument
+from accel_ci.progress import LineProgress
+from accel_ci.rbe.bazel import (
+    BAZEL_ENVIRONMENT,
+    BazelContext,
+    clean_up,
+    credentials_file,
+    find_bazel,
+    read_secrets,
+    run_bazel,
+)
+from accel_ci.rbe.redaction import Redactor
+from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.recorded import player
+
+SECRET = """s3cr3t=t'o"k<e>n&\\x"""
+
+# A Bazel that starts a server of its own session, as the real one does, tells all it knows, and waits.
+_HANGING = """
+import json, os, subprocess, time
+server = [sys.executable, "-c", "import time; time.sleep(600)", "--output_base=" + options["--output_base"]]
+subprocess.Popen(server, start_new_session=True)
+pathlib.Path({seen!r}).write_text(json.dumps([mode, said, sys.argv, dict(os.environ)]))
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_bazel_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BAZEL_ENVIRONMENT, raising=False)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> SourceBuild:
+    workspace = tmp_path / "sources"
+    workspace.mkdir()
+    return SourceBuild(str(workspace), "sources", "g0", None, (), (), True, 0.0)
+
+
+def rbe(bazel: Path | str, **changes: object) -> Rbe:
+    return Rbe.model_validate({"targets": ["//..."], "bazel": str(bazel), **changes})
+
+
+def run(settings: Rbe, sources: SourceBuild, context: BazelContext, lines: list[str] | None = None) -> list[int | None]:
+    with LineProgress((lines if lines is not None else []).append).step("bazel") as step:
+        return [one.status for one in run_bazel(settings, sources, context, {"variant": "py3"}, step).passes]
+
+
+def everything_below(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_credentials_are_readable_for_this_user_alone_and_then_gone(tmp_path: Path) -> None:
+    with credentials_file(tmp_path / "private", {"x-key": 'a"b\\c d'}, events=True) as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert path.read_text().splitlines() == [
+            r'build "--remote_header=x-key=a\"b\\c d"',
+            r'build "--bes_header=x-key=a\"b\\c d"',
+        ]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_credentials_are_gone_after_any_end(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), credentials_file(tmp_path, {"x": "y"}, events=False) as path:
+        raise error
+    assert not path.exists()
+
+
+def test_a_secret_that_is_not_set_is_named_by_its_variable() -> None:
+    settings = rbe("bazel", headers={"x-key": "SOME_KEY"})
+    with pytest.raises(BuildError, match=r"^rbe\.headers\.x-key: SOME_KEY is not set where"):
+        read_secrets(settings, {})
+    with pytest.raises(BuildError, match="SOME_KEY holds a line break") as caught:
+        read_secrets(settings, {"SOME_KEY": "abc\nbuild --x"})
+    assert "abc" not in str(caught.value)
+    assert read_secrets(settings, {"SOME_KEY": SECRET}) == {"x-key": SECRET}
+
+
+def test_a_bazel_that_is_missing_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"no-such-bazel is not installed; install bazelisk"):
+        find_bazel(rbe("no-such-bazel"), {"PATH": str(tmp_path)})
+
+
+def test_secrets_are_taken_out_in_every_form() -> None:
+    redact = Redactor([SECRET]).text
+    as_gson = json.dumps(SECRET)[1:-1]
+    for letter in "<>&='":
+        as_gson = as_gson.replace(letter, f"\\u{ord(letter):04x}")
+    for form in (SECRET, json.dumps(SECRET)[1:-1], as_gson):
+        assert redact(f"before {form} after".encode()) == b"before *** after"
+
+
+def test_what_bazel_is_told(
+    tmp_path: Path, sources: SourceBuild, context: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    monkeypatch.setenv("SDK", "here")
+    monkeypatch.setenv("OTHER", "there")
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    extra = f"""
+import json, os
+pathlib.Path({str(seen)!r}, str(len(os.listdir({str(seen)!r})))).write_text(json.dumps([sys.argv[1:], dict(os.environ)]))"""
+    settings = rbe(
+        player(tmp_path, "cached", extra),
+        targets=["//a/...", "-//a/b"],
+        configs=["ci"],
+        test_tag_filters=["gpu", "-tpu"],
+        flaky_test_attempts=3,
+        executor="grpcs://remote.example",
+        headers={"x-key": "SOME_KEY"},
+        pass_environment=["SDK"],
+        flags=["--define=variant={variant}"],
+        multi_card={"tag": "multi-card", "strategy": "local", "flags": ["--run_under=//ci:all"]},
+    )
+    assert run(settings, sources, context) == [0, 0]
+    (tests, environment), (several, _) = (json.loads((seen / name).read_text()) for name in ("0", "1"))
+    assert tests[tests.index("--") :] == ["--", "//a/...", "-//a/b"]
+    assert {
+        "--test_tag_filters=gpu,-tpu,-multi-card", "--flaky_test_attempts=3", "--keep_going", "--config=ci",
+        "--remote_executor=grpcs://remote.example", "--remote_download_outputs=minimal", "--define=variant=py3",
+    } <= set(tests)  # fmt: skip
+    assert {"--test_tag_filters=multi-card,-tpu", "--strategy=TestRunner=local", "--run_under=//ci:all"} <= set(several)
+    assert environment["SDK"] == "here"
+    assert not {"SOME_KEY", "OTHER"} & environment.keys()
+    assert "s3cr3t" not in json.dumps([tests, several, environment])
+
+
+def test_what_is_kept_of_a_run_holds_no_secret(
+    tmp_path: Path, sources: SourceBuild, context: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bazel repeats its options in its events, and the server in its log."""
+    monkeypatch.setenv("SOME_KEY", SECRET)
+    extra = """
+print(said)
+with events.open("a") as stream:
+    import json
+    secret = said.partition("x-key=")[2].rpartition('"')[0].replace('\\\\"', '"').replace("\\\\\\\\", "\\\\")
+    stream.write('{"id":{"optionsParsed":{}},"optionsParsed":' + json.dumps({"cmdLine": [secret]}) + "}\\n")
+    stream.write('{"id":{"progress":{}},"progress":' + json.dumps({"stderr": "x " + secret}) + "}\\n")
+log = pathlib.Path(options["--output_base"], "java.log.1")
+log.parent.mkdir(parents=True, exist_ok=True)
+log.write_text(said)
+"""
+    settings = rbe(player(tmp_path, "cached", extra), headers={"x-key": "SOME_KEY"})
+    lines: list[str] = []
+    assert run(settings, sources, context, lines) == [0]
+    kept = (context.results / "tests" / "bep.ndjson").read_text()
+    assert "optionsParsed" not in kept
+    assert "x ***" in kept
+    assert "--remote_header=x-key=" in (context.results / "bazel.log").read_text()
+    for place in (context.folder, context.results):
+        assert b"s3cr3t" not in everything_below(place)
+        assert not re.search(rb"t'o|k<e>n", everything_below(place))
+    assert not context.private.exists()
+    assert (context.results / "tests" / "testlogs" / "shim" / "parity_test" / "test.xml").is_file()
+    assert lines[1].startswith("bazel: 1/5 ")
+
+
+def test_bazel_is_ended_when_its_time_is_over(tmp_path: Path, sources: SourceBuild, context: BazelContext) -> None:
+    hanging = player(tmp_path, "cached", _HANGING.format(seen=str(tmp_path / "seen")))
+    for limit in (5, 20, 60):  # a busy machine needs longer to come so far
+        assert run(rbe(hanging, timeout_seconds=limit), sources, context) == [None]
+        if (tmp_path / "seen").is_file():
+            break
+    assert (tmp_path / "seen").is_file(), "it was at work, with its server"
+    assert not with_argument(f"--output_base={context.output_base}")
+    assert (context.results / "tests" / "bep.ndjson").is_file(), "what it said until then is kept"
+
+
+_DRIVER = """
+import sys
+from accel_ci_tests.rbe.test_bazel import *
+run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
+    BazelBench(Path(sys.argv[3]), Path(sys.argv[4])))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_ended_leaves_nothing(
+    tmp_path: Path, sources: SourceBuild, context: BazelContext, number: signal.Signals
+) -> None:
+    """After SIGKILL the next run clears what could not be: the server, which a real Bazel ends by itself, and the files."""
+    seen = tmp_path / "seen.json"
+    bazel = player(tmp_path, "cached", _HANGING.format(seen=str(seen)))
+    command = [sys.executable, "-c", _DRIVER, str(bazel), sources.workspace, str(context.folder), str(context.results)]
+    # Dagster has SIGTERM do what SIGINT does.
+    driver = subprocess.Popen(
+        _with_sigterm(command),
+        env=os.environ | {"SOME_KEY": "s3cr3t"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: driver.poll() is None and seen.is_file() and seen.stat().st_size > 0)
+        mode, text, argv, environment = json.loads(seen.read_text())
+        assert (mode, "s3cr3t" in text) == ("0o600", True)
+        assert "s3cr3t" not in json.dumps([argv, environment])
+        wait_for(lambda: not list(context.private.glob("*.bazelrc")))  # it goes as soon as Bazel has read it
+        driver.send_signal(number)
+        driver.wait(60)
+    finally:
+        driver.kill()
+        driver.wait()
+    if number == signal.SIGKILL:
+        wait_for(lambda: not with_argument(f"--symlink_prefix={context.private / 'bazel-'}"))  # the client
+        clean_up(context)
+    assert not with_argument(f"--output_base={context.output_base}")
+    assert not context.private.exists()
+    assert b"s3cr3t" not in everything_below(context.folder)
+
+
+def _with_sigterm(command: list[str]) -> list[str]:
+    turn = "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+    return [*command[:2], turn + command[2], *command[3:]]

@@ -1,0 +1,214 @@
+"""Rounds: who runs what, what is run again and where, and what unhealthy cards cost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import PoolError
+from accel_ci.model import Attempt, Limits, Outcome, WorkerSpec
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.local import LocalPool
+from accel_ci.rounds.driver import retries, run_rounds
+from accel_ci_tests.fixtures.rounds import Run, Write, batch, outcomes
+
+PROBE = """
+import os, sys
+print("checked")
+sys.exit(os.path.exists({folder!r} + "/bad-" + os.environ["CARD"]))
+"""
+
+
+def test_all_pass_in_one_round(run: Run, write: Write) -> None:
+    write("test_a.py", "import time\ndef test_1(): time.sleep(1)\ndef test_2(): time.sleep(1)\n")
+    result = run([batch("b0", "test_a.py::test_1"), batch("b1", "test_a.py::test_2")])
+    assert outcomes(result) == {"test_a.py::test_1": "passed", "test_a.py::test_2": "passed"}
+    [report] = result.rounds
+    assert (report.round, report.tests) == (1, 2)
+    assert report.makespan_s >= report.lower_bound_s == result.lower_bound_s
+    assert [card.card for card in result.cards] == ["0", "1"]
+    assert sum(card.attempts for card in result.cards) == 2
+    assert all(card.healthy for card in result.cards)
+
+
+def test_the_same_test_in_two_suites_has_an_attempt_in_each(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_1(): pass\n")
+    result = run([batch("b0", "test_a.py::test_1"), batch("b1", "test_a.py::test_1", suite="other")], ["0"])
+    assert [(attempt.suite, attempt.outcome) for attempt in result.attempts] == [("suite", "passed"), ("other", "passed")]
+
+
+def test_a_failing_test_is_run_again_on_another_card(run: Run, write: Write) -> None:
+    write("test_a.py", "import os\ndef test_bad(): assert False\ndef test_picky(): assert os.environ['CARD'] == 'none'\n")
+    result = run([batch("b0", "test_a.py::test_bad"), batch("b1", "test_a.py::test_picky")])
+    assert len(result.rounds) == 2
+    for test in ("test_a.py::test_bad", "test_a.py::test_picky"):
+        first, second = (attempt for attempt in result.attempts if attempt.test == test)
+        assert (first.outcome, second.outcome) == ("failed", "failed")
+        assert {first.card, second.card} == {"0", "1"}
+        assert first.worker != second.worker or first.round != second.round
+
+
+def test_a_flaky_test_passes_in_the_second_round(run: Run, write: Write, tmp_path: Path) -> None:
+    marker = tmp_path / "was-here"
+    write("test_a.py", f"import pathlib\ndef test_1():\n    p = pathlib.Path({str(marker)!r})\n    "
+          "was = p.exists(); p.touch(); assert was\ndef test_2(): pass\n")  # fmt: skip
+    result = run([batch("b0", "test_a.py::test_1", "test_a.py::test_2")], ["only"])
+    assert outcomes(result) == {"test_a.py::test_1": "failed", "test_a.py::test_2": "passed"}
+    assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
+
+
+def test_one_round_is_one_round(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_1(): assert False\n")
+    assert len(run([batch("b0", "test_a.py::test_1")], max_rounds=1).attempts) == 1
+
+
+def test_a_bad_card_is_left_out_and_its_failures_are_infra(run: Run, write: Write, tmp_path: Path) -> None:
+    write(
+        "test_a.py",
+        f"""
+        import os, pytest, time
+        @pytest.mark.parametrize("n", range(12))
+        def test_n(n):
+            bad = {str(tmp_path)!r} + "/bad-1"
+            if os.environ["CARD"] == "1":
+                open(bad, "w")
+                assert False, "the card is broken"
+            while not os.path.exists(bad):
+                time.sleep(0.05)
+        """,
+    )
+    tests = [f"test_a.py::test_n[{n}]" for n in range(12)]
+    probe = ("python", "-c", PROBE.format(folder=str(tmp_path)))
+    result = run([batch(f"b{n}", test) for n, test in enumerate(tests)], probe=probe)
+    reports = {report.card: report for report in result.cards}
+    assert (reports["0"].healthy, reports["1"].healthy) == (True, False)
+    assert reports["1"].reason == "checked"
+    failed = [attempt for attempt in result.attempts if attempt.outcome == "failed"]
+    assert failed
+    assert all(attempt.card == "1" and "unhealthy" in (attempt.infra or "") for attempt in failed)
+    assert {attempt.test for attempt in result.attempts if attempt.outcome == "passed"} == set(tests)
+    assert all(attempt.infra is None for attempt in result.attempts if attempt.outcome == "passed")
+
+
+def test_all_cards_bad_from_the_start(run: Run, write: Write, tmp_path: Path) -> None:
+    write("test_a.py", "def test_1(): pass\n")
+    for card in ("0", "1"):
+        (tmp_path / f"bad-{card}").touch()
+    result = run([batch("b0", "test_a.py::test_1")], probe=("python", "-c", PROBE.format(folder=str(tmp_path))))
+    assert result.attempts == ()
+    assert [card.healthy for card in result.cards] == [False, False]
+
+
+def test_the_last_healthy_card_runs_what_was_to_avoid_it(run: Run, write: Write, tmp_path: Path) -> None:
+    write("test_a.py", "def test_1(): pass\n")
+    (tmp_path / "bad-1").touch()
+    probe = ("python", "-c", PROBE.format(folder=str(tmp_path)))
+    result = run([batch("b0", "test_a.py::test_1", avoid=("0",))], probe=probe)
+    assert [(attempt.outcome, attempt.card) for attempt in result.attempts] == [("passed", "0")]
+
+
+def test_secrets_do_not_reach_a_test(run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD"):
+        monkeypatch.setenv(name, "hunter2-" + name)
+    write(
+        "test_a.py",
+        """
+        import os
+        def test_1():
+            assert not [name for name, value in os.environ.items() if "hunter2" in value]
+            assert (os.environ["CARD"], os.environ["WANTED"]) == ("0", "yes")
+            assert "PATH" in os.environ
+        """,
+    )
+    assert outcomes(run([batch("b0", "test_a.py::test_1")], ["0"], environment={"WANTED": "yes"})) == {
+        "test_a.py::test_1": "passed"
+    }
+
+
+def test_clean_environment() -> None:
+    inherited = {"PATH": "/bin", "LC_ALL": "C", "TOKEN": "s", "CI": "1", "HOME": "/h", "HTTPS_PROXY": "http://u:p@x"}
+    expected = {"PATH": "/bin", "LC_ALL": "C", "HOME": "/own", "CI": "1", "A": "b"}
+    assert clean_environment({"HOME": "/own", "A": "b"}, inherited=inherited, keep=("CI",)) == expected
+    assert clean_environment({"CI": None, "PATH": None}, inherited={"CI": "1", "PATH": "/bin"}, keep=("CI",)) == {}
+
+
+def test_an_interpreter_that_cannot_be_started(root: Path, tmp_path: Path) -> None:
+    spec = WorkerSpec(str(tmp_path / "no-python"), str(root), {}, "CARD")
+    with pytest.raises(PoolError, match="cannot be started"):
+        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+
+
+def test_workers_that_cannot_work_are_an_error_with_their_words(root: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho this is no python; exit 5\n")
+    python.chmod(0o755)
+    spec = WorkerSpec(str(python), str(root), dict(os.environ), "CARD")
+    with pytest.raises(PoolError, match="this is no python"):
+        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+
+
+def test_ids_of_batches_are_checked(root: Path, tmp_path: Path) -> None:
+    spec = WorkerSpec(sys.executable, str(root), {}, "CARD")
+    for batches in ([batch("../b", "a.py::t")], [batch("b", "a.py::t")] * 2):
+        with pytest.raises(PoolError, match="ids of batches"):
+            run_rounds(LocalPool(), batches, ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+
+
+def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0") -> Attempt:
+    return Attempt("suite", f"a.py::{test}", round_number, outcome, None, 1.0, None, None, card, "host", "w0-0")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "cards", "expected"),
+    [
+        ([attempt("t", "passed")], ["0", "1"], []),
+        ([attempt("t", "not_run")], ["0", "1"], []),
+        ([], ["0", "1"], [()]),
+        ([attempt("t", "failed")], ["0", "1"], [("0",)]),
+        ([attempt("t", "crashed")], ["0"], [()]),
+        ([attempt("t", "failed")], ["1", "2"], [()]),
+        ([attempt("t", "failed"), attempt("t", "passed", 2, "1")], ["0", "1"], []),
+        ([attempt("t", "error"), attempt("t", "timeout", 2, "1")], ["0", "1", "2"], [("0", "1")]),
+        ([attempt("t", "failed"), attempt("t", "failed", 2, "1")], ["0", "1"], [()]),
+    ],
+)
+def test_retries(attempts: list[Attempt], cards: list[str], expected: list[tuple[str, ...]]) -> None:
+    assert [again.avoid_cards for again in retries([batch("b", "a.py::t")], attempts, cards, 2)] == expected
+
+
+def test_tests_of_several_cards_hold_groups_of_them(run: Run, write: Write) -> None:
+    write("test_one.py", "import os\ndef test_1(): assert ',' not in os.environ['CARD']\n")
+    write(
+        "test_two.py",
+        """
+        import os, time
+        def test_1(): time.sleep(1)
+        def test_2(): time.sleep(1)
+        def test_picky(): assert os.environ["CARD"] == "2,3"
+        """,
+    )
+    tests = [f"test_two.py::test_{name}" for name in ("1", "2", "picky")]
+    batches = [batch(f"b{n}", test, suite="wide", cards=2) for n, test in enumerate(tests[:2])]
+    picky = batch("b3", tests[2], suite="wide", cards=2, avoid=("2,3",))
+    result = run([*batches, picky, batch("b4", "test_one.py::test_1")], ["0", "1", "2", "3", "4"])
+    assert outcomes(result) == {"test_one.py::test_1": "passed", **dict.fromkeys(tests[:2], "passed"), tests[2]: "failed"}
+    assert outcomes(result, 2) == {tests[2]: "passed"}
+    assert {attempt.card for attempt in result.attempts if attempt.suite == "wide"} == {"0,1", "2,3"}
+    assert result.attempts[0].test == "test_one.py::test_1"
+    assert result.rounds[0].makespan_s >= result.lower_bound_s > 1
+    assert sum(card.attempts for card in result.cards) == 1 + 2 * 4
+
+
+def test_a_group_that_probes_unhealthy_and_too_few_cards(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_1(): pass\ndef test_2(): pass\n")
+    bad = "import os, sys; cards = os.environ['CARD'].split(','); sys.exit('1' in cards)"
+    batches = [batch("b0", "test_a.py::test_1", cards=2), batch("b1", "test_a.py::test_2")]
+    result = run(batches, ["0", "1", "2"], probe=("python", "-c", bad))
+    assert [card.healthy for card in result.cards] == [True, False, True]
+    assert {attempt.test: attempt.card for attempt in result.attempts}["test_a.py::test_1"] == "0,2"
+    others = [batch("c0", "test_a.py::test_1", cards=2), batch("c1", "test_a.py::test_2")]
+    result = run(others, ["0", "1"], probe=("python", "-c", bad))
+    assert outcomes(result) == {"test_a.py::test_2": "passed"}

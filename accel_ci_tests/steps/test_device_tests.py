@@ -1,0 +1,105 @@
+"""Stages on the pool that the configuration names, from the selection to the manifest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci.ledger.close import failed_attempts
+from accel_ci.model import DeviceTestResults, RuntimeImage
+from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.pool.runner_package import build_runner
+from accel_ci.progress import LineProgress
+from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
+from accel_ci.steps.plan import plan_device_tests
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci_tests.fixtures.rounds import Write
+from accel_ci_tests.pool.test_contract import docker_image as docker_image
+
+MakeProject = Callable[..., Project]
+IMAGE = RuntimeImage("venv", sys.executable, "", "3.11", "2", None, (), True, 0.0)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> StageContext:
+    runner = build_runner(tmp_path / "runner.pyz")
+    return StageContext(runner, tmp_path / "runs" / "device", tmp_path / "cards.lock", ArtifactStore(tmp_path / "artifacts"))
+
+
+def suites(**extra: dict[str, Any]) -> dict[str, Any]:
+    return {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}, **extra}
+
+
+def run_device(project: Project, root: Path, context: StageContext) -> DeviceTestResults:
+    settings = project.settings
+    spec = worker_spec_for(settings, IMAGE, root)
+    selection = collect_tests(settings, settings.suites_of("nightly", "device"), spec, context)
+    plan = plan_device_tests(selection, {}, settings.pool.cards, context.artifacts, cards_of_suites(settings))
+    names = [suite.suite for suite in selection.suites]
+    with LineProgress().step("device") as step:
+        return run_device_stage(settings, selection.tests, names, plan, spec, context, step)
+
+
+def test_an_instance_runs_during_a_stage(make_project: MakeProject, write: Write, root: Path, context: StageContext) -> None:
+    on = root / "on"
+    write("tests/smoke/test_a.py", f"import pathlib\ndef test_1(): assert pathlib.Path({str(on)!r}).exists()\n")
+    commands = {"start": ["touch", str(on)], "ready": ["test", "-e", str(on)], "pause": ["rm", str(on)]}
+    project = make_project(pool={"cards": 2, "card_environment": "TOY_CARD", "instance": commands})
+    settings = project.settings
+    spec = worker_spec_for(settings, IMAGE, root)
+    with LineProgress().step("smoke") as step:
+        results = run_smoke_stage(settings, settings.suites_of("nightly", "smoke"), spec, context, step)
+    assert results.counts == {"passed": 1}
+    assert not on.exists()
+
+
+def test_tests_of_several_cards_and_too_few_of_them(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write("tests/unit/test_a.py", "import os\ndef test_1(): assert os.environ['TOY_CARD'] in '01'\n")
+    write("tests/wide/test_a.py", "import os\ndef test_1(): assert os.environ['TOY_CARD'] == '0,1'\n")
+    job = {"cron": "0 2 * * *", "suites": ["smoke", "unit", "wide"]}
+    jobs = {"nightly": job, "intraday": job, "main": {"suites": ["unit"]}, "pr": {"suites": ["unit"]}}
+    pool: dict[str, Any] = {"cards": 2, "card_environment": "TOY_CARD"}
+    sections = {"jobs": jobs, "suites": suites(wide={"paths": ["tests/wide"], "cards": 2})}
+    assert run_device(make_project(pool=pool, **sections), root, context).counts == {"passed": 2}
+
+    pool["health_probe"] = ["python", "-c", "import os, sys; sys.exit('1' in os.environ['TOY_CARD'])"]
+    results = run_device(make_project(pool=pool, **sections), root, context)
+    assert results.counts == {"passed": 1, "not_run": 1}
+    [lost] = failed_attempts(results, context.artifacts)
+    assert "2 healthy card(s) are needed and 1 left (card 1: the probe ended with 1)" in (lost.message or "")
+
+
+def test_the_docker_pool_collects_and_runs_in_its_image(
+    make_project: MakeProject,
+    write: Write,
+    root: Path,
+    context: StageContext,
+    docker_image: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PASSED", "through")
+    monkeypatch.setenv("SECRET", "hunter2")
+    write(
+        "tests/unit/test_a.py",
+        """
+        import os, pytest, sys
+        @pytest.mark.parametrize("image", [os.environ["IMAGE_OWN"]])
+        def test_image(image): assert sys.executable == "/usr/bin/python3"
+        def test_environment():
+            assert "SECRET" not in os.environ and "CI" not in os.environ
+            assert (os.environ["PASSED"], os.environ["OWN"], os.environ["HOME"]) == ("through", "value", "/tmp")
+        """,
+    )
+    pool = {
+        "kind": "docker", "image": docker_image, "cards": 2, "card_environment": "TOY_CARD", "pass_environment": ["PASSED"],
+        "environment": {"OWN": "value", "CI": None},
+    }  # fmt: skip
+    results = run_device(make_project(pool=pool, suites=suites()), root, context)
+    assert (results.counts, failed_attempts(results, context.artifacts)) == ({"passed": 2}, [])

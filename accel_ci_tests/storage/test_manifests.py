@@ -1,0 +1,73 @@
+"""Manifests under several writers and readers at once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Artifact, Build, Revision, Source
+from accel_ci.storage.atomic_file import whole_file
+from accel_ci.storage.manifests import ManifestStore
+
+BUILD = Build("manual-a", "py3")
+VALUE = Artifact("file:///a", "0" * 64, 1)
+
+
+def test_a_ledger_that_is_just_being_written_goes_with_the_results_that_it_speaks_of(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    ledger = manifests.path("ledger", BUILD.revision, BUILD.variant)
+    begins = threading.Thread(target=manifests.begin, args=("wheel", BUILD))
+    with manifests.ledger_lock(BUILD):
+        manifests.write(manifests.path("wheel", BUILD.revision, BUILD.variant), VALUE)
+        begins.start()
+        begins.join(0.3)
+        assert manifests.find("wheel", BUILD, Artifact) == VALUE, "what the ledger is made of is still there"
+        manifests.write(ledger, VALUE)
+    begins.join()
+    assert not ledger.exists()
+    assert manifests.find("wheel", BUILD, Artifact) is None
+
+
+def test_a_manifest_that_is_not_there_is_none_or_named(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    assert manifests.find("wheel", BUILD, Artifact) is None
+    with pytest.raises(AccelCiError, match=r"wheel\.json is missing; run the build"):
+        manifests.read(manifests.path("wheel", BUILD.revision, BUILD.variant), Artifact)
+
+
+def test_a_manifest_that_cannot_be_read_is_not_taken_for_missing(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    manifests.path("wheel", BUILD.revision, BUILD.variant).mkdir(parents=True)
+    with pytest.raises(AccelCiError, match=r"wheel\.json cannot be read: Is a directory"):
+        manifests.find("wheel", BUILD, Artifact)
+
+
+def test_a_revision_is_kept_once(tmp_path: Path) -> None:
+    manifests = ManifestStore(tmp_path)
+    source = Source("up", "main", "a" * 40)
+    first = Revision("manual-a", "manual", datetime(2026, 11, 27, tzinfo=timezone.utc), source, source)
+    second = replace(first, upstream=replace(source, sha="b" * 40))
+    assert manifests.add_revision(first) == first
+    assert manifests.add_revision(second) == first
+    assert manifests.revision("manual-a") == first
+    assert [path.name for path in (tmp_path / "builds" / "manual-a").iterdir()] == ["revision.json"]
+
+
+def test_a_file_is_there_whole_whoever_else_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with whole_file(path) as first:
+        first.write(b"fi")
+        with whole_file(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+        first.write(b"rst")
+    assert path.read_bytes() == b"first"
+    with pytest.raises(ZeroDivisionError), whole_file(path) as third:
+        third.write(b"th" * (1 // 0))
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,107 @@
+"""Static checks on wheels that were compiled here; every fault is found by the check that is for it, and by no other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Wheels
+from accel_ci.errors import BuildError
+from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel
+from accel_ci.wheels.repair import repair_wheel
+from accel_ci.wheels.secret_strings import secrets_in
+from accel_ci_tests.conftest import Run
+
+from .compiled import compiled_wheel
+
+TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in pieces, so that no scanner takes this file for a leak
+
+
+def failed(wheel: Path, rules: Wheels) -> dict[str, str]:
+    results = audit_wheel(wheel, rules, dict(os.environ))
+    assert tuple(result.name for result in results) == AUDIT_NAMES
+    return {result.name: "\n".join((result.summary, *result.findings)) for result in results if not result.passed}
+
+
+def test_a_sound_compiled_wheel_passes(tmp_path: Path) -> None:
+    assert failed(compiled_wheel(tmp_path), Wheels(size_budget="1m", tags=("cp311-*-linux_*",))) == {}
+
+
+@pytest.mark.parametrize(
+    ("tag", "rules", "check", "message"),
+    [
+        ("cp311-cp311-manylinux_2_1_x86_64", {}, "platform_tag", "is newer than manylinux_2_1_x86_64 (libc.so.6 GLIBC_"),
+        ("cp311-cp311-manylinux1_x86_64", {"platform": "manylinux_2_1_x86_64"}, "platform_tag", "newer than manylinux_2_1"),
+        ("cp311-cp311-linux_x86_64", {"platform": "manylinux_2_39_x86_64"}, "platform_tag", "set wheels.repair"),
+        ("py3-none-any", {}, "platform_tag", "toy/_own.so is compiled code"),
+        ("cp311-cp311-linux_x86_64", {"tags": ["cp312-*-*"]}, "tags", "none fits cp312-*-*"),
+        ("cp311-cp311-linux_x86_64", {"size_budget": "1k"}, "size", "toy/_own.so"),
+    ],
+)
+def test_a_fault_is_found_by_its_check(tmp_path: Path, tag: str, rules: dict[str, object], check: str, message: str) -> None:
+    found = failed(compiled_wheel(tmp_path, tag), Wheels.model_validate(rules))
+    assert message in found.pop(check)
+    assert set(found) <= {"check_wheel_contents"}  # which has a word on compiled code in a pure wheel
+
+
+def test_a_vendor_library_has_to_be_allowed(tmp_path: Path) -> None:
+    wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
+    assert failed(wheel, Wheels()) == {
+        "external_libraries": "1 external libraries are not in wheels.external_libraries: libvendor_runtime.so.1\n"
+        "libvendor_runtime.so.1"
+    }
+    assert failed(wheel, Wheels(external_libraries=("libvendor_*.so.*",))) == {}
+
+
+def test_a_wheel_that_is_no_stable_abi_is_found_where_it_says_so(tmp_path: Path) -> None:
+    assert failed(compiled_wheel(tmp_path, "cp311-abi3-linux_x86_64"), Wheels()) == {}
+
+
+def test_a_token_in_code_and_in_a_binary_is_found_and_not_shown(tmp_path: Path) -> None:
+    files = {"toy/settings.py": f'token = "{TOKEN}"\n'.encode(), "toy/data.bin": b"\0\1\2" + TOKEN.encode() + b"\0"}
+    found = failed(compiled_wheel(tmp_path, files=files), Wheels())["secrets"]
+    assert "toy/settings.py: GitHub Token: ghp_A1…" in found
+    assert "toy/data.bin: GitHub Token: ghp_A1…" in found
+    assert TOKEN not in found
+
+
+def test_the_header_of_a_key_alone_is_no_secret() -> None:
+    header = b"-----BEGIN RSA " + b"PRIVATE KEY-----\n"
+    assert list(secrets_in(b"\0" + header + b"\0\0")) == []
+    assert list(secrets_in(header + b"MIIEpAIBAAKCAQEA" * 4)) == ["Private Key: -----B…"]
+
+
+@pytest.mark.usefixtures("_vendor_path")
+def test_repair_puts_in_what_is_not_allowed_outside(tmp_path: Path) -> None:
+    wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
+    rules = Wheels(repair=True, platform="manylinux_2_39_x86_64")
+    repaired = repair_wheel(wheel, rules, tmp_path / "out", dict(os.environ))
+    assert "manylinux" in repaired.name
+    assert failed(repaired, rules) == {}
+    external = Wheels(repair=True, platform="manylinux_2_39_x86_64", external_libraries=("libvendor_*",))
+    kept = repair_wheel(wheel, external, tmp_path / "kept", dict(os.environ))
+    assert kept.stat().st_size < repaired.stat().st_size
+    assert "external_libraries" in failed(kept, rules)
+
+
+def test_a_library_that_is_nowhere_stops_the_repair_and_says_what_to_do(tmp_path: Path) -> None:
+    wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
+    with pytest.raises(BuildError, match=r"libvendor_runtime\.so\.1[\s\S]*wheels\.external_libraries"):
+        repair_wheel(wheel, Wheels(repair=True, platform="manylinux_2_39_x86_64"), tmp_path / "out", dict(os.environ))
+
+
+@pytest.fixture
+def _vendor_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+
+
+def test_the_command_prints_findings_for_any_wheel(accel_ci: Run, tmp_path: Path) -> None:
+    wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
+    done = accel_ci("check-wheel", wheel.name)
+    assert done.returncode == 1
+    assert "libvendor_runtime.so.1" in done.stdout
+    assert accel_ci("check-wheel", wheel.name, "--allow", "libvendor_*").returncode == 0
+    mistake = accel_ci("check-wheel", wheel.name, "--platform", "windows")
+    assert (mistake.returncode, "--platform" in mistake.stderr) == (2, True)
