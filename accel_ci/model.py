@@ -28,6 +28,8 @@ BAZEL_SUITE = "bazel"
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
+BAD_VERDICTS: tuple[Verdict, ...] = ("failed", "flaky", "infra", "not_run")
+"""The verdicts that somebody has to look at; all but `flaky` keep a build from passing."""
 
 
 @dataclass(frozen=True)
@@ -351,11 +353,11 @@ class RoundReport:
 class DeviceTestResults:
     """All attempts of the suites of a stage.
 
-    `expected` is a JSON artifact, a list of `SelectedTest`; `attempts` one with a list of `Attempt`.
+    The attempts are rows of the results store: `digest` names their content. `expected` is a JSON artifact, a list of
+    `SelectedTest`.
     """
 
     expected: Artifact
-    attempts: Artifact
     suites: tuple[str, ...]
     counts: dict[Outcome, int]
     rounds: tuple[RoundReport, ...]
@@ -363,6 +365,7 @@ class DeviceTestResults:
     makespan_s: float
     lower_bound_s: float
     work_s: float
+    digest: str = ""
 
     @property
     def mean_setup_s(self) -> float | None:
@@ -415,13 +418,12 @@ class BazelActions:
 
 @dataclass(frozen=True)
 class BazelTestResults:
-    """All attempts of the tests of the source build; `attempts` is a Parquet artifact with rows as they are stored.
+    """All attempts of the tests of the source build, which are rows of the results store: `digest` names their content.
 
     `targets` is a JSON artifact: a list of `BazelTarget`. `events` and `log` are Bazel's own. `expected` counts the tests,
     `counts` the attempts by outcome. `infra` is the word on what was out of reach, `None` when nothing was.
     """
 
-    attempts: Artifact
     targets: Artifact
     events: Artifact
     log: Artifact
@@ -433,6 +435,7 @@ class BazelTestResults:
     infra: str | None
     makespan_s: float
     work_s: float
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -454,7 +457,7 @@ class TestVerdict:
 class Ledger:
     """The account of a build: every expected test has exactly one verdict.
 
-    `counts` has every verdict as a key and sums to `expected`; `verdicts` is a JSON artifact: a list of `TestVerdict`.
+    `counts` has every verdict as a key and sums to `expected`. `digest` names the content of the attempts that were judged.
     `infra_attempts` counts attempts whose failure was the infrastructure's, also of tests that passed elsewhere.
     `unexpected` names tests that reported without being expected; `missing_suites` those that have not reported yet.
     """
@@ -466,6 +469,6 @@ class Ledger:
     missing_suites: tuple[str, ...]
     unexpected: tuple[str, ...]
     infra_attempts: int
-    verdicts: Artifact
     makespan_s: float
     lower_bound_s: float
+    digest: str = ""

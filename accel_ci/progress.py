@@ -23,8 +23,8 @@ class Step(Protocol):
     def total(self, count: int) -> None:
         """Say how many parts there are."""
 
-    def advance(self, note: str = "") -> None:
-        """One more part is done; `note` says how it stands."""
+    def advance(self, note: str = "", count: int = 1) -> None:
+        """Count more parts as done; `note` is the state they lead to."""
 
     def note(self, text: str) -> None:
         """Say how it stands."""
@@ -69,11 +69,11 @@ class _LineStep:
     def total(self, count: int) -> None:
         self._total = count
 
-    def advance(self, note: str = "") -> None:
-        self._done += 1
-        self.said = note or self.said
+    def advance(self, note: str = "", count: int = 1) -> None:
         tenth = max(1, self._total // 10)
-        if self._done % tenth == 0 and self._done < self._total:
+        before, self._done = self._done // tenth, self._done + count
+        self.said = note or self.said
+        if self._done // tenth > before and self._done < self._total:
             self._write(f"{self._title}: {self._done}/{self._total} {self.said}".rstrip())
 
     def note(self, text: str) -> None:
@@ -121,9 +121,9 @@ class _BarStep:
     def total(self, count: int) -> None:
         self._bars.update(self._task, total=count)
 
-    def advance(self, note: str = "") -> None:
+    def advance(self, note: str = "", count: int = 1) -> None:
         self.said = note or self.said
-        self._bars.update(self._task, advance=1, note=escape(self.said))
+        self._bars.update(self._task, advance=count, note=escape(self.said))
 
     def note(self, text: str) -> None:
         self.said = text

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from accel_ci.config.settings import Project
-from accel_ci.model import Build
+from accel_ci.model import Build, Revision
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.rbe.bazel import BazelContext
 from accel_ci.results.open import open_results
@@ -61,7 +61,9 @@ class Workspace:
         results = self.project.home / "runs" / build.revision / build.variant / "bazel"
         return BazelContext(self.project.home / "rbe" / build.variant, results)
 
-    def stage_context(self, build: Build, stage: str, run: str = "") -> StageContext:
+    def stage_context(self, revision: Revision, variant: str, stage: str, run: str = "") -> StageContext:
         """Where a stage of a build runs its tests, asked for by the Dagster run of that id."""
+        build = Build(revision.key, variant)
         folder = self.project.home / "runs" / build.revision / build.variant / stage
-        return StageContext(self.runner, folder, self.project.home / "cards.lock", self.artifacts, run)
+        lock, day = self.project.home / "cards.lock", revision.created_at.date()
+        return StageContext(build, day, self.runner, folder, lock, self.artifacts, self.results, run)

@@ -86,20 +86,17 @@ def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
     from accel_ci.errors import AccelCiError
     from accel_ci.model import RuntimeImage
     from accel_ci.pool.choose_pool import worker_spec_for
-    from accel_ci.pool.runner_package import build_runner
     from accel_ci.source.revision import checkout_backend
-    from accel_ci.steps.device_tests import StageContext, run_in_order
-    from accel_ci.storage.artifacts import ArtifactStore
-    from accel_ci.storage.manifests import ManifestStore
+    from accel_ci.steps.device_tests import run_in_order
+    from accel_ci.workspace import Workspace
 
-    manifests = ManifestStore(project.home)
+    workspace = Workspace(project)
+    manifests = workspace.manifests
     revision = manifests.revision(build.revision)
     if revision is None:
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay where the build ran")
     image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
     spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
-    folder = project.home / "runs" / build.revision / build.variant / "replay"
-    runner = build_runner(project.home / "cache" / "runner.pyz")
-    stage_context = StageContext(runner, folder, project.home / "cards.lock", ArtifactStore(project.home / "artifacts"))
+    context = workspace.stage_context(revision, build.variant, "replay")
     with terminal()[1].step("replay") as step:
-        return run_in_order(project.settings, session.tests, session.card, spec, stage_context, step)
+        return run_in_order(project.settings, session.tests, session.card, spec, context, step)

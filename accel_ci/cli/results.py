@@ -78,8 +78,9 @@ def ingest(
     With --expected each of those tests gets one verdict, not_run where no report has it (then the exit status is 1 at
     least), and tests that nobody expected are listed.
     """
-    from accel_ci.ledger.account import account_of, read_expected
+    from accel_ci.ledger.account import account_of
     from accel_ci.model import Build
+    from accel_ci.results.expected import read_expected
     from accel_ci.results.ingest import ingest as store_reports
 
     wanted = None if expected is None else read_expected(expected)

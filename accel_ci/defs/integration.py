@@ -11,9 +11,9 @@ from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.runtime_image import make_runtime_image
-from accel_ci.ledger.close import failed_attempts
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.steps.plan import plan_device_tests
@@ -103,8 +103,8 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             },
         )
 
-    def stage_context_of(context: dg.AssetExecutionContext, stage_name: str) -> StageContext:
-        return workspace.stage_context(build_of(context), stage_name, context.run.run_id)
+    def stage_context_of(context: dg.AssetExecutionContext, revision: Revision, stage: str) -> StageContext:
+        return workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)
 
     @dg.asset(
         **common,
@@ -123,8 +123,8 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stages.stage(context) as step:
             spec = worker_spec_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "smoke")
-            results = run_smoke_stage(settings, suites, spec, stage_context_of(context, "smoke"), step)
-        failures = failed_attempts(results, artifacts)
+            results = run_smoke_stage(settings, suites, spec, stage_context_of(context, revision, "smoke"), step)
+        failures = failed_attempts(workspace.results, build_of(context), results.suites)
         passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
         check = CheckResult(
@@ -135,7 +135,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         )
         return dg.MaterializeResult(
             value=results,
-            data_version=dg.DataVersion(results.attempts.sha256),
+            data_version=dg.DataVersion(results.digest),
             check_results=[check_result(check)],
             metadata=_results_metadata(results) | {"failures": _failures(failures)},
         )
@@ -151,7 +151,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         with stages.stage(context) as step:
             spec = worker_spec_for(settings, runtime_image, checkout_backend(project, revision.backend))
             suites = settings.suites_of(revision.trigger, "device")
-            selection = collect_tests(settings, suites, spec, stage_context_of(context, "device"))
+            selection = collect_tests(settings, suites, spec, stage_context_of(context, revision, "device"))
             step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
         return dg.MaterializeResult(
             value=selection,
@@ -222,16 +222,16 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
                 [suite.suite for suite in test_selection.suites],
                 test_plan,
                 spec,
-                stage_context_of(context, "device"),
+                stage_context_of(context, revision, "device"),
                 step,
             )
         return dg.MaterializeResult(
             value=results,
-            data_version=dg.DataVersion(results.attempts.sha256),
+            data_version=dg.DataVersion(results.digest),
             metadata=_results_metadata(results)
             | {
                 "predicted_makespan_seconds": test_plan.predicted_s,
-                "failures": _failures(failed_attempts(results, artifacts)),
+                "failures": _failures(failed_attempts(workspace.results, build_of(context), results.suites)),
             },
         )
 

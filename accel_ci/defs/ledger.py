@@ -9,8 +9,8 @@ import dagster as dg
 from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
-from accel_ci.ledger.close import close_ledger, read_verdicts
-from accel_ci.ledger.verdicts import check_balance, collected_drop, shortcomings
+from accel_ci.ledger.close import close_ledger
+from accel_ci.ledger.shortcomings import collected_drop, shortcomings
 from accel_ci.model import (
     BAZEL_SUITE,
     VERDICTS,
@@ -22,6 +22,7 @@ from accel_ci.model import (
     Revision,
     TestSelection,
 )
+from accel_ci.results.questions import bad_tests
 from accel_ci.storage.manifests import RBE_STAGES, begun_pipelines
 from accel_ci.workspace import Workspace
 
@@ -61,19 +62,17 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
             device = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
             account = close_ledger(
                 build,
-                revision.created_at.date(),
                 [results for results in device if results is not None],
                 manifests.find("bazel_test_results", build, BazelTestResults),
                 _wanted_suites(workspace, revision, build),
                 workspace.artifacts,
                 workspace.results,
             )
-            check_balance(account.expected, account.counts)
             manifests.write(path, account)
             missing = f"; no word from {', '.join(account.missing_suites)}" if account.missing_suites else ""
             step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(account.verdicts.sha256),
+            data_version=dg.DataVersion(account.digest),
             check_results=[
                 *(check_result(check, warn=check.name == "all_passed") for check in _checks(account)),
                 check_result(_collected_check(workspace, build)),
@@ -93,8 +92,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
                     ["suite", "test", "verdict", "attempts", "message"],
                     [
                         [v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""]
-                        for v in read_verdicts(account, workspace.artifacts)
-                        if v.verdict in ("failed", "flaky", "infra", "not_run")
+                        for v in bad_tests(workspace.results, build, account.suites)
                     ],
                 ),
             },

@@ -65,5 +65,6 @@ def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew; its address is given back."""
     project = workspace.project
     with FileLock(workspace.hud.with_suffix(".lock")):  # whoever looks later writes later
-        page = gather(project.home, project.settings.backend.name, flakiness, now=datetime.now(timezone.utc))
+        name, now = project.settings.backend.name, datetime.now(timezone.utc)
+        page = gather(project.home, workspace.results, name, flakiness, now=now)
         return write_hud(page, workspace.hud).as_uri()

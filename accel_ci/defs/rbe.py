@@ -14,7 +14,7 @@ from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
 from accel_ci.model import BazelTestResults, Revision, SourceBuild
 from accel_ci.rbe.bazel import run_bazel
-from accel_ci.rbe.results import read_results, read_targets
+from accel_ci.rbe.results import read_targets, store_results
 from accel_ci.rbe.source_tree import make_source_tree
 from accel_ci.workspace import Workspace
 
@@ -59,9 +59,12 @@ def _assets(workspace: Workspace, rbe: Rbe) -> list[dg.AssetsDefinition]:
             },
         )
 
-    @dg.asset(**common, kinds={"bazel"})
+    @dg.asset(**common, ins={"revision": of_revision()}, kinds={"bazel"})
     def bazel_test_results(
-        context: dg.AssetExecutionContext, source_build: SourceBuild, stages: dg.ResourceParam[Stages]
+        context: dg.AssetExecutionContext,
+        revision: Revision,
+        source_build: SourceBuild,
+        stages: dg.ResourceParam[Stages],
     ) -> dg.MaterializeResult[BazelTestResults]:
         """Every attempt of every test of the source build; what failed to build has the compiler's message."""
         build = build_of(context)
@@ -70,12 +73,13 @@ def _assets(workspace: Workspace, rbe: Rbe) -> list[dg.AssetsDefinition]:
             started = time.monotonic()
             words = {"variant": variant.name, "python": variant.python}
             run = run_bazel(rbe, source_build, workspace.bazel_context(build), words, step)
-            before = workspace.manifests.previous("bazel_test_results", build, BazelTestResults)
-            results = read_results(run, build, rbe, before, artifacts, round(time.monotonic() - started, 3))
+            work_s = round(time.monotonic() - started, 3)
+            day = revision.created_at.date()
+            results = store_results(run, build, day, rbe, artifacts, workspace.results, work_s)
             step.note(results.infra or _in_short(results))
         return dg.MaterializeResult(
             value=results,
-            data_version=dg.DataVersion(results.attempts.sha256),
+            data_version=dg.DataVersion(results.digest),
             metadata=_metadata(results, workspace),
         )
 

@@ -12,9 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from accel_ci.errors import AccelCiError
-from accel_ci.hud.page import BuildRecord, HudPage, RevisionRecord, finished_before, latest_builds, make_page
+from accel_ci.hud.page import (
+    SLOWEST,
+    BuildRecord,
+    BuildTests,
+    HudPage,
+    RevisionRecord,
+    finished_before,
+    latest_builds,
+    make_page,
+)
 from accel_ci.hud.text import in_utc
-from accel_ci.ledger.close import read_verdicts
 from accel_ci.model import (
     BazelTestResults,
     Build,
@@ -24,11 +32,11 @@ from accel_ci.model import (
     RuntimeImage,
     SourceBuild,
     TestSelection,
-    TestVerdict,
     Wheel,
 )
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.results.questions import bad_tests, newly_failing
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import STAGES, ManifestStore, begun_pipelines
 
 _LOG = logging.getLogger(__name__)
@@ -45,31 +53,38 @@ _SHOWN: dict[str, type[Any]] = {
 
 
 def gather(
-    home: Path, project_name: str, flakiness: Flakiness, *, now: datetime, revisions: int = 30, listed: int = 50
+    home: Path,
+    results: ResultsStore,
+    project_name: str,
+    flakiness: Flakiness,
+    *,
+    now: datetime,
+    revisions: int = 30,
+    listed: int = 50,
 ) -> HudPage:
     """The page of what lies in the data folder `home`.
 
     Args:
-        home: The data folder, with `builds/` and `artifacts/`.
+        home: The data folder, with `builds/`.
+        results: The attempts of the builds.
         project_name: The backend's name.
         flakiness: The flaky tests to list.
         now: When the page is made.
         revisions: How many revisions the grid shows, newest first.
         listed: How many tests or cards a list shows before it counts the rest.
     """
-    manifests, artifacts = ManifestStore(home), ArtifactStore(home / "artifacts")
+    manifests = ManifestStore(home)
     records = [
         RevisionRecord(folder.name, seen_at, revision, tuple(_read_builds(manifests, folder)))
         for seen_at, folder, revision in _read_revisions(manifests)[:revisions]
     ]
-    latest = latest_builds(records)
-    wanted = [*latest, *(before for record in latest if (before := finished_before(records, record.build)))]
-    verdicts = {
+    tests = {
         record.build: found
-        for record in wanted
-        if record.ledger is not None and (found := _read_verdicts(record.ledger, artifacts)) is not None
+        for record in latest_builds(records)
+        if record.ledger is not None
+        and (found := _read_tests(results, record.ledger, finished_before(records, record.build))) is not None
     }
-    return make_page(project_name, records, verdicts, flakiness, now=now, listed=listed)
+    return make_page(project_name, records, tests, flakiness, now=now, listed=listed)
 
 
 def _read_revisions(manifests: ManifestStore) -> list[tuple[datetime, Path, Revision | None]]:
@@ -95,12 +110,19 @@ def _read_builds(manifests: ManifestStore, revision: Path) -> Iterable[BuildReco
         )
 
 
-def _read_verdicts(ledger: Ledger, artifacts: ArtifactStore) -> list[TestVerdict] | None:
+def _read_tests(results: ResultsStore, ledger: Ledger, before: BuildRecord | None) -> BuildTests | None:
     try:
-        return read_verdicts(ledger, artifacts)
-    except (AccelCiError, OSError, ValueError) as error:
-        _LOG.warning("the verdicts of %s cannot be read: %s", ledger.build.name, error)
+        verdicts = tuple(bad_tests(results, ledger.build, ledger.suites, SLOWEST))
+    except AccelCiError as error:
+        _LOG.warning("the attempts of %s cannot be read: %s", ledger.build.name, error)
         return None
+    try:
+        changes = newly_failing(results, before.build, ledger.build) if before else None
+    except AccelCiError as error:
+        _LOG.warning("%s cannot be compared with the build before: %s", ledger.build.name, error)
+        changes = None
+    new = None if changes is None else frozenset((change.suite, change.test) for change in changes)
+    return BuildTests(verdicts, new)
 
 
 def _read(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:

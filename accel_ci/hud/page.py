@@ -37,6 +37,9 @@ T = TypeVar("T")
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
 """How a build stands. `passed` and `flaky` pass; nothing else does."""
 
+SLOWEST = 20
+"""The number of tests that are listed as the slowest of a build."""
+
 RECENT = timedelta(hours=6)
 """A build without a ledger may still be running while its newest manifest is younger than this."""
 
@@ -75,6 +78,17 @@ class RevisionRecord:
     seen_at: datetime
     revision: Revision | None
     builds: tuple[BuildRecord, ...]
+
+
+@dataclass(frozen=True)
+class BuildTests:
+    """The tests of a build that its section lists: those with a bad verdict, and the slowest.
+
+    `newly_failing` are (suite, test) of those that failed and did not in the finished build before; None without one.
+    """
+
+    verdicts: tuple[TestVerdict, ...]
+    newly_failing: frozenset[tuple[str, str]] | None
 
 
 @dataclass(frozen=True)
@@ -241,7 +255,7 @@ def finished_before(revisions: Sequence[RevisionRecord], build: Build) -> BuildR
 def make_page(
     project: str,
     revisions: Sequence[RevisionRecord],
-    verdicts: Mapping[Build, Sequence[TestVerdict]],
+    tests: Mapping[Build, BuildTests],
     flakiness: Flakiness,
     *,
     now: datetime,
@@ -249,8 +263,8 @@ def make_page(
 ) -> HudPage:
     """The page of a project.
 
-    `revisions` come newest first. `verdicts` holds those of `latest_builds` and of the builds before them; a build with a
-    ledger that is not in it has lost its verdicts.
+    `revisions` come newest first. `tests` holds those of `latest_builds`; a build with a ledger that is not in it has lost
+    its attempts.
     """
     now = in_utc(now)
     detailed = latest_builds(revisions)
@@ -267,7 +281,7 @@ def make_page(
             _detail(
                 record,
                 finished_before(revisions, record.build),
-                verdicts,
+                tests,
                 anchors[record.build],
                 latest=record.build == newest[record.build.variant],
                 now=now,
@@ -325,19 +339,16 @@ def _row(revision: RevisionRecord, variants: Iterable[str], anchors: Mapping[Bui
 def _detail(
     record: BuildRecord,
     before: BuildRecord | None,
-    verdicts: Mapping[Build, Sequence[TestVerdict]],
+    tests: Mapping[Build, BuildTests],
     anchor: str,
     *,
     latest: bool,
     now: datetime,
     listed: int,
 ) -> BuildDetail:
-    own = sorted(verdicts.get(record.build, ()), key=lambda v: (v.suite, v.test))
-    known = verdicts.get(before.build) if before else None
-    failed_before = {(v.suite, v.test) for v in known or () if v.verdict == "failed"}
-    failed = [
-        FailedTest(v, known is not None and (v.suite, v.test) not in failed_before) for v in own if v.verdict == "failed"
-    ]
+    found = tests.get(record.build, BuildTests((), None))
+    own = sorted(found.verdicts, key=lambda v: (v.suite, v.test))
+    failed = [FailedTest(v, (v.suite, v.test) in (found.newly_failing or ())) for v in own if v.verdict == "failed"]
     failed.sort(key=lambda test: not test.new)
     timed = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
     device, ledger = record.device_test_results, record.ledger
@@ -353,13 +364,13 @@ def _detail(
         latest=latest,
         bar=verdict_bar(ledger.counts) if ledger else (),
         ratio=makespan / bound if bound > 0 else None,
-        verdicts_known=record.build in verdicts,
-        compared_with=before.build.revision if before and known is not None else None,
+        verdicts_known=record.build in tests,
+        compared_with=before.build.revision if before and found.newly_failing is not None else None,
         new_failures=sum(test.new for test in failed),
         failed=_listed(failed, listed),
         infra=_listed([v for v in own if v.verdict == "infra"], listed),
         not_run=_listed([v for v in own if v.verdict == "not_run"], listed),
-        slowest=tuple(timed[:20]),
+        slowest=tuple(timed[:SLOWEST]),
         cards=_listed(_card_lines(record), listed),
     )
 

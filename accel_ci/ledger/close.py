@@ -1,84 +1,68 @@
-"""Closing a build's ledger: its attempts go into the store, its verdicts into an artifact, and the sums are checked."""
+"""Closing a build's ledger: what the stages have stored against what they expected, with exact sums."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import date
+from typing import Any
 
-from pydantic import TypeAdapter
+import pyarrow as pa
 
-from accel_ci.ledger.verdicts import make_account
-from accel_ci.model import (
-    BAZEL_SUITE,
-    FAILING_OUTCOMES,
-    Artifact,
-    Attempt,
-    BazelTestResults,
-    Build,
-    DeviceTestResults,
-    Ledger,
-    SelectedTest,
-    TestVerdict,
-)
-from accel_ci.rbe.results import attempts_of, read_rows, read_tests, with_earlier
+from accel_ci.errors import LedgerError
+from accel_ci.ledger.account import account_of, check_balance
+from accel_ci.model import BAZEL_SUITE, VERDICTS, BazelTestResults, Build, DeviceTestResults, Ledger, Verdict
+from accel_ci.results.columns import one_chunk
+from accel_ci.results.expected import expected_tests
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
-
-ATTEMPTS = TypeAdapter(list[Attempt])
-EXPECTED = TypeAdapter(list[SelectedTest])
-VERDICTS = TypeAdapter(list[TestVerdict])
 
 
 def close_ledger(
     build: Build,
-    day: date,
     stages: Sequence[DeviceTestResults],
     bazel: BazelTestResults | None,
     wanted_suites: Iterable[str],
     artifacts: ArtifactStore,
     store: ResultsStore,
 ) -> Ledger:
-    """Judge what has been expected so far against what was attempted, and store every attempt.
+    """Judge what has been expected so far against the attempts in the store.
 
-    `stages` are those of the integration pipeline that have ended, the device tests last, and `bazel` is what the source
-    build has said. A wanted suite without a word is named. Raises `LedgerError` when the account does not balance.
+    `stages` are those of the integration pipeline that have ended, the device tests last, and `bazel` is the result of the
+    source build. A wanted suite without results is named. Raises `LedgerError` when the account does not balance.
     """
-    expected = [test for stage in stages for test in EXPECTED.validate_json(artifacts.path(stage.expected).read_bytes())]
-    attempts = [attempt for stage in stages for attempt in read_attempts(stage.attempts, artifacts)]
-    store.write(build, day, attempts)
-    if bazel is not None:
-        expected += read_tests(bazel, artifacts)
-        rows = read_rows(bazel, artifacts)
-        for stored in store.suites(day, day, build, suite=BAZEL_SUITE):
-            rows = with_earlier(rows, store.read(stored))
-        attempts += attempts_of(rows)
-        store.write_rows(build, day, BAZEL_SUITE, [rows])
-    account = make_account(expected, attempts)
+    stored = {each.suite: each for each in store.suites(build=build)}
+    expected: dict[str, pa.Array[Any]] = {}
+    for stage in stages:
+        for suite, tests in expected_tests(stage.expected, artifacts).items():
+            if suite in expected:
+                raise LedgerError(f"suite {suite} is expected by two stages; each suite belongs to one")
+            expected[suite] = tests
+    total = sum(map(len, expected.values()))
+    if bazel is not None:  # every test that Bazel expected has a row
+        expected[BAZEL_SUITE] = one_chunk(store.judged(stored.get(BAZEL_SUITE), [])["test"])
+        total += bazel.expected
+    suites: dict[str, dict[Verdict, int]] = {}
+    unexpected: list[str] = []
+    infra_attempts = 0
+    for suite, tests in expected.items():
+        account = account_of(tests, store.judged(stored.get(suite), ["verdict"]))
+        suites[suite] = account.counts
+        unexpected += [f"{suite}: {test}" for test in account.unexpected]
+        if suite in stored:
+            infra = store.read(stored[suite], ["infra"])["infra"]
+            infra_attempts += len(infra) - infra.null_count
+    counts = {verdict: sum(of_suite[verdict] for of_suite in suites.values()) for verdict in VERDICTS}
+    check_balance(total, counts)
     makespan_s, lower_bound_s = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
     return Ledger(
         build,
-        len(account.verdicts),
-        account.counts,
-        account.suites,
-        tuple(suite for suite in wanted_suites if suite not in account.suites),
-        account.unexpected,
-        sum(attempt.infra is not None for attempt in attempts),
-        artifacts.put_bytes(VERDICTS.dump_json(list(account.verdicts)), "verdicts.json"),
+        total,
+        counts,
+        suites,
+        tuple(suite for suite in wanted_suites if suite not in suites),
+        tuple(unexpected),
+        infra_attempts,
         makespan_s,
         lower_bound_s,
+        hashlib.sha256("\n".join([*(stage.digest for stage in stages), bazel.digest if bazel else ""]).encode()).hexdigest(),
     )
-
-
-def read_attempts(artifact: Artifact, artifacts: ArtifactStore) -> list[Attempt]:
-    """The attempts of a manifest."""
-    return ATTEMPTS.validate_json(artifacts.path(artifact).read_bytes())
-
-
-def failed_attempts(results: DeviceTestResults, artifacts: ArtifactStore) -> list[Attempt]:
-    """The attempts of a stage that failed, those put down to the infrastructure included."""
-    return [a for a in read_attempts(results.attempts, artifacts) if a.outcome in FAILING_OUTCOMES or a.infra is not None]
-
-
-def read_verdicts(ledger: Ledger, artifacts: ArtifactStore) -> list[TestVerdict]:
-    """The verdicts of a ledger."""
-    return VERDICTS.validate_json(artifacts.path(ledger.verdicts).read_bytes())

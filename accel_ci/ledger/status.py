@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from accel_ci.errors import AccelCiError
-from accel_ci.ledger.verdicts import shortcomings
+from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.storage.manifests import LEDGER, STAGES, ManifestStore, begun_pipelines, next_stage
 

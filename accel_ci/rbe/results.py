@@ -6,14 +6,13 @@ result of their own are put down to the infrastructure, with one message.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Rbe
@@ -21,20 +20,19 @@ from accel_ci.errors import BuildError
 from accel_ci.model import (
     BAZEL_SUITE,
     OUTCOMES,
-    Attempt,
     BazelActions,
     BazelTarget,
     BazelTestResults,
     Build,
-    SelectedTest,
 )
 from accel_ci.rbe.bazel import BazelPass, BazelRun
 from accel_ci.reports.bep import below_folder
 from accel_ci.reports.bep_build import BuildSummary, TargetBuild, read_build
 from accel_ci.reports.parse import read_group
-from accel_ci.results.columns import conform, counts_of, in_order, kernels
+from accel_ci.results.columns import counts_of, in_order, kernels
 from accel_ci.results.ingest import report_table
-from accel_ci.results.rows import ATTEMPTS, REPORT, from_report
+from accel_ci.results.rows import REPORT, from_report
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
 
 TARGETS = TypeAdapter(list[BazelTarget])
@@ -43,17 +41,18 @@ _OUT_OF_REACH = {32, 33, 34, 36, 37, 38, 39, 45}
 """Exit statuses that speak of Bazel's surroundings, not of what is built: remote execution, memory, the machine, itself."""
 
 _NO_TESTS = 4
+_LOOK_BACK = timedelta(days=31)
 _RAN = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")
 _MOST_LOGS = 5000
 
 
-def read_results(
-    run: BazelRun, build: Build, rbe: Rbe, before: BazelTestResults | None, artifacts: ArtifactStore, work_s: float
+def store_results(
+    run: BazelRun, build: Build, day: date, rbe: Rbe, artifacts: ArtifactStore, store: ResultsStore, work_s: float
 ) -> BazelTestResults:
-    """Judge a run, and keep its rows, targets, logs and events as artifacts.
+    """Judge a run, store its rows, and keep its targets, logs and events as artifacts; `day` is the revision's.
 
-    `before` is of the variant's last build: the tests it knew are lost to the infrastructure when Bazel did not come to name
-    any. Raises `BuildError` when Bazel said nothing of any test and the infrastructure is not to blame.
+    The tests of the variant's last build are lost to the infrastructure when Bazel did not come to name any. Raises
+    `BuildError` when Bazel named no test and the infrastructure is not to blame.
     """
     summaries = [read_build(one.folder) for one in run.passes]
     infra = _infra(run.passes, summaries, rbe)
@@ -66,15 +65,15 @@ def read_results(
     if not len(table):
         if infra is None:
             raise BuildError(_nothing_tested(run, summaries, rbe))
-        known = read_tests(before, artifacts) if before is not None else []
-        table = _lost([test.test for test in known] or rbe.targets, infra)
+        table = _lost(_known_tests(store, build, day) or rbe.targets, infra)
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
-    sink = io.BytesIO()
-    pq.write_table(rows, sink, compression="zstd")
+    merged = rows
+    for earlier in store.suites(day, day, build, suite=BAZEL_SUITE):
+        merged = with_earlier(rows, store.read(earlier))
+    stored = store.write_rows(build, day, BAZEL_SUITE, [merged])
     counts = counts_of(rows["outcome"])
     targets = [_target(target, one, artifacts) for one, s in zip(run.passes, summaries, strict=True) for target in _shown(s)]
     return BazelTestResults(
-        artifacts.put_bytes(sink.getvalue(), "bazel-attempts.parquet"),
         artifacts.put_bytes(TARGETS.dump_json(targets), "bazel-targets.json"),
         artifacts.put_bytes(b"".join(_bytes(one.folder / "bep.ndjson") for one in run.passes), "bep.ndjson"),
         artifacts.put_bytes(_bytes(run.log), "bazel.log"),
@@ -86,12 +85,15 @@ def read_results(
         infra,
         run.makespan_s,
         work_s,
+        store.digest(stored),
     )
 
 
-def read_rows(results: BazelTestResults, artifacts: ArtifactStore) -> pa.Table:
-    """The rows of the tests, as they are stored (columns of `ATTEMPTS`)."""
-    return conform(pq.read_table(artifacts.path(results.attempts)), ATTEMPTS)
+def _known_tests(store: ResultsStore, build: Build, day: date) -> list[str]:
+    """The tests of the variant's last stored build before this one."""
+    found = store.suites(day - _LOOK_BACK, day, variant=build.variant, suite=BAZEL_SUITE)
+    before = [stored for stored in found if stored.build != build][-1:]
+    return [str(test) for stored in before for test in kernels.unique(store.read(stored, ["test"])["test"]).to_pylist()]
 
 
 def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
@@ -104,22 +106,6 @@ def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
     made = made.filter(kernels.and_not(kernels.is_in(made["test"], rows["test"]), kernels.is_in(made["test"], run_now)))
     others = rows.filter(kernels.invert(kernels.is_in(rows["test"], kernels.unique(made["test"]))))
     return in_order(pa.concat_tables([others, made]), "test", "round", "attempt")
-
-
-def read_tests(results: BazelTestResults, artifacts: ArtifactStore) -> list[SelectedTest]:
-    """The tests that Bazel expected."""
-    tests: Any = kernels.unique(read_rows(results, artifacts)["test"])
-    return [SelectedTest(BAZEL_SUITE, str(test)) for test in tests.to_pylist()]
-
-
-def attempts_of(rows: pa.Table) -> list[Attempt]:
-    """Rows as attempts."""
-    rows = rows.select(
-        ["test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra", "cached"]
-    )
-    return [
-        Attempt(suite=BAZEL_SUITE, output_tail=None, **{**row, "cached": bool(row["cached"])}) for row in rows.to_pylist()
-    ]
 
 
 def read_targets(results: BazelTestResults, artifacts: ArtifactStore) -> list[BazelTarget]:

@@ -7,22 +7,21 @@ secret is in it: variables that tests are passed go by name, and addresses have 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from accel_ci.config.settings import DockerPoolSettings, KubernetesPoolSettings, Project, Variant
 from accel_ci.docker.client import docker_client
 from accel_ci.errors import AccelCiError
-from accel_ci.ledger.close import read_verdicts
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel
+from accel_ci.results.open import open_results
+from accel_ci.results.questions import bad_tests, tests_containing
+from accel_ci.results.store import ResultsStore
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.wheels.uv_environment import PackageSource
-
-_BAD = frozenset({"failed", "flaky", "infra"})
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def reproduction(project: Project, build: Build, test: str | None) -> Reproducti
     image_file = manifests.path("runtime_image", build.revision, build.variant)
     if revision is None or not image_file.is_file():
         raise AccelCiError(f"{build.name} has no runtime image, so there is nothing to run in; see `accel-ci status`")
-    chosen = _choose(_verdicts(manifests, project, build), build, test)
+    chosen = _choose(manifests, open_results(project), build, test)
     case = _Case(
         project,
         build,
@@ -73,22 +72,20 @@ def reproduction(project: Project, build: Build, test: str | None) -> Reproducti
     return Reproduction("\n".join(parts) + "\n", case.tests)
 
 
-def _verdicts(manifests: ManifestStore, project: Project, build: Build) -> list[TestVerdict]:
-    path = manifests.path("ledger", build.revision, build.variant)
-    if not path.is_file():
+def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: str | None) -> list[TestVerdict]:
+    """The named test, else those that failed, of the build's ledger."""
+    ledger = manifests.find("ledger", build, Ledger)
+    if ledger is None:
         raise AccelCiError(f"{build.name} has no ledger, so it is not known what failed; see `accel-ci status`")
-    return read_verdicts(manifests.read(path, Ledger), ArtifactStore(project.home / "artifacts"))
-
-
-def _choose(verdicts: Sequence[TestVerdict], build: Build, test: str | None) -> list[TestVerdict]:
     if test is None:
-        chosen = [verdict for verdict in verdicts if verdict.verdict in _BAD]
+        chosen = [verdict for verdict in bad_tests(store, build, ledger.suites) if verdict.verdict != "not_run"]
         if not chosen:
             raise AccelCiError(f"no test of {build.name} failed; name the one that is wanted")
         return chosen
-    chosen = [verdict for verdict in verdicts if verdict.test == test or verdict.test.rpartition("::")[2] == test]
+    found = tests_containing(store, build, test)
+    chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
     if len(chosen) != 1:
-        near = [verdict.test for verdict in verdicts if test in verdict.test][:5]
+        near = [verdict.test for verdict in found][:5]
         raise AccelCiError(
             f"{test!r} names {len(chosen)} tests of {build.name}; "
             f"{'near it: ' + ', '.join(near) if near else '`accel-ci results` lists them'}"

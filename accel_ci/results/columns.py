@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -79,6 +81,11 @@ def database(**tables: pa.Table | pa.RecordBatchReader) -> duckdb.DuckDBPyConnec
     for name, table in tables.items():
         connection.register(name, table)
     return connection
+
+
+def literal_path(path: Path | str) -> str:
+    """A path in which DuckDB sees no pattern."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def release_memory() -> None:

@@ -7,22 +7,35 @@ of a statement. Flakiness is `accel_ci.quality.flakiness`'.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from datetime import date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Verdict
-from accel_ci.results.columns import kernels, pairs
-from accel_ci.results.rollups import test_key
+from accel_ci.model import BAD_VERDICTS, FAILING_OUTCOMES, VERDICTS, Attempt, Build, TestVerdict, Verdict
+from accel_ci.results.columns import counted, kernels, pairs
+from accel_ci.results.rollups import Rollup, test_key
 from accel_ci.results.store import ResultsStore, StoredSuite, ask_again
+from accel_ci.results.verdicts import CODES
 from accel_ci.results.windows import names
 
 FAILURE_TESTS = 20
 """How many tests of a cluster of failures are named."""
+
+
+_TEST_VERDICTS = """
+WITH numbered AS (
+    SELECT *, round::BIGINT << 32 | attempt AS place, list_contains($failing, outcome) OR infra IS NOT NULL AS bad
+    FROM attempts WHERE test IN (SELECT unnest($tests))
+)
+SELECT test, list(outcome ORDER BY place), arg_max(duration_s, place) FILTER (duration_s IS NOT NULL),
+       list(card ORDER BY place) FILTER (card IS NOT NULL),
+       arg_max(message, place) FILTER (message IS NOT NULL AND (bad OR NOT any_bad))
+FROM (SELECT *, bool_or(bad) OVER (PARTITION BY test) AS any_bad FROM numbered) GROUP BY test ORDER BY test
+"""
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,67 @@ def failures(store: ResultsStore, build: Build, suite: str | None = None) -> lis
         FailureCluster(where, what, tests, attempts, infra, tuple(cards or ()), tuple(hosts or ()), message, tuple(some))
         for where, what, tests, attempts, infra, cards, hosts, message, some in rows
     ]
+
+
+@ask_again
+def failed_attempts(store: ResultsStore, build: Build, suites: Collection[str]) -> list[Attempt]:
+    """The attempts of some suites of a build that failed or were lost to the infrastructure, in the order of their start."""
+    columns = [field.name for field in fields(Attempt) if field.name not in ("output_tail", "cached")]
+    rows = store.query(
+        f"""
+        SELECT {", ".join(columns)} FROM attempts
+        WHERE outcome IN (SELECT unnest($failing)) OR infra IS NOT NULL ORDER BY started_at, suite, test, round, attempt
+        """,  # noqa: S608 (names of our own columns)
+        {"failing": sorted(FAILING_OUTCOMES)},
+        [stored for stored in store.suites(build=build) if stored.suite in suites],
+    )
+    return [Attempt(output_tail=None, **dict(zip(columns, row, strict=True))) for row in rows]
+
+
+@ask_again
+def bad_tests(store: ResultsStore, build: Build, suites: Collection[str], slowest: int = 0) -> list[TestVerdict]:
+    """The tests of some suites of a build that failed, were flaky or did not run, and the `slowest` of each suite.
+
+    Raises `AccelCiError` when nothing is stored of one of the suites.
+    """
+    found: list[TestVerdict] = []
+    for stored in (stored for suite in suites for stored in _suites(store, build, suite)):
+        [rollup] = store.rollups([stored])
+        table = rollup.table(["verdict", "duration_s", "place"])
+        wanted = kernels.is_in(table["verdict"], pa.array([CODES[verdict] for verdict in BAD_VERDICTS], pa.int8()))
+        if slowest and len(table):
+            longest = kernels.select_k_unstable(table, k=slowest, sort_keys=[("duration_s", "descending")])
+            wanted = kernels.or_(wanted, kernels.is_in(counted(len(table)), longest.cast(pa.int32())))
+        found += verdicts_of(store, stored, rollup, table.filter(wanted))
+    return found
+
+
+@ask_again
+def tests_containing(store: ResultsStore, build: Build, text: str) -> list[TestVerdict]:
+    """The tests of a build whose id is `text` or ends with `::` and it; failing that, up to 10 whose id contains it."""
+    exact: list[TestVerdict] = []
+    near: list[TestVerdict] = []
+    for stored in _suites(store, build):
+        [rollup] = store.rollups([stored])
+        table = rollup.table(["verdict", "place"])
+        tests = rollup.tests(table["place"])
+        named = kernels.or_(kernels.equal(tests, text), kernels.ends_with(tests, f"::{text}"))
+        exact += verdicts_of(store, stored, rollup, table.filter(named))
+        if not exact:
+            near += verdicts_of(store, stored, rollup, table.filter(kernels.match_substring(tests, text))[:10])
+    return exact or near[:10]
+
+
+def verdicts_of(store: ResultsStore, stored: StoredSuite, rollup: Rollup, rows: pa.Table) -> list[TestVerdict]:
+    """Some tests of a stored suite, by name; `rows` has their columns `verdict` and `place` of the rollup."""
+    codes: dict[str, int] = dict(pairs(rows.append_column("test", rollup.tests(rows["place"])), "test", "verdict"))
+    asked = {"tests": list(codes), "failing": sorted(FAILING_OUTCOMES)}
+    return [
+        TestVerdict(
+            stored.suite, test, VERDICTS[codes[test]], tuple(outcomes), seconds, tuple(dict.fromkeys(cards or ())), message
+        )
+        for test, outcomes, seconds, cards, message in store.query(_TEST_VERDICTS, asked, [stored])
+    ]  # fmt: skip
 
 
 @ask_again

@@ -36,6 +36,7 @@ from accel_ci.results.columns import (
 )
 from accel_ci.results.prefetch import prefetch
 from accel_ci.results.sorting import order_of
+from accel_ci.results.verdicts import CODES, verdict_codes
 
 ROLLUP = schema_of(
     key=pa.uint64(),
@@ -60,7 +61,6 @@ _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
 _SOURCE, _ORIGIN = b"accel_ci.source.4", b"accel_ci.origin"
 
-_CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 _UNTIMED = ("timeout", "crashed", "not_run")
 _SEVERAL = """
 WITH judged AS (
@@ -78,10 +78,8 @@ tests AS (
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
     FROM judged GROUP BY test
 )
-SELECT CASE WHEN failures > 0 AND good > 0 THEN 'flaky' WHEN failures > 0 THEN 'failed'
-            WHEN good > 0 THEN last WHEN infra > 0 THEN 'infra' ELSE 'not_run' END AS verdict,
-       attempts, failures, duration_s, started_at, left(message, $chars) AS message, signature, cached,
-       key, first AS place
+SELECT good > 0 AS good, infra > 0 AS infra, last, attempts, failures, duration_s, started_at,
+       left(message, $chars) AS message, signature, cached, key, first AS place
 FROM tests
 """
 
@@ -112,7 +110,7 @@ test_key.__test__ = False  # type: ignore[attr-defined]  # pytest would collect 
 def judge_tests(attempts: pa.Table, first_row: int = 0) -> pa.Table:
     """One row per test (columns of `ROLLUP`), in no order, from attempts of one build and suite.
 
-    The verdicts are those of `accel_ci.ledger.verdicts.judge`. The attempts must be sorted by test, round and attempt, and
+    The rule of verdicts is in `accel_ci.results.verdicts`. The attempts must be sorted by test, round and attempt, and
     be all that there are of their tests; `first_row` is the number of the first in the attempts file.
     """
     tests = one_chunk(attempts["test"])
@@ -131,14 +129,13 @@ def judge_tests(attempts: pa.Table, first_row: int = 0) -> pa.Table:
 def _judge_alone(attempts: pa.Table) -> pa.Table:
     """The tests that have one attempt."""
     outcomes = kernels.index_in(attempts["outcome"], pa.array(OUTCOMES))
-    of_pool = kernels.is_valid(attempts["infra"])
-    bad = kernels.and_(_among(FAILING_OUTCOMES).take(outcomes), kernels.invert(of_pool))
+    infra = kernels.is_valid(attempts["infra"])
+    own = kernels.and_not(kernels.not_equal(attempts["outcome"], "not_run"), infra)
+    bad = kernels.and_(_among(FAILING_OUTCOMES).take(outcomes), own)
     cached = kernels.fill_null(attempts["cached"], False)
-    untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), of_pool), cached)
-    codes = [_CODES["failed" if outcome in FAILING_OUTCOMES else outcome] for outcome in OUTCOMES]
-    verdicts = pa.array(codes).take(outcomes)
+    untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), infra), cached)
     columns = {
-        "verdict": kernels.if_else(of_pool, _CODES["infra"], verdicts),
+        "verdict": verdict_codes(bad, kernels.and_not(own, bad), infra, outcomes),
         "attempts": constant(1, len(attempts), pa.int32()),
         "failures": bad,
         "duration_s": kernels.if_else(untimed, None, attempts["duration_s"]),
@@ -161,8 +158,10 @@ def _judge_several(attempts: pa.Table) -> pa.Table:
     """The tests that have several attempts; `place` is their order."""
     bound = {"failing": sorted(FAILING_OUTCOMES), "untimed": _UNTIMED, "chars": MESSAGE_CHARS}
     with database(attempts=attempts) as connection:
-        judged = connection.sql(_SEVERAL, params=bound).to_arrow_table()
-    return conform(judged.set_column(0, "verdict", kernels.index_in(judged["verdict"], pa.array(VERDICTS))), ROLLUP)
+        tests = connection.sql(_SEVERAL, params=bound).to_arrow_table()
+    last = kernels.fill_null(kernels.index_in(tests["last"], pa.array(OUTCOMES)), 0)
+    codes = verdict_codes(kernels.greater(tests["failures"], 0), tests["good"], tests["infra"], last)
+    return conform(tests.append_column("verdict", codes), ROLLUP)
 
 
 def named(judged: pa.Table, tests: Column) -> pa.Table:
@@ -174,7 +173,7 @@ def named(judged: pa.Table, tests: Column) -> pa.Table:
 def encode(judged: pa.Table, source: str, day: str, revision: str, variant: str, suite: str) -> pa.Buffer:
     """Judged tests as a file; `source` is the version of the attempts file that they were judged from."""
     totals = counts_of(judged["verdict"])
-    counts = {verdict: totals.get(_CODES[verdict], 0) for verdict in VERDICTS}
+    counts = {verdict: totals.get(CODES[verdict], 0) for verdict in VERDICTS}
     attempts = kernels.sum(judged["attempts"]).as_py() or 0
     origin = Origin(day, revision, variant, suite, attempts, counts)
     schema = ROLLUP.with_metadata({_SOURCE: source.encode(), _ORIGIN: json.dumps(asdict(origin)).encode()})

@@ -14,12 +14,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from accel_ci.model import FAILING_OUTCOMES, Attempt, Build
+from accel_ci.model import FAILING_OUTCOMES, Build
 from accel_ci.results.columns import (
     Column,
     conform,
     constant,
-    in_order,
     kernels,
     one_chunk,
     release_memory,
@@ -51,15 +50,13 @@ ATTEMPTS = schema_of(
     worker=pa.string(),
     infra=pa.string(),
     cached=pa.bool_(),
+    output_tail=pa.string(),
 )
 """A row is one attempt. `test` is its canonical id; `classname`, `name`, `file` and `target` are a report's own words, null
 for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
 `signature` is there for failures that have a message. `cached` rows stand for an earlier build's attempt; null (files of
 earlier versions) is false."""
 
-_OF_ATTEMPT = (
-    "test", "round", "outcome", "started_at", "duration_s", "message", "card", "host", "worker", "infra", "cached",
-)  # fmt: skip
 _NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
 
 SLICE_ROWS = 1 << 14
@@ -74,19 +71,6 @@ itself, as the runner does."""
 
 REPORT_ORDER = "report"
 """A further column of a report table: the place of its file among the files of one test job, which orders attempts."""
-
-
-def from_attempts(build: Build, suite: str, attempts: Sequence[Attempt]) -> pa.Table:
-    """The rows of the runner's attempts of one suite; attempts of a test within a round count in the order given."""
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in attempts] for name in _OF_ATTEMPT}
-    columns["attempt"] = _numbers(columns["test"], columns["round"])
-    schema = pa.schema([ATTEMPTS.field(name) for name in columns])
-    try:
-        rows = pa.Table.from_pydict(columns, schema=schema)
-    except UnicodeEncodeError:
-        columns = {name: [_text(value) for value in values] for name, values in columns.items()}
-        rows = pa.Table.from_pydict(columns, schema=schema)
-    return _finish(build, suite, in_order(rows, "test", "round", "attempt"))
 
 
 def from_report(
@@ -226,8 +210,3 @@ def _numbers(tests: Sequence[Any], rounds: Sequence[Any]) -> list[int]:
         numbers.append(earlier[identity])
         earlier[identity] += 1
     return numbers
-
-
-def _text(value: Any) -> Any:
-    r"""A value whose text UTF-8 can hold: half surrogates become `\ud800`."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

@@ -12,6 +12,7 @@ questions for people are in `accel_ci.results.questions`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -28,11 +29,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Attempt, Build
-from accel_ci.results.columns import conform, database, in_order, kernels, pairs, release_memory
+from accel_ci.model import Build
+from accel_ci.results.columns import conform, database, in_order, kernels, literal_path, pairs, release_memory
 from accel_ci.results.prefetch import prefetch
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
-from accel_ci.results.rows import ATTEMPTS, from_attempts
+from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.windows import add_up, medians, names
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 
@@ -40,7 +41,7 @@ from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 _LAYOUT: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": [
-        name for name in ATTEMPTS.names if name not in ("test", "name", "message", "started_at", "duration_s")
+        name for name in ATTEMPTS.names if name not in ("test", "name", "message", "output_tail", "started_at", "duration_s")
     ],
     "column_encoding": {"test": "DELTA_BYTE_ARRAY"},
     "write_statistics": ["test"],
@@ -122,15 +123,6 @@ class ResultsStore:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, build: Build, day: date, attempts: Iterable[Attempt]) -> int:
-        """Store the attempts of a build, by suite; earlier rows of the same build and suite go. Returns their number."""
-        by_suite: defaultdict[str, list[Attempt]] = defaultdict(list)
-        for attempt in attempts:
-            by_suite[attempt.suite].append(attempt)
-        for suite, rows in by_suite.items():
-            self.write_rows(build, day, suite, [from_attempts(build, suite, rows)])
-        return sum(map(len, by_suite.values()))
-
     def write_rows(self, build: Build, day: date, suite: str, slices: Iterable[pa.Table]) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
 
@@ -178,6 +170,11 @@ class ResultsStore:
             and (suite is None or stored.suite == suite)
         ]
 
+    def digest(self, stored: StoredSuite) -> str:
+        """The SHA-256 of the attempts' file."""
+        with self.objects.fetch(stored.entry).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def newest(self, stored: StoredSuite) -> StoredSuite:
         """What the store holds of a suite of a build now; the same where nothing of it is left."""
         days = stored.day - _MOVED_DAYS, stored.day + _MOVED_DAYS
@@ -219,12 +216,12 @@ class ResultsStore:
         for stored in suites:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
 
-    def judged(self, stored: StoredSuite | None) -> pa.Table:
-        """What each test of a suite of a build did (columns of `ROLLUP`, and `test`); no row for one that is not stored."""
+    def judged(self, stored: StoredSuite | None, columns: Sequence[str] = ROLLUP.names) -> pa.Table:
+        """A row for each test of a suite of a build: columns of `ROLLUP`, and `test`. None where nothing is stored."""
         if stored is None:
             return named(ROLLUP.empty_table(), pa.array([], pa.string()))
         [rollup] = self.rollups([stored])
-        return named(rollup.table(ROLLUP.names), rollup.read_tests())
+        return named(rollup.table([*columns, "place"]), rollup.read_tests())
 
     def query(
         self,
@@ -243,7 +240,7 @@ class ResultsStore:
 
         with database() as connection:
             try:
-                files = [_literal(self.objects.fetch(stored.entry)) for stored in suites]
+                files = [literal_path(self.objects.fetch(stored.entry)) for stored in suites]
                 attempts = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
                 attempts.create_view("attempts")
                 return connection.execute(question, parameters).fetchall()
@@ -431,11 +428,6 @@ def _parse(entry: Entry) -> StoredSuite | None:
         return None
     revision, variant, suite = map(unquote, match.groups()[1:])
     return StoredSuite(day, Build(revision, variant), suite, entry)
-
-
-def _literal(path: Path) -> str:
-    """A path in which DuckDB sees no pattern."""
-    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def _history(variant: str, suite: str, test: str, row: dict[str, Any], median_s: float | None) -> TestHistory:

@@ -12,19 +12,21 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
+
 from accel_ci.errors import PoolError
-from accel_ci.model import FAILING_OUTCOMES, Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
+from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
 from accel_ci.plan.guided import make_plan
 from accel_ci.rounds.bucket_sync import DRIVER
 from accel_ci.rounds.engine import DRIVER_LOCK, ENDED_WELL, Pool, WorkerGroup, WorkerState, groups_of
 from accel_ci.rounds.round_record import RoundRecord
-from accel_ci.rounds.tally import Tally, TestKey
+from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 
 _POLL_S = 0.1
 _MARGIN_S = 60.0
@@ -35,19 +37,24 @@ _LOCK_PATIENCE_S = 2.0
 
 @dataclass(frozen=True)
 class PoolRun:
-    """What came of a plan.
+    """The result of a plan.
 
-    `attempts` has every attempt once, with `infra` set where the card was unhealthy; a test that could not be run has
-    none. `makespan_s` is the time from a round's start to its last attempt, summed over the rounds; `lower_bound_s` is
-    of round 1. `lost` says in the engine's words how workers ended that should not have.
+    `rows` (columns of `accel_ci.rounds.tally.ROWS`) has every attempt once, with `infra` set where the card was unhealthy; a
+    test that could not be run has none. `makespan_s` is the time from a round's start to its last attempt, summed over the
+    rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
     """
 
-    attempts: tuple[Attempt, ...]
+    rows: pa.Table
     rounds: tuple[RoundReport, ...]
     cards: tuple[CardReport, ...]
     makespan_s: float
     lower_bound_s: float
     lost: tuple[str, ...] = ()
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The rows as objects: for runs of few tests."""
+        return tuple(Attempt(**row) for row in self.rows.to_pylist())
 
 
 def run_rounds(
@@ -57,7 +64,7 @@ def run_rounds(
     spec: WorkerSpec,
     limits: Limits,
     run_dir: Path,
-    on_attempt: Callable[[Attempt], None],
+    on_progress: OnProgress,
     max_rounds: int = 2,
     *,
     urgent: int = 0,
@@ -67,20 +74,19 @@ def run_rounds(
     The first `urgent` batches are taken first wherever a worker is. Batches for several cards run after those for one, in a
     phase of their own for each number of cards, with workers that hold groups of the healthy cards.
 
-    `on_attempt` is called once for every attempt as it comes in, before anything is known of `infra`; on a folder where an
-    equal plan was begun, first for those that are there already. A folder with another plan is replaced. Raises `PoolError`
-    when no worker can run at all, when another driver is at work in the folder, and when ids of batches are not fit for
-    file names.
+    `on_progress` hears of attempts as they come in, before anything is known of `infra`; on a folder where an equal plan was
+    begun, first of those that are there already. A folder with another plan is replaced. Raises `PoolError` when no worker
+    can run at all, when another driver is at work in the folder, and when ids of batches are not fit for file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
     with _sole_driver(run_dir):
         pool.clear(run_dir)
-        tally = Tally(cards, on_attempt)
+        tally = Tally(cards, batches, on_progress)
         reports: list[RoundReport] = []
         lost: list[str] = []
         for number in range(1, max_rounds + 1):
-            todo = list(batches) if number == 1 else retries(batches, tally.attempts, tally.healthy(), number)
+            todo = list(batches) if number == 1 else retries(batches, tally, number)
             if not todo or not tally.healthy():
                 break
             makespan_s = 0.0
@@ -93,7 +99,7 @@ def run_rounds(
                 makespan_s += _run_phase(pool, record, number, phase, spec, limits, tally, lost)
             reports.append(tally.round_report(number, makespan_s))
     return PoolRun(
-        attempts=tuple(tally.attempts),
+        rows=tally.rows(),
         rounds=tuple(reports),
         cards=tally.card_reports(),
         makespan_s=sum(report.makespan_s for report in reports),
@@ -102,29 +108,20 @@ def run_rounds(
     )
 
 
-def retries(batches: Sequence[Batch], attempts: Sequence[Attempt], cards: Sequence[str], number: int) -> list[Batch]:
+def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
     """The batches of round `number`: tests whose last attempt failed or that have none, away from where they failed."""
-    last: dict[TestKey, Attempt] = {}
-    failed_on: dict[TestKey, set[str]] = {}
-    for attempt in sorted(attempts, key=lambda attempt: attempt.round):
-        key = (attempt.suite, attempt.test)
-        last[key] = attempt
-        if attempt.outcome in FAILING_OUTCOMES and attempt.card is not None:
-            failed_on.setdefault(key, set()).add(attempt.card)
+    cards = tally.healthy()
     groups: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
     for batch in batches:
-        for test in batch.tests:
-            key = (batch.suite, test)
-            if key not in last or last[key].outcome in FAILING_OUTCOMES:
-                holders = groups_of(cards, batch.cards)
-                avoid = tuple(holder for holder in holders if holder in failed_on.get(key, ()))
-                avoid = avoid if len(avoid) < len(holders) else ()
-                groups.setdefault((batch.cards, avoid), []).append(SelectedTest(*key))
-    durations = {key: attempt.duration_s for key, attempt in last.items() if attempt.duration_s is not None}
+        holders = groups_of(cards, batch.cards)
+        for test in tally.to_retry(batch):
+            avoid = tuple(holder for holder in holders if holder in tally.failed_on((batch.suite, test)))
+            avoid = avoid if len(avoid) < len(holders) else ()
+            groups.setdefault((batch.cards, avoid), []).append(SelectedTest(batch.suite, test))
     return [
         replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
         for place, ((width, avoid), tests) in enumerate(groups.items())
-        for batch in make_plan(tests, durations, max(1, len(cards) // width - len(avoid))).batches
+        for batch in make_plan(tests, tally.failure_durations(), max(1, len(cards) // width - len(avoid))).batches
     ]
 
 
@@ -150,14 +147,13 @@ def _run_phase(
     makespan_s = record.finished()
     if makespan_s is None:
         makespan_s = tally.span_s(phase)
-        expected = {(batch.suite, test) for batch in batches for test in batch.tests}
         usable = [card for card in cards if card in tally.groups(width)]
-        if expected - tally.done(number) and usable:
+        if usable and tally.open_tests(batches, number):
             began = time.monotonic()
             driver = 1 + max((int(name[1:].partition("-")[0]) for name in old), default=-1)
             worker_group = pool.start(record.path, usable, spec, driver)
             try:
-                _attend(worker_group, record, number, width, expected, limits, tally)
+                _attend(worker_group, record, number, batches, limits, tally)
                 lost += [
                     f"worker {worker.name} on card {worker.card}: {worker.ended}"
                     for worker in worker_group.workers()
@@ -179,8 +175,7 @@ def _attend(
     worker_group: WorkerGroup,
     record: RoundRecord,
     number: int,
-    width: int,
-    expected: set[TestKey],
+    batches: Sequence[Batch],
     limits: Limits,
     tally: Tally,
 ) -> None:
@@ -190,9 +185,10 @@ def _attend(
     seen: dict[str, str] | None = None
     looked = 0.0
     replaced: set[str] = set()
+    width, enough = batches[0].cards, tally.attempts + len(tally.open_tests(batches, number))
     while True:
         living = _read(worker_group, record, number, tally)
-        if not expected - tally.done(number):
+        if tally.attempts >= enough and not tally.open_tests(batches, number):
             break
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
             lost = _lost_cards(worker_group.workers(), tally.groups(width), living.values(), replaced)
@@ -203,7 +199,7 @@ def _attend(
                 continue
             if not living:
                 break
-            _requeue(record, expected - tally.done(number), living)
+            _requeue(record, tally.open_tests(batches, number), living)
             seen, looked = living, time.monotonic()
         elif time.monotonic() - tally.last_event > silence_s:
             for name in living:

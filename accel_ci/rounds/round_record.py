@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.rounds.bucket_sync import DRIVER, REPORT, BucketSync
+from accel_ci.rounds.events import Event, decode_events
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 
@@ -95,7 +95,7 @@ class RoundRecord:
         if waited and self._bucket_sync is not None:
             self._bucket_sync.catch_up()
 
-    def events(self, worker: str) -> list[dict[str, Any]]:
+    def events(self, worker: str) -> list[Event]:
         """The events that a worker has written since the last call; a line that is not complete is left."""
         path = self.path / round_folder.WORKERS / worker / round_folder.EVENTS
         try:
@@ -106,11 +106,7 @@ class RoundRecord:
             return []
         complete = data[: data.rfind(b"\n") + 1]
         self._offsets[worker] = self._offsets.get(worker, 0) + len(complete)
-        if not complete:
-            return []
-        # Read as one array: a third less time than line by line. Line ends are only ever between events.
-        events: list[dict[str, Any]] = json.loads(b"[%b]" % complete[:-1].replace(b"\n", b","))
-        return events
+        return decode_events(complete)
 
     def log(self, worker: str) -> str:
         """The end of what a worker printed."""

@@ -1,19 +1,36 @@
-"""What the events of workers amount to: attempts, the health of cards, and times. No effects but the callback."""
+"""What the events of workers amount to: rows of attempts, the health of cards, and times. No effects but the callback."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from accel_ci.model import FAILING_OUTCOMES, Attempt, CardReport, RoundReport
-from accel_ci.plan.guided import lower_bound
+import pyarrow as pa
+
+from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, Batch, CardReport, Outcome, RoundReport
 from accel_ci.rounds.engine import cards_in, groups_of
+from accel_ci.rounds.events import Event
 
 TestKey = tuple[str, str]
+
+OnProgress = Callable[[int, Mapping[Outcome, int]], None]
+"""Called with the number of tests that have their first attempt since the last call, and all tests counted by their last
+outcome."""
+
+_TYPES: dict[str, pa.DataType] = {
+    "suite": pa.string(), "test": pa.string(), "round": pa.int32(), "outcome": pa.string(),
+    "started_at": pa.timestamp("us", tz="UTC"), "duration_s": pa.float64(), "message": pa.string(),
+    "output_tail": pa.string(), "card": pa.string(), "host": pa.string(), "worker": pa.string(), "infra": pa.string(),
+}  # fmt: skip
+ROWS = pa.schema(_TYPES)
+"""A row per attempt, in the order in which the driver read them; see `accel_ci.model.Attempt`."""
+
+_OF_EVENT = ("suite", "test", "outcome", "started_at", "duration_s", "message", "output_tail")
+_CHUNK_ROWS = 1 << 15
 
 
 @dataclass
@@ -25,98 +42,146 @@ class _Card:
     setup_s: float = 0.0
 
 
+@dataclass
+class _Round:
+    tests: int = 0
+    work_s: float = 0.0  # seconds of all cards
+    longest_s: float = 0.0
+    cards: set[str] = field(default_factory=set)
+
+
 class Tally:
     """Takes the events of all workers of a run, those of one card in the order in which they happened."""
 
-    def __init__(self, cards: Sequence[str], on_attempt: Callable[[Attempt], None]) -> None:
-        """Start with all cards taken for healthy."""
-        self.attempts: list[Attempt] = []
+    def __init__(self, cards: Sequence[str], batches: Sequence[Batch], on_progress: OnProgress) -> None:
+        """Start with all cards taken for healthy, and no attempt of the tests in `batches`."""
         self.last_attempt = time.monotonic()
         self.last_event = time.monotonic()
+        self.attempts = 0
         self._cards = {card: _Card() for card in cards}
         self._doubtful: defaultdict[str, list[int]] = defaultdict(list)  # failing attempts since the last healthy probe
-        self._on_attempt = on_attempt
-        self._done: defaultdict[int, set[TestKey]] = defaultdict(set)
-        self._homes: dict[tuple[str, str], tuple[str, str]] = {}  # the card and host of each worker, as it said
+        self._on_progress = on_progress
+        self._last: defaultdict[str, dict[str, int]] = defaultdict(dict)  # suite to test to `_code` of its last attempt
+        for batch in batches:
+            self._last[batch.suite].update(dict.fromkeys(batch.tests, 0))
+        self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
+        self._durations: dict[TestKey, float] = {}  # of the last failure
+        self._counts: Counter[Outcome] = Counter()
+        self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
+        self._workers: dict[
+            tuple[str, str], tuple[str | None, str | None]
+        ] = {}  # a worker's card and host, by its own account
         self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
+        self._chunks: list[pa.RecordBatch] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in ROWS.names if name != "infra"}
+        self._infra: dict[int, str] = {}  # by row
 
-    def take(
-        self, round_number: int, worker: str, card: str | None, events: Iterable[Mapping[str, Any]], phase: str = ""
-    ) -> None:
-        """Take more events of a worker in; `card` (or group of cards) is the worker's, None when it alone has said so.
+    def take(self, round_number: int, worker: str, card: str | None, events: Sequence[Event], phase: str = "") -> None:
+        """Take in more events of a worker, which are in order.
 
-        `phase` tells workers apart that have one name in different parts of the round.
+        `card` is the worker's card or group of cards, None where only the worker's own events name it. `phase` tells apart
+        workers that have one name in different parts of the round.
         """
+        if not events:
+            return
+        self.last_event = time.monotonic()
+        self._note_span((phase, worker.partition("-")[0]), events)
+        first_attempts, before = 0, self.attempts
+        named, host = self._workers.get((phase, worker), (None, None))
         for event in events:
-            self.last_event = time.monotonic()
-            at = datetime.fromisoformat(event["at"])
-            worker_group = (phase, worker.partition("-")[0])
-            self._spans[worker_group] = (self._spans.get(worker_group, (at, at))[0], at)
-            kind = event["event"]
-            if kind == "worker_started":
-                self._homes[phase, worker] = event["card"], event["host"]
-            said, host = self._homes.get((phase, worker), (None, None))
-            card = card or said
+            kind = event.event
             if kind == "attempt":
-                self._take_attempt(round_number, worker, card, host, event)
+                first_attempts += self._take_attempt(round_number, worker, card or named, host, event)
+            elif kind == "worker_started":
+                self._workers[phase, worker] = named, host = event.card, event.host
             elif kind == "probe":
-                self._take_probe(event, card)
+                self._take_probe(event, card or named)
             elif kind in ("child_started", "collected"):
-                for one in self._of(card):
-                    one.setup_s += event["setup_s" if kind == "child_started" else "seconds"]
+                for one in self._of(card or named):
+                    one.setup_s += (event.setup_s if kind == "child_started" else event.seconds) or 0.0
+        if self.attempts > before:
+            self.last_attempt = time.monotonic()
+            self._on_progress(first_attempts, self._counts)
+
+    def _note_span(self, workers: tuple[str, str], events: Sequence[Event]) -> None:
+        begin, end = events[0].at, events[-1].at
+        first, last = self._spans.get(workers, (begin, end))
+        self._spans[workers] = min(first, begin), max(last, end)
 
     def _of(self, card: str | None) -> list[_Card]:
         """The card of that name, or those of a group."""
         return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
 
-    def _take_attempt(
-        self, round_number: int, worker: str, card: str | None, host: str | None, event: Mapping[str, Any]
-    ) -> None:
-        started_at = event.get("started_at")
-        attempt = Attempt(
-            suite=event["suite"],
-            test=event["test"],
-            round=round_number,
-            outcome=event["outcome"],
-            started_at=datetime.fromisoformat(started_at) if started_at is not None else None,
-            duration_s=event.get("duration_s"),
-            message=event.get("message"),
-            output_tail=event.get("output_tail"),
-            card=card,
-            host=host,
-            worker=worker,
-        )
-        key = (attempt.suite, attempt.test)
-        if key in self._done[round_number]:
-            return
-        self._done[round_number].add(key)
-        for one in self._of(attempt.card):
-            one.attempts += 1
-            one.busy_s += attempt.duration_s or 0.0
-        if attempt.card is not None and attempt.outcome in FAILING_OUTCOMES:
-            self._doubtful[attempt.card].append(len(self.attempts))
-        self.attempts.append(attempt)
-        self.last_attempt = time.monotonic()
-        self._on_attempt(attempt)
+    def _take_attempt(self, round_number: int, worker: str, card: str | None, host: str | None, event: Event) -> bool:
+        """Add an attempt unless its test has one in this round; True when it is the first of its test in any round."""
+        suite, test, outcome = event.suite or "", event.test or "", _outcome(event.outcome)
+        before = self._last[suite].get(test, 0)
+        if before >> 4 == round_number:
+            return False
+        self._last[suite][test] = _code(round_number, outcome)
+        if before:
+            self._counts[OUTCOMES[before & 15]] -= 1
+        self._counts[outcome] += 1
+        duration_s = event.duration_s or 0.0
+        mine = self._rounds[round_number]
+        mine.tests += 1
+        mine.longest_s = max(mine.longest_s, duration_s)
+        for name in cards_in(card or ""):
+            mine.work_s += duration_s
+            mine.cards.add(name)
+            if one := self._cards.get(name):
+                one.attempts += 1
+                one.busy_s += duration_s
+        if outcome in FAILING_OUTCOMES:
+            if event.duration_s is not None:
+                self._durations[suite, test] = duration_s
+            if card is not None:
+                self._failed_on[suite, test].add(card)
+                self._doubtful[card].append(self.attempts)
+        for name in _OF_EVENT:
+            self._columns[name].append(getattr(event, name))
+        for name, value in (("round", round_number), ("card", card), ("host", host), ("worker", worker)):
+            self._columns[name].append(value)
+        self.attempts += 1
+        if len(self._columns["test"]) == _CHUNK_ROWS:
+            self._flush()
+        return not before
 
-    def _take_probe(self, event: Mapping[str, Any], name: str | None) -> None:
-        """A probe of a group speaks for each of its cards: which of them is at fault it does not say."""
+    def _take_probe(self, event: Event, name: str | None) -> None:
+        """Take in a probe; one of a group counts for each of its cards, since it does not name the one at fault."""
         if name is None:
             return
         for card in self._of(name):
-            card.healthy, card.reason = event["healthy"], event["reason"]
+            card.healthy, card.reason = bool(event.healthy), event.reason
         doubtful = self._doubtful.pop(name, [])
-        if not event["healthy"]:
-            reason = f"card {name} is unhealthy: {event['reason']}"
-            for place in doubtful:
-                self.attempts[place] = replace(self.attempts[place], infra=reason)
+        if not event.healthy:
+            self._infra |= dict.fromkeys(doubtful, f"card {name} is unhealthy: {event.reason}")
 
-    def done(self, round_number: int) -> set[TestKey]:
-        """The tests that have an attempt in the round."""
-        return self._done[round_number]
+    def open_tests(self, batches: Iterable[Batch], round_number: int) -> set[TestKey]:
+        """The tests of these batches that have no attempt in the round."""
+        last = self._last
+        return {
+            (batch.suite, test)
+            for batch in batches
+            for test in batch.tests
+            if last[batch.suite].get(test, 0) >> 4 != round_number
+        }
+
+    def to_retry(self, batch: Batch) -> list[str]:
+        """The tests of a batch whose last attempt failed, or that have none."""
+        last = self._last[batch.suite]
+        return [test for test in batch.tests if not (code := last.get(test, 0)) or OUTCOMES[code & 15] in FAILING_OUTCOMES]
+
+    def failed_on(self, test: TestKey) -> Collection[str]:
+        """The cards, or groups of cards, on which attempts of the test failed."""
+        return self._failed_on.get(test, ())
+
+    def failure_durations(self) -> Mapping[TestKey, float]:
+        """The seconds of the last timed failure of each test that has one."""
+        return self._durations
 
     def healthy(self) -> list[str]:
-        """The cards that no probe has found unhealthy last."""
+        """The cards that the last probe did not find unhealthy."""
         return [name for name, card in self._cards.items() if card.healthy]
 
     def groups(self, width: int) -> list[str]:
@@ -124,20 +189,59 @@ class Tally:
         return groups_of(self.healthy(), width)
 
     def span_s(self, phase: str) -> float:
-        """How long the workers of the phase have been at it, without the time between two drivers."""
+        """The seconds for which the workers of the phase wrote events, without the time between two drivers."""
         return sum((last - first).total_seconds() for (name, _), (first, last) in self._spans.items() if name == phase)
 
     def card_reports(self) -> tuple[CardReport, ...]:
-        """What each card did."""
+        """A report for each card."""
         return tuple(
             CardReport(name, card.healthy, card.reason, card.attempts, card.busy_s, card.setup_s)
             for name, card in self._cards.items()
         )
 
     def round_report(self, round_number: int, makespan_s: float) -> RoundReport:
-        """What a round did; its lower bound is of the measured durations and the cards that ran a test."""
-        attempts = [attempt for attempt in self.attempts if attempt.round == round_number]
-        held = [cards_in(attempt.card or "") for attempt in attempts]
-        cards = len({card for group in held for card in group})
-        bound_s = lower_bound((attempt.duration_s or 0.0 for attempt in attempts), cards, map(len, held))
-        return RoundReport(round_number, len(attempts), cards, makespan_s, bound_s)
+        """The report of a round; its lower bound is of the measured durations and the cards that ran a test."""
+        mine = self._rounds[round_number]
+        bound_s = max(mine.longest_s, mine.work_s / max(1, len(mine.cards)))
+        return RoundReport(round_number, mine.tests, len(mine.cards), makespan_s, bound_s)
+
+    def rows(self) -> pa.Table:
+        """All attempts (columns of `ROWS`), with `infra` set for failures on a card that was then found unhealthy."""
+        self._flush()
+        rows = pa.Table.from_batches(self._chunks, schema=ROWS)
+        if not self._infra:
+            return rows
+        reasons: list[str | None] = [None] * len(rows)
+        for row, reason in self._infra.items():
+            reasons[row] = reason
+        return rows.set_column(ROWS.get_field_index("infra"), ROWS.field("infra"), pa.array(reasons, pa.string()))
+
+    def _flush(self) -> None:
+        """Turn the columns that came in since the last time into a batch of rows."""
+        columns = {name: _array(name, values) for name, values in self._columns.items()}
+        columns["infra"] = pa.nulls(len(columns["test"]), pa.string())
+        self._chunks.append(pa.RecordBatch.from_pydict({name: columns[name] for name in ROWS.names}, schema=ROWS))
+        self._columns = {name: [] for name in self._columns}
+
+
+def _code(round_number: int, outcome: Outcome) -> int:
+    """A test's last attempt as one number: small ones are shared by all tests that have them."""
+    return round_number << 4 | OUTCOMES.index(outcome)
+
+
+def _outcome(text: str | None) -> Outcome:
+    """The outcome that a worker wrote; `error` for anything else."""
+    return text if text in OUTCOMES else "error"
+
+
+def _array(name: str, values: list[Any]) -> pa.Array[Any]:
+    return _moments(values) if name == "started_at" else pa.array(values, ROWS.field(name).type)
+
+
+def _moments(texts: list[str | None]) -> pa.Array[Any]:
+    """ISO 8601 texts as times; null for one that is not."""
+    kind = ROWS.field("started_at").type
+    try:
+        return pa.array(texts, pa.string()).cast(kind)
+    except pa.ArrowInvalid:
+        return pa.concat_arrays([_moments([text]) for text in texts]) if len(texts) > 1 else pa.nulls(1, kind)

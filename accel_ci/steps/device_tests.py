@@ -6,16 +6,18 @@ How workers are driven is in `driver.py`.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import date
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from pydantic import TypeAdapter
+import pyarrow as pa
 
 from accel_ci.config.settings import Settings, Suite
 from accel_ci.errors import PoolError
@@ -24,8 +26,8 @@ from accel_ci.instance.lease import LEASES, running_instance
 from accel_ci.model import (
     OUTCOMES,
     Artifact,
-    Attempt,
     Batch,
+    Build,
     DeviceTestResults,
     Limits,
     Outcome,
@@ -37,27 +39,34 @@ from accel_ci.model import (
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.progress import Step
+from accel_ci.results.columns import constant, counts_of, kernels
+from accel_ci.results.expected import expected_tests
+from accel_ci.results.rows import from_report
+from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.engine import cards_in
+from accel_ci.rounds.tally import ROWS
 from accel_ci.scope.selection import read_selection, select_tests
 from accel_ci.steps.plan import read_plan
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.file_lock import acquire_or_wait
 
-_ATTEMPTS = TypeAdapter(list[Attempt])
-
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where a stage works: the runner as one file, the folder of its claims and events, the lock of the cards, the store.
+    """Where a stage of a build works, and where its results go.
 
-    `run` names who asks for it, such as a Dagster run.
+    `runner` is the runner as one file, `folder` that of its claims and events, `cards_lock` the lock of the cards. `day` is
+    the revision's, and `run` names who asks for it, such as a Dagster run.
     """
 
+    build: Build
+    day: date
     runner: Path
     folder: Path
     cards_lock: Path
     artifacts: ArtifactStore
+    results: ResultsStore
     run: str = ""
 
 
@@ -97,9 +106,9 @@ def run_smoke_stage(
     step.total(selection.selected)
     reasons = []
     for card in cards_of(settings):
-        run = _run(settings, plan, [card], spec, context, step, rounds=1)
-        if run.cards[0].healthy:
-            return _results(selection.tests, tuple(suites), run, started, context.artifacts)
+        with _rounds(settings, plan, [card], spec, context, step, rounds=1) as run:
+            if run.cards[0].healthy:
+                return _store(selection.tests, tuple(suites), run, plan, started, context)
         reasons.append(f"card {card}: {run.cards[0].reason}")
     raise PoolError(f"no card is healthy, so nothing was tested ({'; '.join(reasons)}); fix the cards or the health probe")
 
@@ -116,31 +125,15 @@ def run_device_stage(
     """Run the plan on all cards, and what failed once more.
 
     A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
-    healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the pool's word.
-    Raises `PoolError`.
+    healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the
+    pool's reason. Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
     cards = cards_of(settings)
     batches = read_plan(plan.batches, context.artifacts)
-    run = _run(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds)
-    healthy = sum(card.healthy for card in run.cards)
-    if run.lost or healthy < max(batch.cards for batch in batches.batches):
-        word = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
-        seen = {(attempt.suite, attempt.test) for attempt in run.attempts}
-        needed = {batch.suite: batch.cards for batch in batches.batches}
-        lost = [
-            _not_run(
-                test,
-                f"{needed[test.suite]} healthy card(s) are needed and {healthy} left ({word})"
-                if needed[test.suite] > healthy
-                else f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})",
-            )
-            for test in read_selection(selected, context.artifacts)
-            if (test.suite, test.test) not in seen and (needed[test.suite] > healthy or run.lost)
-        ]
-        run = replace(run, attempts=(*run.attempts, *lost))
-    return _results(selected, tuple(suites), run, started, context.artifacts)
+    with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds) as run:
+        return _store(selected, tuple(suites), run, batches, started, context)
 
 
 def run_in_order(
@@ -159,10 +152,13 @@ def run_in_order(
         for number, ((suite, file), of_file) in enumerate(groups)
     )
     step.total(len(tests))
-    return _run(settings, Plan(batches, len(batches), 0, 0.0, 0.0), cards, spec, context, step, rounds=1, resume=False)
+    plan = Plan(batches, len(batches), 0, 0.0, 0.0)
+    with _rounds(settings, plan, cards, spec, context, step, rounds=1, resume=False) as run:
+        return run
 
 
-def _run(
+@contextmanager
+def _rounds(
     settings: Settings,
     plan: Plan,
     cards: list[str],
@@ -172,23 +168,16 @@ def _run(
     *,
     rounds: int,
     resume: bool = True,
-) -> PoolRun:
-    """Drive the project's pool; the folder of a run that ended is kept beside as `<name>.last`, to be looked into.
+) -> Iterator[PoolRun]:
+    """Drive the project's pool; with `resume`, a run that was stopped in the folder is taken up.
 
-    With `resume`, a run that was stopped in the folder is taken up.
+    When the block ends well, so that nothing of the run is needed any more, its folder is kept as `<name>.last`, to be
+    looked into.
     """
     limits = settings.limits
-    last: dict[tuple[str, str], Outcome] = {}
-    counts: Counter[Outcome] = Counter()
 
-    def on_attempt(attempt: Attempt) -> None:
-        before = last.get((attempt.suite, attempt.test))
-        last[attempt.suite, attempt.test] = attempt.outcome
-        counts[attempt.outcome] += 1
-        if before is not None:
-            counts[before] -= 1
-        said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-        (step.advance if before is None else step.note)(said)
+    def on_progress(tests: int, counts: Mapping[Outcome, int]) -> None:
+        step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
     pool = pool_for(settings, context.run)
     of_cluster = settings.pool.kind == "kubernetes"  # it gives cards out itself, and the folder is one driver's alone
@@ -198,21 +187,20 @@ def _run(
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
         if not resume:
             shutil.rmtree(context.folder, ignore_errors=True)
-        run = run_rounds(
+        yield run_rounds(
             pool,
             plan.batches,
             cards,
             spec,
             Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds),
             context.folder,
-            on_attempt,
+            on_progress,
             rounds,
             urgent=plan.urgent,
         )
         shutil.rmtree(kept, ignore_errors=True)
         context.folder.rename(kept)
         pool.forget(context.folder)
-    return run
 
 
 @contextmanager
@@ -233,22 +221,45 @@ def _instance_running(settings: Settings, context: StageContext, step: Step) -> 
         yield
 
 
-def _not_run(test: SelectedTest, word: str) -> Attempt:
-    return Attempt(test.suite, test.test, 1, "not_run", None, None, word, None, None, None, None, infra=word)
+def _without_attempt(selected: Artifact, run: PoolRun, plan: Plan, artifacts: ArtifactStore) -> pa.Table:
+    """A row `not_run` for each selected test that has no attempt, with the pool's reason where it has one."""
+    healthy = sum(card.healthy for card in run.cards)
+    unhealthy = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
+    widths = {batch.suite: batch.cards for batch in plan.batches}
+    tables = [ROWS.empty_table()]
+    for suite, tests in expected_tests(selected, artifacts).items():
+        attempted = run.rows.filter(kernels.equal(run.rows["suite"], suite))["test"]
+        open_tests = tests.filter(kernels.invert(kernels.is_in(tests, attempted)))
+        reason = None
+        if widths[suite] > healthy:
+            reason = f"{widths[suite]} healthy card(s) are needed and {healthy} left ({unhealthy})"
+        elif run.lost:
+            reason = f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})"
+        said = {"suite": suite, "round": 1, "outcome": "not_run", "message": reason, "infra": reason}
+        columns: dict[str, Any] = {field.name: constant(said.get(field.name), len(open_tests), field.type) for field in ROWS}
+        tables.append(pa.table({**columns, "test": open_tests}, schema=ROWS))
+    return pa.concat_tables(tables)
 
 
-def _results(
-    expected: Artifact, suites: tuple[str, ...], run: PoolRun, started: float, artifacts: ArtifactStore
+def _store(
+    expected: Artifact, suites: tuple[str, ...], run: PoolRun, plan: Plan, started: float, context: StageContext
 ) -> DeviceTestResults:
-    counts = Counter(attempt.outcome for attempt in run.attempts)
+    """Store the attempts of a stage, in place of those of an earlier run of it, and report them."""
+    rows = pa.concat_tables([run.rows, _without_attempt(expected, run, plan, context.artifacts)])
+    counts = counts_of(rows["outcome"])
+    digests = []
+    for suite in counts_of(rows["suite"]):
+        of_suite = rows.filter(kernels.equal(rows["suite"], suite)).drop_columns(["suite"])
+        stored = context.results.write_rows(context.build, context.day, suite, from_report(context.build, suite, of_suite))
+        digests.append(f"{suite} {context.results.digest(stored)}")
     return DeviceTestResults(
         expected,
-        artifacts.put_bytes(_ATTEMPTS.dump_json(list(run.attempts)), "attempts.json"),
         suites,
-        {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
+        {outcome: counts[outcome] for outcome in OUTCOMES if counts.get(outcome)},
         run.rounds,
         run.cards,
         run.makespan_s,
         run.lower_bound_s,
         round(time.monotonic() - started, 3),
+        hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest(),
     )

@@ -10,18 +10,15 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.ledger.close import read_attempts
 from accel_ci.model import Build, Revision, RuntimeImage, Source
 from accel_ci.pool.choose_pool import worker_spec_for
-from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
-from accel_ci.results.store import ResultsStore
 from accel_ci.source.git import resolve_source
 from accel_ci.source.revision import checkout_backend
-from accel_ci.steps.device_tests import StageContext, collect_tests, run_device_stage
+from accel_ci.steps.device_tests import collect_tests, run_device_stage
 from accel_ci.steps.plan import plan_device_tests
-from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import Run, commit
 
 BUILD = Build("manual-order", "py3")
@@ -49,15 +46,13 @@ def built(repository: Path, make_project: Callable[..., Project]) -> Project:
     manifests = ManifestStore(home)
     manifests.write(manifests.path("revision", BUILD.revision), revision)
     manifests.write(manifests.path("runtime_image", BUILD.revision, BUILD.variant), image)
-    artifacts = ArtifactStore(home / "artifacts")
-    bench = StageContext(build_runner(home / "runner.pyz"), home / "runs" / "device", home / "cards.lock", artifacts)
+    context = Workspace(project).stage_context(revision, BUILD.variant, "device")
     spec = worker_spec_for(settings, image, checkout_backend(project, source))
     suites = {"unit": settings.suites["unit"]}
-    selection = collect_tests(settings, suites, spec, bench)
-    plan = plan_device_tests(selection, {}, 1, artifacts)
+    selection = collect_tests(settings, suites, spec, context)
+    plan = plan_device_tests(selection, {}, 1, context.artifacts)
     with LineProgress().step("device") as step:
-        results = run_device_stage(settings, selection.tests, ["unit"], plan, spec, bench, step)
-    ResultsStore(home / "results").write(BUILD, now.date(), read_attempts(results.attempts, artifacts))
+        results = run_device_stage(settings, selection.tests, ["unit"], plan, spec, context, step)
     assert results.counts == {"passed": 5, "failed": 1}
     return project
 

@@ -24,11 +24,11 @@ import yaml
 
 from accel_ci.config.loading import load_project
 from accel_ci.config.settings import Project
-from accel_ci.ledger.close import read_attempts, read_verdicts
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, TestVerdict
-from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.results.open import open_results
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.conftest import ROOT, commit, git
+from accel_ci_tests.fixtures.stored_attempts import all_verdicts, to_attempts
 
 OPS = ["add", "sub", "mul", "div", "atan2", "tan", "erfinv", "sin", "cos", "exp", "log", "sqrt", "to_sparse", "c*", "l*"]
 """`to_sparse` fails for real: the device has no sparse tensors."""
@@ -113,12 +113,18 @@ class Bench:
 
     def verdicts(self, build: Build) -> dict[str, TestVerdict]:
         """The verdicts of a build by the last part of the test's name."""
-        found = read_verdicts(self.ledger(build), ArtifactStore(self.project.home / "artifacts"))
+        found = all_verdicts(open_results(self.project), build)
         return {verdict.test.rpartition("::")[2]: verdict for verdict in found}
 
     def attempts(self, build: Build) -> list[Attempt]:
         """All device attempts of a build."""
-        return read_attempts(self.results(build).attempts, ArtifactStore(self.project.home / "artifacts"))
+        store, suites = open_results(self.project), self.results(build).suites
+        return [
+            attempt
+            for stored in store.suites(build=build)
+            if stored.suite in suites
+            for attempt in to_attempts(store.read(stored))
+        ]
 
     def status(self, build: Build) -> dict[str, Any]:
         """`accel-ci status --json`."""

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from accel_ci.config.settings import KubernetesPoolSettings
-from accel_ci.ledger.close import read_verdicts
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import PROJECT_LABEL, ROUND_LABEL
-from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.results.open import open_results
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci_tests.fixtures.stored_attempts import all_verdicts
 
 from .conftest import make_bench
 
@@ -78,7 +78,7 @@ def test_a_nightly_on_four_pods_of_which_one_is_deleted(tmp_path: Path) -> None:
     ledger = bench.ledger(build)
     assert ledger.expected == sum(ledger.counts.values())
     assert ledger.counts["not_run"] == ledger.counts["infra"] == 0
-    verdicts = read_verdicts(ledger, ArtifactStore(bench.project.home / "artifacts"))
+    verdicts = all_verdicts(open_results(bench.project), build)
     assert len({(verdict.suite, verdict.test) for verdict in verdicts}) == ledger.expected
     assert len({attempt.card for attempt in bench.attempts(build)}) >= CARDS - 1  # the deleted pod may have run none yet
     assert not cluster.jobs(f"{PROJECT_LABEL}={bench.project.settings.backend.name}")

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from accel_ci.ledger.close import VERDICTS as VERDICT_LIST
 from accel_ci.model import (
     VERDICTS,
     Artifact,
+    Attempt,
     BazelActions,
     BazelTestResults,
     Build,
@@ -33,8 +33,9 @@ from accel_ci.model import (
     Wheel,
 )
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
-from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
 VARIANTS = ("py311-torch2.13-emu", "py312-torchmain-emu")
@@ -61,11 +62,10 @@ def ledger(counts: dict[Verdict, int], expected: int | None = None, **changes: A
         build=Build("nightly-20261127", VARIANTS[0]),
         expected=sum(full.values()) if expected is None else expected,
         counts=full,
-        suites={"pytorch": full},
+        suites=dict.fromkeys(("integration", "pytorch"), full),
         missing_suites=(),
         unexpected=(),
         infra_attempts=0,
-        verdicts=_NOTHING,
         makespan_s=342.0,
         lower_bound_s=301.5,
     )
@@ -100,11 +100,25 @@ def verdicts(counts: dict[Verdict, int], shift: int = 0) -> list[TestVerdict]:
     return made
 
 
+def attempts_of(verdict: TestVerdict) -> list[Attempt]:
+    """Attempts that amount to a verdict."""
+    infra = verdict.message if verdict.verdict == "infra" else None
+    outcomes: tuple[Outcome, ...] = ("not_run",) if verdict.verdict == "not_run" else verdict.attempts
+    if verdict.verdict in ("skipped", "xfailed", "xpassed"):
+        outcomes = (verdict.verdict,)
+    return [
+        Attempt(
+            verdict.suite, verdict.test, number, "failed" if infra else outcome, None, verdict.duration_s,
+            verdict.message if outcome != "passed" or infra else None, None, verdict.cards[0], "host", "w0-0", infra,
+        )
+        for number, outcome in enumerate(outcomes, 1)
+    ]  # fmt: skip
+
+
 def results(cards: tuple[CardReport, ...], makespan_s: float, failed: int = 0) -> DeviceTestResults:
     """A stage's results."""
     return DeviceTestResults(
         expected=_NOTHING,
-        attempts=_NOTHING,
         suites=("smoke",),
         counts={"passed": 20, "failed": failed},
         rounds=(RoundReport(1, 700, 2, makespan_s * 0.9, 0.0), RoundReport(2, 15, 2, makespan_s * 0.1, 0.0)),
@@ -139,7 +153,7 @@ def lay_revision(home: Path, day: int, upstream_known: bool = True) -> Revision:
 
 def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: str = "ledger", shift: int = 0) -> None:
     """Write the manifests of a build, up to and with the stage `until`."""
-    manifests, artifacts = ManifestStore(home), ArtifactStore(home / "artifacts")
+    manifests = ManifestStore(home)
     fault = "checksum of 4 MiB copy differs" if "infra" in counts else None
     cards = (
         CardReport("emu0", True, None, 372, 318.2, 9.4),
@@ -174,14 +188,16 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
             "/sources/g1", "g1", "g1", "badcafe5" * 5, ("0001-<b>rename</b>.patch", "0002.patch"), (), True, 0.2
         ),
         "bazel_test_results": BazelTestResults(
-            _NOTHING, _NOTHING, replace(_NOTHING, uri="file:///a/bep.ndjson"), replace(_NOTHING, uri="file:///a/bazel.log"),
+            _NOTHING, replace(_NOTHING, uri="file:///a/bep.ndjson"), replace(_NOTHING, uri="file:///a/bazel.log"),
             9, {"passed": 9}, 4, {"PASSED": 5}, BazelActions(95, 12, 6, 4), HOSTILE_MESSAGE if "infra" in counts else None,
             44.0, 45.0,
         ),
     }  # fmt: skip
     if until == "ledger":
-        made = VERDICT_LIST.dump_json(verdicts(counts, shift))
-        values["ledger"] = ledger(counts, build=build, verdicts=artifacts.put_bytes(made, "verdicts.json"))
+        attempts = [attempt for verdict in verdicts(counts, shift) for attempt in attempts_of(verdict)]
+        store, day = ResultsStore(home / "results"), NOW.date()
+        write_attempts(store, build, day, attempts)
+        values["ledger"] = ledger(counts, build=build, suites={stored.suite: {} for stored in store.suites(build=build)})
     for stage, value in values.items():
         manifests.write(manifests.path(stage, build.revision, build.variant), value)
         if stage == until:

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.hud.text import visible
+from accel_ci.results.store import ResultsStore
 from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness
 
 _LOW_CONTRAST = """() => {
@@ -57,7 +58,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def site(home: Path, tmp_path: Path) -> str:
-    return write_hud(gather(home, "torch_emu <b>&", flakiness(), now=NOW), tmp_path / "site").as_uri()
+    return write_hud(
+        gather(home, ResultsStore(home / "results"), "torch_emu <b>&", flakiness(), now=NOW), tmp_path / "site"
+    ).as_uri()
 
 
 def open_page(
@@ -130,7 +133,9 @@ def test_the_filter_hides_what_does_not_match(browser: Browser, site: str) -> No
 
 
 def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:
-    url = write_hud(gather(tmp_path, "torch_emu", flakiness(), now=NOW), tmp_path / "site").as_uri()
+    url = write_hud(
+        gather(tmp_path, ResultsStore(tmp_path / "results"), "torch_emu", flakiness(), now=NOW), tmp_path / "site"
+    ).as_uri()
     page, wrong = open_page(browser, url)
     assert page.locator("pre", has_text="accel-ci run nightly").is_visible()
     assert wrong == []

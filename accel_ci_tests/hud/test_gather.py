@@ -14,12 +14,15 @@ from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
 from accel_ci.hud.render import render_hud, write_hud
 from accel_ci.model import Build
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import STAGES, ManifestStore
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, lay_build, lay_revision
 
 
 def page_of(home: Path, revisions: int = 30, listed: int = 50) -> HudPage:
-    return gather(home, "torch_emu", flakiness(), now=NOW, revisions=revisions, listed=listed)
+    return gather(
+        home, ResultsStore(home / "results"), "torch_emu", flakiness(), now=NOW, revisions=revisions, listed=listed
+    )
 
 
 def test_a_history_is_read_as_it_was_written(home: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_revision_without_its_manifest_still_has_its_row(home: Path) -> None:
 
 
 def test_lost_verdicts_are_said_to_be_lost(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shutil.rmtree(home / "artifacts")
+    shutil.rmtree(home / "results")
     page = page_of(home)
     assert not page.builds[0].verdicts_known
     assert "The verdicts of this build are unreadable" in render_hud(page)

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from accel_ci.hud.page import BuildRecord, RevisionRecord, State, build_state, latest_builds, make_page, verdict_bar
+from accel_ci.hud.page import (
+    BuildRecord,
+    BuildTests,
+    RevisionRecord,
+    State,
+    build_state,
+    latest_builds,
+    make_page,
+    verdict_bar,
+)
 from accel_ci.model import Build, Ledger, Verdict
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.storage.manifests import STAGES
@@ -104,11 +113,11 @@ def test_the_newest_build_of_each_variant_is_shown_in_full_and_the_last_finished
 def test_new_failures_come_first_and_long_lists_are_counted() -> None:
     counts: dict[Verdict, int] = {"failed": 60, "passed": 40, "infra": 3}
     now, before = record(ledger(counts)), record(ledger({"failed": 20}), 25)
-    old = [verdict for verdict in verdicts(counts) if verdict.verdict == "failed"][:20]
+    new = frozenset((verdict.suite, verdict.test) for verdict in verdicts({"failed": 60})[20:])
     page = make_page(
         "emu",
         (revision(27, now), revision(26, record(None, 26)), revision(25, before)),
-        {now.build: verdicts(counts), before.build: old},
+        {now.build: BuildTests(tuple(verdicts(counts)), new)},
         flakiness(),
         now=NOW,
         listed=45,
@@ -126,7 +135,9 @@ def test_new_failures_come_first_and_long_lists_are_counted() -> None:
 def test_nothing_is_new_when_there_is_nothing_to_compare_with() -> None:
     counts: dict[Verdict, int] = {"failed": 2}
     now = record(ledger(counts))
-    detail = make_page("emu", (revision(27, now),), {now.build: verdicts(counts)}, flakiness(), now=NOW).builds[0]
+    detail = make_page(
+        "emu", (revision(27, now),), {now.build: BuildTests(tuple(verdicts(counts)), None)}, flakiness(), now=NOW
+    ).builds[0]
     assert (detail.new_failures, detail.compared_with) == (0, None)
 
 

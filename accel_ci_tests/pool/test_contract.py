@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 
 from accel_ci.config.settings import DockerPoolSettings
 from accel_ci.errors import PoolError
-from accel_ci.model import Attempt, Batch, Limits, WorkerSpec
+from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.pool.docker import RUN_LABEL, DockerPool, remove_abandoned
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.kubernetes.cluster import Cluster
@@ -29,6 +29,7 @@ from accel_ci.pool.local import LocalPool
 from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.engine import Pool
 from accel_ci.rounds.round_bucket import RoundStore
+from accel_ci.rounds.tally import OnProgress
 from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.cluster_pool import cluster_settings
@@ -72,13 +73,13 @@ class Ground:
         probe: tuple[str, ...] = (),
         max_rounds: int = 2,
         limits: Limits | None = None,
-        on_attempt: Callable[[Attempt], None] = lambda attempt: None,
+        on_progress: OnProgress = lambda *_: None,
     ) -> PoolRun:
         inherited = dict(os.environ) if self.kind == "local" else {}
         python = sys.executable if self.kind == "local" else "python3"
         environment = clean_environment(environment or {}, inherited=inherited)
         spec = WorkerSpec(python, str(self.root), environment, "CARD", probe)
-        result = run_rounds(self.pool, batches, cards, spec, limits or Limits(), self.run_dir, on_attempt, max_rounds)
+        result = run_rounds(self.pool, batches, cards, spec, limits or Limits(), self.run_dir, on_progress, max_rounds)
         once = Counter((attempt.suite, attempt.test, attempt.round) for attempt in result.attempts)
         assert set(once.values()) <= {1}
         assert not self.containers()
@@ -274,14 +275,16 @@ def test_leftovers_of_a_test_are_ended(any_ground: Ground, write: Write, tmp_pat
 
 def test_a_killed_worker_loses_nothing(any_ground: Ground, write: Write) -> None:
     tests = slow(write, 24)
-    seen: list[Attempt] = []
+    seen, killed = 0, False
 
-    def on_attempt(attempt: Attempt) -> None:
-        seen.append(attempt)
-        if len(seen) == 4:
-            any_ground.kill_worker(attempt.worker or "")
+    def on_progress(more: int, _: object) -> None:
+        nonlocal seen, killed
+        seen += more
+        if seen >= 4 and not killed:
+            killed = True
+            any_ground.kill_worker("w0-0")
 
-    result = any_ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_attempt=on_attempt)
+    result = any_ground.run([batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(6)], on_progress=on_progress)
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(result.rounds) == 1
 

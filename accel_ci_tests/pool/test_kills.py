@@ -24,13 +24,13 @@ DRIVER = """
 import sys
 from pathlib import Path
 from accel_ci.pool.environment import clean_environment
-from accel_ci.model import Launch, Limits
+from accel_ci.model import Limits, WorkerSpec
 from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.rounds import Ground, batch
 root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
-launch = Launch(sys.executable, root, clean_environment({}), "CARD")
+launch = WorkerSpec(sys.executable, root, clean_environment({}), "CARD")
 ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
 """
 

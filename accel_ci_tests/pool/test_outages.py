@@ -73,7 +73,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
     spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
     try:
-        result = Ground(store).run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", lambda _: None)
+        result = Ground(store).run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", lambda *_: None)
         thread.join()
     finally:
         server.away.clear()
@@ -149,7 +149,7 @@ def test_what_a_hostile_worker_writes_is_passed_over(objects: RoundBucket, tmp_p
     record = RoundRecord(tmp_path / "again", BucketSync(tmp_path / "again", objects))
     record.prepare(1, *plan)
     assert record.workers() == ["w0-0"]
-    assert [event["event"] for event in record.events("w0-0")] == ["waiting"]
+    assert [event.event for event in record.events("w0-0")] == ["waiting"]
 
 
 def test_a_store_that_stays_away_is_an_error_without_its_urls(server: FlakyServer, objects: RoundBucket) -> None:

@@ -18,11 +18,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from accel_ci.ledger.verdicts import make_account
-from accel_ci.model import Attempt, Limits, SelectedTest, WorkerSpec
+from accel_ci.ledger.account import account_of
+from accel_ci.model import Build, Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
+from accel_ci.results.rollups import judge_tests, named
+from accel_ci.results.rows import from_report
 from accel_ci.rounds.driver import PoolRun
 from accel_ci.runner.round_folder import CHILD, EVENTS
 from accel_ci_tests.conftest import wait_for
@@ -69,7 +72,10 @@ def is_so_far(run_dir: Path, at_least: int, driver: subprocess.Popen[bytes]) -> 
 
 def check(result: PoolRun, streamed_attempts: Sequence[tuple[str, str]]) -> None:
     """Nothing is lost, and nothing is there twice."""
-    account = make_account([SelectedTest("suite", test) for test in TESTS], result.attempts)
+    build = Build("r", "v")
+    report = result.rows.drop_columns(["suite"])
+    rows = pa.concat_tables(list(from_report(build, "suite", report)))
+    account = account_of(pa.array(TESTS), named(judge_tests(rows), rows["test"]))
     assert sum(account.counts.values()) == COUNT
     assert account.counts["passed"] + account.counts["flaky"] == COUNT, account.counts
     stored = Counter((str(attempt.round), attempt.test) for attempt in result.attempts)
@@ -108,10 +114,10 @@ def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write, root
     before = streamed(run_dir)
     spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
-    called: list[Attempt] = []
-    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, called.append)
+    counted: list[int] = []
+    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda more, _: counted.append(more))
     check(result, [*before, *streamed(run_dir)])
-    assert len(called) == len(result.attempts)
+    assert sum(counted) == COUNT
 
 
 @pytest.mark.parametrize("seed", range(KILLS // 3))

@@ -13,15 +13,16 @@ import pytest
 
 from accel_ci.config.settings import Rbe
 from accel_ci.errors import BuildError
-from accel_ci.ledger.close import close_ledger, read_verdicts
+from accel_ci.ledger.close import close_ledger
 from accel_ci.model import BazelTestResults, Build, Ledger
 from accel_ci.quality.flakiness import measure
 from accel_ci.rbe.bazel import BazelPass, BazelRun
-from accel_ci.rbe.results import read_results, read_rows, read_targets, read_tests, with_earlier
+from accel_ci.rbe.results import read_targets, store_results, with_earlier
 from accel_ci.results.columns import conform
 from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci_tests.fixtures.stored_attempts import all_verdicts
 from accel_ci_tests.recorded import RECORDED, STATUS
 
 BUILD = Build("nightly-20261128", "py3")
@@ -37,37 +38,48 @@ def artifacts(tmp_path: Path) -> ArtifactStore:
 
 
 @pytest.fixture
-def read(artifacts: ArtifactStore, tmp_path: Path) -> Read:
-    """Reads a recorded run, or a folder, as that of the build."""
+def store(tmp_path: Path) -> ResultsStore:
+    return ResultsStore(tmp_path / "results")
 
-    def _read(case: str | Path, before: BazelTestResults | None = None, status: int | None = 0) -> BazelTestResults:
+
+@pytest.fixture
+def read(artifacts: ArtifactStore, store: ResultsStore, tmp_path: Path) -> Read:
+    """Reads a recorded run, or a folder, as that of a build."""
+
+    def _read(case: str | Path, status: int | None = 0, build: Build = BUILD, day: date = DAY) -> BazelTestResults:
         folder = RECORDED / case
         ended = BazelPass("tests", folder, STATUS.get(str(case), status) if isinstance(case, str) else status)
         run = BazelRun((ended,), tmp_path / "bazel.log", datetime(2026, 11, 28, 3, tzinfo=timezone.utc), 12.5)
-        return read_results(run, BUILD, RBE, before, artifacts, 13.0)
+        return store_results(run, build, day, RBE, artifacts, store, 13.0)
 
     return _read
 
 
 @pytest.fixture
-def close(tmp_path: Path, artifacts: ArtifactStore) -> Callable[..., Ledger]:
+def close(store: ResultsStore, artifacts: ArtifactStore) -> Callable[..., Ledger]:
     """Closes the ledger of a build that has Bazel's suite alone."""
 
-    def _close(results: BazelTestResults, build: Build = BUILD, day: date = DAY) -> Ledger:
-        store = ResultsStore(tmp_path / "results")
-        return close_ledger(build, day, [], results, ["smoke", "bazel"], artifacts, store)
+    def _close(results: BazelTestResults, build: Build = BUILD) -> Ledger:
+        return close_ledger(build, [], results, ["smoke", "bazel"], artifacts, store)
 
     return _close
 
 
-def verdicts(ledger: Ledger, artifacts: ArtifactStore) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {v.test.rpartition("::")[2]: (v.verdict, v.attempts) for v in read_verdicts(ledger, artifacts)}
+def verdicts(store: ResultsStore) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {v.test.rpartition("::")[2]: (v.verdict, v.attempts) for v in all_verdicts(store, BUILD)}
 
 
-def test_every_test_has_its_verdict(read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore) -> None:
+def rows(store: ResultsStore, build: Build = BUILD) -> pa.Table:
+    [stored] = store.suites(build=build)
+    return store.read(stored)
+
+
+def test_every_test_has_its_verdict(
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, store: ResultsStore
+) -> None:
     results = read("faults")
     ledger = close(results)
-    assert verdicts(ledger, artifacts) == {
+    assert verdicts(store) == {
         "shim/visible_cards_test": ("passed", ("passed",)),
         "shim/parity_test": ("passed", ("passed",)),
         "shim/symbols_test": ("passed", ("passed",)),
@@ -90,10 +102,10 @@ def test_logs_are_kept_with_their_targets(read: Read, artifacts: ArtifactStore) 
 
 
 def test_a_build_failure_is_a_row_for_each_target_with_the_compilers_message(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, store: ResultsStore
 ) -> None:
-    ledger = close(read("broken"))
-    found = read_verdicts(ledger, artifacts)
+    close(read("broken"))
+    found = all_verdicts(store, BUILD)
     assert sorted(v.test.partition("::")[0] for v in found) == [
         "//shim:all_reduce_test", "//shim:kernels_test", "//shim:parity_test", "//shim:symbols_test",
         "//shim:visible_cards_test",
@@ -102,14 +114,13 @@ def test_a_build_failure_is_a_row_for_each_target_with_the_compilers_message(
 
 
 def test_cached_results_are_marked_and_do_not_count_in_the_flakiness(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path, store: ResultsStore
 ) -> None:
-    first, second = read("faults"), read("cached")
+    tomorrow, next_day = Build("nightly-20261129", "py3"), date(2026, 11, 29)
+    read("faults")
+    second = read("cached", 0, tomorrow, next_day)
     assert (second.cached, second.actions.executed, second.actions.remote_cache_hits) == (9, 0, 16)
-    assert all(read_rows(second, artifacts)["cached"].to_pylist())
-    close(first)
-    close(second, Build("nightly-20261129", "py3"), date(2026, 11, 29))
-    store = ResultsStore(tmp_path / "results")
+    assert all(rows(store, tomorrow)["cached"].to_pylist())
     histories = {h.test.rpartition("::")[2]: h for h in store.histories(date(2026, 11, 29), 30)}
     assert histories["shim/parity_test"].builds == 1, "the cached result of the second build says nothing"
     found = measure(store, date(2026, 11, 29), 30)
@@ -117,24 +128,23 @@ def test_cached_results_are_marked_and_do_not_count_in_the_flakiness(
 
 
 def test_a_cached_result_does_not_hide_what_the_same_build_attempted_before(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path, store: ResultsStore
 ) -> None:
-    close(read("faults"))
+    read("faults")
     ledger = close(read("cached"))
     assert ledger.counts["passed"] == ledger.expected == 9
-    store = ResultsStore(tmp_path / "results")
     histories = {h.test.rpartition("::")[2]: h for h in store.histories(DAY, 30)}
     assert histories["shim/parity_test"].builds == 1, "it ran in the first run of this build"
     assert "shim/every_other_test" not in histories, "the second run did not expect it"
 
 
 def test_remote_execution_that_is_down_is_infra_with_one_message(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, store: ResultsStore
 ) -> None:
     results = read("down")
     ledger = close(results)
     assert ledger.counts["infra"] == ledger.expected == 5
-    assert {v.message for v in read_verdicts(ledger, artifacts)} == {results.infra}
+    assert {v.message for v in all_verdicts(store, BUILD)} == {results.infra}
     assert results.infra == (
         "Bazel could not work on grpc://127.0.0.1:50999: Failed to query remote execution capabilities: UNAVAILABLE: io "
         "exception; see that remote execution answers and takes the credentials, then run the build again"
@@ -142,17 +152,17 @@ def test_remote_execution_that_is_down_is_infra_with_one_message(
 
 
 def test_when_bazel_named_no_test_the_ones_known_before_are_lost(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path, store: ResultsStore
 ) -> None:
     (tmp_path / "bep.ndjson").write_text(
         '{"id":{"progress":{}},"progress":{"stderr":"ERROR: Failed to query capabilities: UNAVAILABLE\\n"}}\n'
         '{"id":{"buildFinished":{}},"finished":{"exitCode":{"name":"REMOTE_ERROR","code":34}}}\n'
     )
-    before = read("faults")
-    results = read(tmp_path, before, 34)
-    assert read_tests(results, artifacts) == read_tests(before, artifacts)
+    without = close(read(tmp_path, 34, Build("alone", "other variant")), Build("alone", "other variant"))
+    read("faults", 0, Build("nightly-20261127", "py3"), date(2026, 11, 27))
+    results = read(tmp_path, 34)
+    assert rows(store)["test"].to_pylist() == rows(store, Build("nightly-20261127", "py3"))["test"].unique().to_pylist()
     assert close(results).counts["infra"] == 12
-    without = close(read(tmp_path, None, 34))
     assert (without.expected, without.counts["infra"]) == (2, 2), "one for each pattern of targets"
 
 
@@ -171,19 +181,19 @@ def test_a_run_without_tests_is_an_error_and_never_a_pass(
 ) -> None:
     (tmp_path / "bep.ndjson").write_text(events)
     with pytest.raises(BuildError, match=said):
-        read(tmp_path, None, status)
+        read(tmp_path, status)
 
 
 def test_tests_without_a_result_when_the_time_was_over_did_not_run(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path, store: ResultsStore
 ) -> None:
     whole = (RECORDED / "faults" / "bep.ndjson").read_text().splitlines(keepends=True)
     until = next(place for place, line in enumerate(whole) if '"testSummary"' in line.partition(":{")[2][:20])
     (tmp_path / "bep.ndjson").write_text("".join(whole[: until + 1]))
-    ledger = close(read(tmp_path, None, None))
+    ledger = close(read(tmp_path, None))
     assert ledger.counts["not_run"] > 5
     assert ledger.counts["infra"] == 0
-    messages = {v.message for v in read_verdicts(ledger, artifacts) if v.verdict == "not_run"}
+    messages = {v.message for v in all_verdicts(store, BUILD) if v.verdict == "not_run"}
     assert messages == {"Bazel was ended after 7200 s (rbe.timeout_seconds)"}
 
 
@@ -202,15 +212,15 @@ def changed(case: str, folder: Path, label: str, attempt: int, status: str) -> P
 
 
 def test_what_was_lost_on_the_way_hides_no_result_of_another_test_or_attempt(
-    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, tmp_path: Path, store: ResultsStore
 ) -> None:
     folder = changed("faults", tmp_path / "run", "//shim:every_other_test", 1, "REMOTE_FAILURE")
-    results = read(folder, None, 3)
-    found = verdicts(close(results), artifacts)
+    read(folder, 3)
+    found = verdicts(store)
     assert found["shim/every_other_test"] == ("passed", ("error", "passed"))
     assert found["shim/failing_test"] == ("failed", ("error", "error"))
     assert found["shim/hanging_test"] == ("failed", ("timeout", "timeout"))
-    lost = [row for row in read_rows(results, artifacts).to_pylist() if row["infra"]]
+    lost = [row for row in rows(store).to_pylist() if row["infra"]]
     assert [row["test"].rpartition("::")[2] for row in lost] == ["shim/every_other_test"]
 
 
@@ -239,11 +249,12 @@ def test_a_pass_that_says_nothing_beside_one_that_ran_is_no_pass(
     status: int | None,
     outcome: str | None,
     said: str,
+    store: ResultsStore,
 ) -> None:
     passes = (BazelPass("tests", RECORDED / "cached", 0), BazelPass("multi-card", tmp_path / "nothing", status))
     run = BazelRun(passes, tmp_path / "bazel.log", datetime(2026, 11, 28, 3, tzinfo=timezone.utc), 12.5)
-    ledger = close(read_results(run, BUILD, RBE, None, artifacts, 13.0))
-    silent = [v for v in read_verdicts(ledger, artifacts) if v.test == "(pass multi-card)"]
+    ledger = close(store_results(run, BUILD, DAY, RBE, artifacts, store, 13.0))
+    silent = [v for v in all_verdicts(store, BUILD) if v.test == "(pass multi-card)"]
     assert [(v.attempts, v.message) for v in silent] == ([((outcome,), said)] if outcome else [])
     assert ledger.expected == 9 + len(silent)
 

@@ -15,6 +15,7 @@ from accel_ci.reports.parse import parse_bytes
 from accel_ci.results.export import export
 from accel_ci.results.ingest import ingest
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 BUILD, DAY = Build("r", "v"), date(2026, 11, 27)
 HOSTILE = [
@@ -47,7 +48,7 @@ def store(tmp_path: Path, attempt: Callable[..., Attempt]) -> ResultsStore:
         attempt("tests/test_a.py::test_n", "not_run", seconds=None, infra="bad card"),
     ]
     rows += [attempt(name, "failed", message=name, suite='<h&"') for name in HOSTILE]
-    store.write(BUILD, DAY, rows)
+    write_attempts(store, BUILD, DAY, rows)
     return store
 
 

@@ -193,8 +193,8 @@ class Steps:
     def total(self, count: int) -> None:
         self.parts = count
 
-    def advance(self, note: str = "") -> None:
-        self.said.append(note)
+    def advance(self, note: str = "", count: int = 1) -> None:
+        self.said += [note] * count
 
     def say(self, text: str) -> None:
         raise AssertionError("an ingest waits for nobody")

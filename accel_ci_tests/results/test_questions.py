@@ -28,6 +28,7 @@ from accel_ci.results.questions import (
     slowest,
 )
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 N1, N2, OTHER = Build("n1", "py3"), Build("n2", "py3"), Build("n2", "py4")
 TODAY = date(2026, 11, 27)
@@ -36,17 +37,17 @@ TODAY = date(2026, 11, 27)
 @pytest.fixture
 def store(tmp_path: Path, attempt: Callable[..., Attempt]) -> ResultsStore:
     store = ResultsStore(tmp_path / "results")
-    store.write(N1, date(2026, 11, 25), [
+    write_attempts(store, N1, date(2026, 11, 25), [
         attempt("steady", "passed", seconds=1.0), attempt("breaks", "passed", seconds=2.0),
         attempt("fixes", "failed", message="off by 3", card="1"), attempt("shaky", "failed", message="off by 17"),
         attempt("shaky", "passed", round=2, card="1"), attempt("card", "failed", infra="bad card", message="device lost"),
     ])  # fmt: skip
-    store.write(N2, date(2026, 11, 26), [
+    write_attempts(store, N2, date(2026, 11, 26), [
         attempt("steady", "passed", seconds=3.0), attempt("breaks", "failed", message="no kernel"),
         attempt("fixes", "passed", seconds=2.0), attempt("shaky", "passed"), attempt("card", "passed"),
         attempt("steady", "skipped", suite="other", seconds=None),
     ])  # fmt: skip
-    store.write(OTHER, date(2026, 11, 26), [attempt("steady", "failed", message="off by 4")])
+    write_attempts(store, OTHER, date(2026, 11, 26), [attempt("steady", "failed", message="off by 4")])
     return store
 
 
@@ -97,7 +98,7 @@ def test_what_changed_between_two_builds(store: ResultsStore) -> None:
 
 def test_a_new_test_that_fails_is_newly_failing(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     new = Build("n3", "py3")
-    store.write(new, TODAY, [attempt("born", "failed"), attempt("born", "failed", suite="new suite")])
+    write_attempts(store, new, TODAY, [attempt("born", "failed"), attempt("born", "failed", suite="new suite")])
     assert newly_failing(store, N2, new) == [
         Change("new suite", "born", None, "failed", None),
         Change("unit", "born", None, "failed", None),
@@ -131,7 +132,7 @@ def test_flakiness_is_the_same_from_sums_and_from_all_histories(store: ResultsSt
 def test_questions_take_hostile_names_as_they_are(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     names = ["'; DROP VIEW attempts; --", '"', "$1", "?", "a\x00b", "a\nb", "x" * 10_000, "%s{}"]
     hostile = Build("r'; --\x00/../~*", "v[0]?")
-    store.write(hostile, TODAY, [attempt(name, "failed", message=name, suite="s/..") for name in names])
+    write_attempts(store, hostile, TODAY, [attempt(name, "failed", message=name, suite="s/..") for name in names])
     for name in names:
         assert [(h.build, h.suite, h.verdict) for h in history(store, name, TODAY)] == [(hostile, "s/..", "failed")]
     assert {test for cluster in failures(store, hostile) for test in cluster.some_tests} == set(names)

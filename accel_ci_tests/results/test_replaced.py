@@ -18,7 +18,7 @@ from accel_ci.results.questions import failures, slowest
 from accel_ci.results.store import AttemptsReplacedError, ResultsStore
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
-from accel_ci_tests.fixtures.stored_attempts import real_s3
+from accel_ci_tests.fixtures.stored_attempts import real_s3, write_attempts
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -48,7 +48,9 @@ def replace(attempt: Callable[..., Attempt]) -> Replace:
     def replace(store: ResultsStore, first: int) -> None:
         outcomes = ((1, "failed"), (2, "passed"))
         tests = [f"t{number}" for number in range(first, first + 3)]
-        store.write(BUILD, TODAY, [attempt(test, outcome, round=round) for test in tests for round, outcome in outcomes])
+        write_attempts(
+            store, BUILD, TODAY, [attempt(test, outcome, round=round) for test in tests for round, outcome in outcomes]
+        )
 
     return replace
 

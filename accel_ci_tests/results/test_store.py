@@ -15,6 +15,7 @@ from accel_ci.model import Attempt, Build, Outcome
 from accel_ci.quality.flakiness import Flakiness, find_flaky, measure
 from accel_ci.results.questions import history
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -41,15 +42,15 @@ def test_durations_are_medians_of_attempts_that_ended_by_themselves(
             attempt("c", "failed", seconds=9.0, infra="bad card"),
             attempt("d", "skipped", seconds=None),
         ]
-        store.write(build, date(2026, 11, day), rows)
+        write_attempts(store, build, date(2026, 11, day), rows)
     assert store.durations("py3", TODAY) == {("unit", "a"): 2.0}
     assert store.durations("other", TODAY) == {}
     assert store.durations("py3", TODAY, window_days=1) == {("unit", "a"): 16.0}
 
 
 def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
-    assert store.write(BUILD, TODAY, [attempt("a", "failed"), attempt("a", "passed", suite="other")]) == 2
-    store.write(BUILD, TODAY, [attempt("a", "passed")])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "failed"), attempt("a", "passed", suite="other")])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
     histories = store.histories(TODAY, 30)
     assert [(h.suite, h.builds, h.failed_builds) for h in histories] == [("other", 1, 0), ("unit", 1, 0)]
     assert not [path for path in store.root.rglob("*") if path.name.startswith(".")]
@@ -63,7 +64,7 @@ def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore
              attempt("card", "passed", round=2)],
     }  # fmt: skip
     for day, rows in nights.items():
-        store.write(Build(f"nightly-202611{day}", "py3"), date(2026, 11, day), rows)
+        write_attempts(store, Build(f"nightly-202611{day}", "py3"), date(2026, 11, day), rows)
     flakiness = find_flaky(store.histories(TODAY, 30), 30)
     assert flakiness.tests == 3
     [test] = flakiness.flaky
@@ -72,31 +73,31 @@ def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore
 
 def test_hostile_names_are_stored_as_they_are(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     names = ["'; DROP VIEW attempts; --", "<script>", "a\x00b", "naïve [ü]", "\u202egnp"]
-    store.write(BUILD, TODAY, [attempt(name, "passed") for name in names])
+    write_attempts(store, BUILD, TODAY, [attempt(name, "passed") for name in names])
     assert sorted(test for _, test in store.durations("py3", TODAY)) == sorted(names)
 
 
 def test_the_same_attempts_leave_the_files_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     rows = [attempt("a", "failed", message="no"), attempt("a", "passed", round=2)]
-    store.write(BUILD, TODAY, rows)
+    write_attempts(store, BUILD, TODAY, rows)
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in files(store)}
-    store.write(BUILD, TODAY, list(rows))
+    write_attempts(store, BUILD, TODAY, list(rows))
     assert {path: (path.stat().st_ino, path.read_bytes()) for path in files(store)} == before
     assert len(before) == 2
-    store.write(BUILD, TODAY, rows[:1])
+    write_attempts(store, BUILD, TODAY, rows[:1])
     assert all(path.read_bytes() != content for path, (_, content) in before.items())
 
 
 def test_a_build_that_is_stored_for_another_day_moves(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
-    store.write(BUILD, date(2026, 11, 26), [attempt("a", "failed")])
-    store.write(BUILD, TODAY, [attempt("a", "passed")])
+    write_attempts(store, BUILD, date(2026, 11, 26), [attempt("a", "failed")])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
     assert [(h.builds, h.failed_builds) for h in store.histories(TODAY, 30)] == [(1, 0)]
     assert {path.parent.name for path in files(store)} == {"day=2026-11-27"}
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "of another version"])
 def test_sums_are_made_anew_from_the_rollups(store: ResultsStore, attempt: Callable[..., Attempt], damage: str) -> None:
-    store.write(BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed"), attempt("b", "passed", round=2)])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed"), attempt("b", "passed", round=2)])
     expected = measure(store, TODAY, 30)
     [kept] = store.root.glob("windows/30/*.arrow")
     if damage == "missing":
@@ -112,7 +113,7 @@ def test_sums_are_made_anew_from_the_rollups(store: ResultsStore, attempt: Calla
 def test_rollups_are_made_anew_from_the_attempts(
     store: ResultsStore, attempt: Callable[..., Attempt], damage: str, tmp_path: Path
 ) -> None:
-    store.write(BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed")])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed")])
     expected = store.histories(TODAY, 30)
     [rollup] = store.root.glob("rollups/*/*.arrow")
     if damage == "missing":
@@ -120,7 +121,7 @@ def test_rollups_are_made_anew_from_the_attempts(
     elif damage == "stale":  # as after a kill between the attempts and their rollup
         kept = rollup.read_bytes()
         other = ResultsStore(tmp_path / "other")
-        other.write(BUILD, TODAY, [attempt("a", "failed")])
+        write_attempts(other, BUILD, TODAY, [attempt("a", "failed")])
         rollup.write_bytes(next(other.root.glob("rollups/*/*.arrow")).read_bytes())
         assert rollup.read_bytes() != kept
     else:
@@ -155,20 +156,20 @@ def test_what_is_not_ours_is_left_alone(store: ResultsStore, attempt: Callable[.
     (store.root / "day=soon").mkdir()
     (store.root / "day=2026-13-01").mkdir()
     (store.root / "day=2026-13-01" / "r~v~s.parquet").write_text("?")
-    store.write(BUILD, TODAY, [attempt("a", "passed")])
+    write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
     assert [stored.suite for stored in store.suites()] == ["unit"]
     assert (folder / "notes.txt").exists()
 
 
 def test_names_that_are_too_long_for_a_file_are_an_error(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     with pytest.raises(AccelCiError, match="too long"):
-        store.write(Build("r" * 300, "v"), TODAY, [attempt("a", "passed")])
+        write_attempts(store, Build("r" * 300, "v"), TODAY, [attempt("a", "passed")])
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AccelCiError, match=r"file/day=2026-11-27.* cannot be written"):
-        ResultsStore(tmp_path / "file").write(BUILD, TODAY, [attempt("a", "passed")])
+        write_attempts(ResultsStore(tmp_path / "file"), BUILD, TODAY, [attempt("a", "passed")])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,7 +185,7 @@ def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt
             for number in rng.sample(range(12), 8)
             for round in range(1, rng.randint(2, 4))
         ]
-        store.write(Build(f"nightly-{rng.randint(0, 9)}", rng.choice(["py3", "py4"])), day, rows)
+        write_attempts(store, Build(f"nightly-{rng.randint(0, 9)}", rng.choice(["py3", "py4"])), day, rows)
         if rng.random() < 0.2:
             store.objects.delete(rng.choice(store.suites()).entry.name)
         found = measure(store, today, 4)
@@ -195,7 +196,7 @@ def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt
 def test_flakiness_of_the_past_does_not_know_the_future(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     for day in (26, 27):
         rows = [attempt("t", "failed", message=f"of day {day}"), attempt("t", "passed", round=2)]
-        store.write(Build(f"nightly-{day}", "py3"), date(2026, 11, day), rows)
+        write_attempts(store, Build(f"nightly-{day}", "py3"), date(2026, 11, day), rows)
     for day, builds in ((27, 2), (26, 1), (27, 2)):
         [found] = measure(store, date(2026, 11, day), 30).flaky
         assert (found.builds, found.last_failure) == (builds, f"of day {day}")
@@ -205,7 +206,7 @@ def test_a_window_of_more_builds_than_a_process_may_open_files(store: ResultsSto
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows = [attempt("t", "failed"), attempt("t", "passed", round=2)]
     for number in range(120):
-        store.write(Build(f"pr-{number}", "py3"), TODAY, rows)
+        write_attempts(store, Build(f"pr-{number}", "py3"), TODAY, rows)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
     try:
         assert measure(store, TODAY, 30).flaky[0].builds == 120

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from accel_ci.model import Attempt, Limits, Outcome, WorkerSpec
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.local import LocalPool
 from accel_ci.rounds.driver import retries, run_rounds
+from accel_ci.rounds.events import Event
+from accel_ci.rounds.tally import Tally
 from accel_ci_tests.fixtures.rounds import Run, Write, batch, outcomes
 
 PROBE = """
@@ -138,7 +141,7 @@ def test_clean_environment() -> None:
 def test_an_interpreter_that_cannot_be_started(root: Path, tmp_path: Path) -> None:
     spec = WorkerSpec(str(tmp_path / "no-python"), str(root), {}, "CARD")
     with pytest.raises(PoolError, match="cannot be started"):
-        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def test_workers_that_cannot_work_are_an_error_with_their_words(root: Path, tmp_path: Path) -> None:
@@ -147,14 +150,14 @@ def test_workers_that_cannot_work_are_an_error_with_their_words(root: Path, tmp_
     python.chmod(0o755)
     spec = WorkerSpec(str(python), str(root), dict(os.environ), "CARD")
     with pytest.raises(PoolError, match="this is no python"):
-        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def test_ids_of_batches_are_checked(root: Path, tmp_path: Path) -> None:
     spec = WorkerSpec(sys.executable, str(root), {}, "CARD")
     for batches in ([batch("../b", "a.py::t")], [batch("b", "a.py::t")] * 2):
         with pytest.raises(PoolError, match="ids of batches"):
-            run_rounds(LocalPool(), batches, ["0"], spec, Limits(), tmp_path / "run", lambda _: None)
+            run_rounds(LocalPool(), batches, ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0") -> Attempt:
@@ -176,7 +179,12 @@ def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0")
     ],
 )
 def test_retries(attempts: list[Attempt], cards: list[str], expected: list[tuple[str, ...]]) -> None:
-    assert [again.avoid_cards for again in retries([batch("b", "a.py::t")], attempts, cards, 2)] == expected
+    batches = [batch("b", "a.py::t")]
+    tally = Tally(cards, batches, lambda *_: None)
+    for number, one in enumerate(attempts, 1):
+        event = Event("attempt", datetime.now(timezone.utc), one.suite, one.test, one.outcome)
+        tally.take(number, "w0-0", one.card, [event])
+    assert [again.avoid_cards for again in retries(batches, tally, 3)] == expected
 
 
 def test_tests_of_several_cards_hold_groups_of_them(run: Run, write: Write) -> None:

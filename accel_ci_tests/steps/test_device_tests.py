@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.ledger.close import failed_attempts
-from accel_ci.model import DeviceTestResults, RuntimeImage
+from accel_ci.model import Build, DeviceTestResults, RuntimeImage
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
+from accel_ci.results.questions import failed_attempts
+from accel_ci.results.store import ResultsStore
 from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.steps.plan import plan_device_tests
 from accel_ci.storage.artifacts import ArtifactStore
@@ -28,7 +30,10 @@ IMAGE = RuntimeImage("venv", sys.executable, "", "3.11", "2", None, (), True, 0.
 @pytest.fixture
 def context(tmp_path: Path) -> StageContext:
     runner = build_runner(tmp_path / "runner.pyz")
-    return StageContext(runner, tmp_path / "runs" / "device", tmp_path / "cards.lock", ArtifactStore(tmp_path / "artifacts"))
+    return StageContext(
+        Build("nightly-20261128", "py3"), date(2026, 11, 28), runner, tmp_path / "runs" / "device", tmp_path / "cards.lock",
+        ArtifactStore(tmp_path / "artifacts"), ResultsStore(tmp_path / "results"),
+    )  # fmt: skip
 
 
 def suites(**extra: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def test_tests_of_several_cards_and_too_few_of_them(
     pool["health_probe"] = ["python", "-c", "import os, sys; sys.exit('1' in os.environ['TOY_CARD'])"]
     results = run_device(make_project(pool=pool, **sections), root, context)
     assert results.counts == {"passed": 1, "not_run": 1}
-    [lost] = failed_attempts(results, context.artifacts)
+    [lost] = failed_attempts(context.results, context.build, results.suites)
     assert "2 healthy card(s) are needed and 1 left (card 1: the probe ended with 1)" in (lost.message or "")
 
 
@@ -102,4 +107,4 @@ def test_the_docker_pool_collects_and_runs_in_its_image(
         "environment": {"OWN": "value", "CI": None},
     }  # fmt: skip
     results = run_device(make_project(pool=pool, suites=suites()), root, context)
-    assert (results.counts, failed_attempts(results, context.artifacts)) == ({"passed": 2}, [])
+    assert (results.counts, failed_attempts(context.results, context.build, results.suites)) == ({"passed": 2}, [])

@@ -18,7 +18,7 @@ from accel_ci.results.questions import counts_per_day, failures, history, newly_
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.bucket import BucketStore, open_bucket
 from accel_ci.storage.object_store import Entry
-from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3, write_attempts
 
 TODAY = date(2026, 11, 27)
 
@@ -31,7 +31,7 @@ def test_a_store_in_a_bucket_answers_as_one_in_a_folder(
     nights = [Build(f"nightly/{number}'~ü", "py3") for number in range(5)]
     for store in stores:
         for number, build in enumerate(nights):
-            store.write(build, TODAY - timedelta(days=5 - number), [
+            write_attempts(store, build, TODAY - timedelta(days=5 - number), [
                 attempt("a", "failed" if number == 2 else "passed", message="at 0x1"), attempt("b\x00", "failed"),
                 attempt("b\x00", "passed", round=2), attempt("c", "skipped", suite="other/suite", seconds=None),
             ])  # fmt: skip
@@ -58,13 +58,13 @@ def test_a_rewrite_replaces_and_the_same_is_not_written_again(
 ) -> None:
     store = ResultsStore(bucket_store)
     build = Build("r", "v")
-    store.write(build, TODAY - timedelta(days=1), [attempt("a", "failed")])
-    store.write(build, TODAY, [attempt("a", "passed")])
+    write_attempts(store, build, TODAY - timedelta(days=1), [attempt("a", "failed")])
+    write_attempts(store, build, TODAY, [attempt("a", "passed")])
     assert [(h.day, h.verdict) for h in history(store, "a", TODAY)] == [(TODAY, "passed")]
     before = bucket_store.list("", "day=", "day=9")
-    store.write(build, TODAY, [attempt("a", "passed")])
+    write_attempts(store, build, TODAY, [attempt("a", "passed")])
     assert bucket_store.list("", "day=", "day=9") == before
-    store.write(build, TODAY, [attempt("a", "crashed")])
+    write_attempts(store, build, TODAY, [attempt("a", "crashed")])
     assert [h.verdict for h in history(store, "a", TODAY)] == ["failed"]
 
 

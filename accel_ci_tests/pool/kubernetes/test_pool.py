@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ import pytest
 
 from accel_ci.config.settings import KubernetesPoolSettings, Project
 from accel_ci.errors import PoolError
-from accel_ci.ledger.close import failed_attempts
-from accel_ci.model import Attempt, Batch, Limits, WorkerSpec
+from accel_ci.model import Batch, Build, Limits, WorkerSpec
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.pool import KubernetesPool
 from accel_ci.pool.leftovers import clear_cluster
 from accel_ci.pool.runner_package import build_runner
+from accel_ci.results.questions import failed_attempts
+from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.round_bucket import RoundStore
+from accel_ci.rounds.tally import OnProgress
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci_tests.conftest import wait_for
@@ -41,7 +44,7 @@ from accel_ci_tests.steps.test_device_tests import run_device
 DRIVER = """
 import os, sys
 from pathlib import Path
-from accel_ci.model import Launch, Limits
+from accel_ci.model import Limits, WorkerSpec
 from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.rounds import batch
 from accel_ci_tests.pool.kubernetes.test_pool import Ground
@@ -77,11 +80,11 @@ class Ground:
         self,
         batches: list[Batch],
         cards: list[str],
-        on_attempt: Callable[[Attempt], None] = lambda _: None,
+        on_progress: OnProgress = lambda *_: None,
         max_rounds: int = 1,
     ) -> PoolRun:
         """Run batches by a driver that knows nothing of those before but what is in the folder."""
-        return run_rounds(self.pool, batches, cards, self.spec, Limits(), self.run_dir, on_attempt, max_rounds)
+        return run_rounds(self.pool, batches, cards, self.spec, Limits(), self.run_dir, on_progress, max_rounds)
 
     def start_driver(self, count: int) -> subprocess.Popen[bytes]:
         command = [
@@ -142,7 +145,7 @@ def test_a_suite_on_four_pods_of_which_one_is_killed(ground: Ground, write: Writ
     )
     killed: list[str] = []
 
-    def on_attempt(attempt: Attempt) -> None:
+    def on_progress(*_: object) -> None:
         if not killed and len(streamed(ground.run_dir)) > 15:
             running = [pod for pod in ground.pods() if pod["status"].get("phase") == "Running"]
             assert len(running) == 4
@@ -151,7 +154,7 @@ def test_a_suite_on_four_pods_of_which_one_is_killed(ground: Ground, write: Writ
             Cluster(ground.settings).delete_pod(killed[0])
 
     batches = [batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(15)]
-    result = ground.run([*batches, batch("b15", tests[-1])], ["0", "1", "2", "3"], on_attempt)
+    result = ground.run([*batches, batch("b15", tests[-1])], ["0", "1", "2", "3"], on_progress)
     assert killed
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert {card.card for card in result.cards if card.attempts} == {"0", "1", "2", "3"}
@@ -242,17 +245,18 @@ def test_a_driver_that_was_killed_is_followed_by_one_that_takes_up_its_job(groun
     driver.wait()
     [before] = ground.jobs()
     ground.run_dir.rename(ground.run_dir.with_name("elsewhere"))  # what the next one knows is in the bucket
-    seen: Counter[str] = Counter()
+    seen = 0
     during: list[dict[str, Any]] = []
 
-    def on_attempt(attempt: Attempt) -> None:
-        seen[attempt.test] += 1
-        if len(seen) == 40:
+    def on_progress(more: int, _: object) -> None:
+        nonlocal seen
+        seen += more
+        if seen >= 40 and not during:
             during.extend(ground.jobs())
 
-    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], ["0", "1"], on_attempt)
+    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], ["0", "1"], on_progress)
     assert outcomes(result) == dict.fromkeys(tests, "passed")
-    assert seen == Counter(tests) == Counter(streamed(ground.run_dir))
+    assert Counter(attempt.test for attempt in result.attempts) == Counter(tests) == Counter(streamed(ground.run_dir))
     assert [job["metadata"]["uid"] for job in during] == [before["metadata"]["uid"]]
     assert {attempt.worker for attempt in result.attempts} == {"w0-0", "w0-1"}
 
@@ -296,10 +300,14 @@ def test_a_stage_collects_and_runs_on_the_cluster(
     runner = build_runner(tmp_path / "runner.pyz")
     folder = tmp_path / "runs" / ground.project / "device"
     stage_context = StageContext(
-        runner, folder, tmp_path / "cards.lock", ArtifactStore(tmp_path / "artifacts"), "run-of-a-test"
-    )
+        Build("nightly-20261128", "py3"), date(2026, 11, 28), runner, folder, tmp_path / "cards.lock",
+        ArtifactStore(tmp_path / "artifacts"), ResultsStore(tmp_path / "results"), "run-of-a-test",
+    )  # fmt: skip
     results = run_device(make_project(pool=pool, suites=suites), ground.root, stage_context)
-    assert (results.counts, failed_attempts(results, stage_context.artifacts)) == ({"passed": 2}, [])
+    assert (results.counts, failed_attempts(stage_context.results, stage_context.build, results.suites)) == (
+        {"passed": 2},
+        [],
+    )
     assert not ground.store.of_round("toy").sizes("")  # nothing is left behind
 
 
