@@ -1,9 +1,12 @@
-"""How fast the results store is: `python -m benchmarks.results [--json] [--scale small|full]`.
+"""How fast the results store is: `python -m benchmarks.results [--json] [--scale small|full|nightly]`.
 
 Three questions: how long 2,000 shard reports of 500 cases, and as many lines of the runner's own, take from files to stored
 rows and a balanced ledger; what one more night of a million rows costs after 1, 10 and 100 nights; and what a look-up of one
 test's 90 days costs then. Each measurement is a process of its own, so that its peak memory is its own; of the first kind it
 is the median of five turns.
+
+`--scale nightly` measures the way of a nightly instead: from the events of 24 workers, through the stage that the asset
+`device_test_results` runs, to stored rows and a closed ledger.
 """
 
 from __future__ import annotations
@@ -20,22 +23,44 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from accel_ci.config.loading import parse_settings
+from accel_ci.config.settings import Project
+from accel_ci.errors import AccelCiError
 from accel_ci.ledger.account import account_of
-from accel_ci.model import Build
+from accel_ci.ledger.close import close_ledger
+from accel_ci.model import (
+    Build,
+    Limits,
+    Revision,
+    RuntimeImage,
+    SelectedTest,
+    Source,
+    SuiteSelection,
+    TestPlan,
+    TestSelection,
+    WorkerSpec,
+)
+from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.pool.local import LocalPool
+from accel_ci.progress import LineProgress
 from accel_ci.quality.flakiness import measure
 from accel_ci.results.ingest import ingest
 from accel_ci.results.questions import history
 from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
+from accel_ci.steps.device_tests import run_device_stage
+from accel_ci.steps.plan import plan_device_tests, read_plan
+from accel_ci.workspace import Workspace
 
 FIRST_DAY = date(2026, 8, 1)
 SUITE, VARIANT = "pytorch", "py3.11"
@@ -46,6 +71,8 @@ CASES = 500
 WORKERS = 24
 LINES = "runner's lines"
 LINES_PER_S = 600_000
+NIGHTLY_GOALS = {200_000: (2.0, 450), 1_000_000: (8.0, 1000)}
+"""Attempts to seconds and MB at the most."""
 GOALS = {"night_s": 15.0, "night_rss_gb": 2.0, "history_ms": 60.0, "ingest_s": 15.0}
 
 _TESTS = """
@@ -73,7 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.results", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument(
-        "--scale", choices=tuple(SCALES), default="small", help="full: 100 nights of a million rows, some 4 GB and 10 min"
+        "--scale",
+        choices=(*SCALES, "nightly"),
+        default="small",
+        help="full: 100 nights of a million rows, some 4 GB and 10 min; nightly: from events to a ledger",
     )
     parser.add_argument("--folder", type=Path, default=Path.cwd() / "build", help="where the history is made and deleted")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
@@ -84,6 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.folder.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="accel-ci-benchmark-", dir=options.folder))
     try:
+        if options.scale == "nightly":
+            nightlies = []
+            for attempts in NIGHTLY_GOALS:
+                home = scratch / f"nightly-{attempts}"
+                _child("lay nightly", str(home), str(attempts))  # a child's peak memory is never below its parent's
+                nightlies.append(_child("nightly", str(home)))
+            return _report_nightlies(nightlies, options.json)
         rows, nights = SCALES[options.scale]
         measured: dict[str, Any] = {"machine": _machine(), "scale": options.scale}
         measured["ingests"] = [_ingest(scratch, name, write, rows) for name, write in _WRITERS.items()]
@@ -120,20 +157,28 @@ def _write_shards(folder: Path, rows: int) -> None:
 
 
 def _write_lines(folder: Path, rows: int) -> None:
-    """The event lines of 24 workers, as the runner writes them: 2 % failed, 28 % skipped."""
+    """The event lines of 24 workers, as the runner writes them."""
     for worker in range(WORKERS):
-        with (folder / f"w{worker:02}.jsonl").open("w") as file:
-            at = '"at":"2026-08-01T00:00:00.500000+00:00"'
-            file.write(f'{{"event":"worker_started",{at},"worker":"w{worker}","card":"{worker}","host":"h","round":1}}\n')
-            for row in range(worker, rows, WORKERS):
-                draw = row * 7919 % 100
-                outcome = "failed" if draw < 2 else "skipped" if draw < 30 else "passed"
-                message = f',"message":"assert {row} == 0"' if draw < 2 else ""
-                test = f"test/test_{row % 400}.py::TestCommon::test_op_{row}"
-                file.write(
-                    f'{{"event":"attempt",{at},"suite":"pytorch","test":"{test}","outcome":"{outcome}",'
-                    f'"started_at":"2026-08-01T00:00:00.250000+00:00","duration_s":{draw / 50}{message}}}\n'
-                )
+        _write_events(folder / f"w{worker:02}.jsonl", worker, rows)
+
+
+def _write_events(path: Path, worker: int, rows: int) -> None:
+    """The events of one of 24 workers: 2 % failed, 28 % skipped."""
+    with path.open("w") as file:
+        at = '"at":"2026-08-01T00:00:00.500000+00:00"'
+        file.write(f'{{"event":"worker_started",{at},"worker":"w{worker}","card":"{worker}","host":"h","round":1}}\n')
+        for row in range(worker, rows, WORKERS):
+            draw = row * 7919 % 100
+            outcome = "failed" if draw < 2 else "skipped" if draw < 30 else "passed"
+            message = f',"message":"assert {row} == 0"' if draw < 2 else ""
+            file.write(
+                f'{{"event":"attempt",{at},"suite":"pytorch","test":"{_test(row)}","outcome":"{outcome}",'
+                f'"started_at":"2026-08-01T00:00:00.250000+00:00","duration_s":{draw / 50}{message}}}\n'
+            )
+
+
+def _test(row: int) -> str:
+    return f"test/test_{row % 400}.py::TestCommon::test_op_{row}"
 
 
 _WRITERS = {"shard reports": _write_shards, LINES: _write_lines}
@@ -157,6 +202,107 @@ def _measure_ingest(root: str, folder: str) -> dict[str, Any]:
         "stored_rows_per_s": round(report.rows / (stored - began)),
         "rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
     }
+
+
+# --- a nightly --------------------------------------------------------------------------------------------------------
+
+
+def _lay_nightly(folder: str, count: str) -> dict[str, Any]:
+    """Lay out the round of a stage whose workers have ended."""
+    home, attempts = Path(folder), int(count)
+    project, revision = _toy_project(home), _revision()
+    context = Workspace(project).stage_context(revision, VARIANT, "device")
+    tests = [SelectedTest(SUITE, _test(row)) for row in range(attempts)]
+    selected = context.artifacts.put_bytes(TypeAdapter(list[SelectedTest]).dump_json(tests), "selection.json")
+    selection = TestSelection(selected, (SuiteSelection(SUITE, attempts, attempts, {}),), 0.0)
+    plan = plan_device_tests(selection, {}, WORKERS, context.artifacts)
+    (home / "plan.json").write_bytes(TypeAdapter(TestPlan).dump_json(plan))
+    (home / "selection.json").write_bytes(TypeAdapter(TestSelection).dump_json(selection))
+    batches = read_plan(plan.batches, context.artifacts)
+    record = LocalPool().open_round(context.folder / "round-1")
+    limits = project.settings.limits
+    record.prepare(
+        1, batches.batches, _worker_spec(project),
+        Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds),
+        batches.urgent,
+    )  # fmt: skip
+    for worker in range(WORKERS):
+        folder = context.folder / "round-1" / "workers" / f"w0-{worker}"
+        folder.mkdir()
+        _write_events(folder / "events.jsonl", worker, attempts)
+    record.finish(3600.0)
+    return {"attempts": attempts}
+
+
+def _measure_nightly(home: str) -> dict[str, Any]:
+    """What `device_test_results` and `ledger` do once the workers have ended."""
+    project, revision = _toy_project(Path(home)), _revision()
+    workspace = Workspace(project)
+    selection = TypeAdapter(TestSelection).validate_json((Path(home) / "selection.json").read_bytes())
+    plan = TypeAdapter(TestPlan).validate_json((Path(home) / "plan.json").read_bytes())
+    context = workspace.stage_context(revision, VARIANT, "device")
+    began, cpu = time.perf_counter(), time.process_time()
+    with LineProgress(lambda _: None).step("device") as step:
+        results = run_device_stage(project.settings, selection.tests, [SUITE], plan, _worker_spec(project), context, step)
+    stored = time.perf_counter()
+    ledger = close_ledger(context.build, [results], None, [SUITE], workspace.artifacts, workspace.results)
+    ended = time.perf_counter()
+    if not ledger.expected == sum(ledger.counts.values()) == plan.tests:
+        raise AccelCiError(f"{plan.tests} tests were planned, and the ledger has {ledger.counts}")
+    return {
+        "attempts": plan.tests,
+        "seconds": round(ended - began, 2),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
+        "stage_s": round(stored - began, 2),
+        "ledger_s": round(ended - stored, 2),
+        "cpu_s": round(time.process_time() - cpu, 2),
+    }
+
+
+def _report_nightlies(measured: Sequence[dict[str, Any]], as_json: bool) -> int:
+    """Print the measurements; 1 when a goal is missed."""
+    console = Console(width=150)
+    if as_json:
+        console.print_json(json.dumps(measured))
+    else:
+        table = Table(title="from the events of 24 workers to a closed ledger")
+        for name in (*measured[0], "goal"):
+            table.add_column(name.replace("_", " "), justify="right")
+        for row in measured:
+            seconds, peak_mb = NIGHTLY_GOALS[row["attempts"]]
+            table.add_row(*(f"{value:,}" for value in row.values()), f"{seconds:g} s, {peak_mb:,} MB")
+        console.print(table)
+    return int(not all(_met_by_night(row, *NIGHTLY_GOALS[row["attempts"]]) for row in measured))
+
+
+def _met_by_night(row: dict[str, Any], seconds: float, peak_mb: int) -> bool:
+    return bool(row["seconds"] <= seconds and row["peak_mb"] <= peak_mb)
+
+
+def _toy_project(home: Path) -> Project:
+    job = {"cron": "0 2 * * *", "suites": [SUITE]}
+    document = {
+        "backend": {"name": "toy", "distribution": "toy", "import_name": "toy", "repository": ".", "owners": ["team:toy"]},
+        "upstream": {"repository": "upstream", "ref": "refs/heads/main"},
+        "variants": [{"name": VARIANT, "python": "3.11", "torch": "torch", "runtime": "none"}],
+        "suites": {SUITE: {"paths": ["test"]}},
+        "pool": {"cards": WORKERS, "card_environment": "TOY_CARD", "rounds": 1},
+        "jobs": {"nightly": job, "intraday": job, "main": {"suites": [SUITE]}, "pr": {"suites": [SUITE]}},
+    }
+    return Project(parse_settings(json.dumps(document)), home / "accel_ci.yaml", home)
+
+
+def _worker_spec(project: Project) -> WorkerSpec:
+    image = RuntimeImage("venv", sys.executable, "", platform.python_version(), "2", None, (), True, 0.0)
+    return worker_spec_for(project.settings, image, project.home)
+
+
+def _revision() -> Revision:
+    source = Source("toy", "refs/heads/main", "0" * 40)
+    return Revision("nightly-20260801", "nightly", datetime(2026, 8, 1, tzinfo=timezone.utc), source, source)
+
+
+# --- one more night ---------------------------------------------------------------------------------------------------
 
 
 def _nights(scratch: Path, rows: int, nights: Sequence[int]) -> list[dict[str, Any]]:
@@ -237,6 +383,8 @@ _PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "night": _measure_night,
     "history": _measure_history,
     "ingest": _measure_ingest,
+    "lay nightly": _lay_nightly,
+    "nightly": _measure_nightly,
 }
 
 

@@ -39,9 +39,9 @@ _LOCK_PATIENCE_S = 2.0
 class PoolRun:
     """The result of a plan.
 
-    `rows` (columns of `accel_ci.rounds.tally.ROWS`) has every attempt once, with `infra` set where the card was unhealthy; a
-    test that could not be run has none. `makespan_s` is the time from a round's start to its last attempt, summed over the
-    rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
+    `rows` (columns of `accel_ci.rounds.tally.ROWS`) has every attempt once, with `infra` set where the card was unhealthy;
+    `not_run` has the tests without an attempt. `makespan_s` is the time from a round's start to its last attempt, summed
+    over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
     """
 
     rows: pa.Table
@@ -49,6 +49,7 @@ class PoolRun:
     cards: tuple[CardReport, ...]
     makespan_s: float
     lower_bound_s: float
+    not_run: tuple[TestKey, ...] = ()
     lost: tuple[str, ...] = ()
 
     @property
@@ -104,6 +105,7 @@ def run_rounds(
         cards=tally.card_reports(),
         makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0,
+        not_run=tuple(tally.not_run(batches)),
         lost=tuple(lost),
     )
 

@@ -45,7 +45,7 @@ class RoundRecord:
             "pytest_args": spec.pytest_args,
             "probe": spec.probe,
             "limits": asdict(limits),
-            "batches": [{**asdict(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
+            "batches": [{**vars(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
         }
         content = json.dumps(plan)
         target = self.path / round_folder.PLAN
@@ -135,7 +135,7 @@ class RoundRecord:
         number = len(list(folder.glob("*.json")))
         fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
         if fresh:
-            _write(folder / f"{number:06d}.json", json.dumps([{**asdict(batch), "urgent": True} for batch in fresh]))
+            _write(folder / f"{number:06d}.json", json.dumps([{**vars(batch), "urgent": True} for batch in fresh]))
         return fresh
 
     def end(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ _TYPES: dict[str, pa.DataType] = {
 ROWS = pa.schema(_TYPES)
 """A row per attempt, in the order in which the driver read them; see `accel_ci.model.Attempt`."""
 
-_OF_EVENT = ("suite", "test", "outcome", "started_at", "duration_s", "message", "output_tail")
+_UNFAILED = frozenset(OUTCOMES) - FAILING_OUTCOMES
 _CHUNK_ROWS = 1 << 15
 
 
@@ -45,7 +46,7 @@ class _Card:
 @dataclass
 class _Round:
     tests: int = 0
-    work_s: float = 0.0  # seconds of all cards
+    work_s: float = 0.0  # of all cards
     longest_s: float = 0.0
     cards: set[str] = field(default_factory=set)
 
@@ -73,7 +74,7 @@ class Tally:
         ] = {}  # a worker's card and host, by its own account
         self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
         self._chunks: list[pa.RecordBatch] = []
-        self._columns: dict[str, list[Any]] = {name: [] for name in ROWS.names if name != "infra"}
+        self._pending: dict[str, list[Any]] = {name: [] for name in ROWS.names}
         self._infra: dict[int, str] = {}  # by row
 
     def take(self, round_number: int, worker: str, card: str | None, events: Sequence[Event], phase: str = "") -> None:
@@ -86,12 +87,26 @@ class Tally:
             return
         self.last_event = time.monotonic()
         self._note_span((phase, worker.partition("-")[0]), events)
-        first_attempts, before = 0, self.attempts
+        codes: dict[str | None, int] = {outcome: _code(round_number, outcome) for outcome in OUTCOMES}
         named, host = self._workers.get((phase, worker), (None, None))
+        fresh: list[Event] = []
+        first_attempts = 0
         for event in events:
             kind = event.event
             if kind == "attempt":
-                first_attempts += self._take_attempt(round_number, worker, card or named, host, event)
+                last = self._last[event.suite or ""]
+                test = event.test or ""
+                before = last.get(test, 0)
+                if before >> 4 == round_number:
+                    continue  # another worker has run it in this round
+                last[test] = codes.get(event.outcome, codes["error"])
+                if before:
+                    self._counts[OUTCOMES[before & 15]] -= 1
+                else:
+                    first_attempts += 1
+                if event.outcome not in _UNFAILED:
+                    self._note_failure(event, card or named, self.attempts + len(fresh))
+                fresh.append(event)
             elif kind == "worker_started":
                 self._workers[phase, worker] = named, host = event.card, event.host
             elif kind == "probe":
@@ -99,8 +114,8 @@ class Tally:
             elif kind in ("child_started", "collected"):
                 for one in self._of(card or named):
                     one.setup_s += (event.setup_s if kind == "child_started" else event.seconds) or 0.0
-        if self.attempts > before:
-            self.last_attempt = time.monotonic()
+        if fresh:
+            self._add(round_number, worker, card or named, host, fresh)
             self._on_progress(first_attempts, self._counts)
 
     def _note_span(self, workers: tuple[str, str], events: Sequence[Event]) -> None:
@@ -112,40 +127,47 @@ class Tally:
         """The card of that name, or those of a group."""
         return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
 
-    def _take_attempt(self, round_number: int, worker: str, card: str | None, host: str | None, event: Event) -> bool:
-        """Add an attempt unless its test has one in this round; True when it is the first of its test in any round."""
-        suite, test, outcome = event.suite or "", event.test or "", _outcome(event.outcome)
-        before = self._last[suite].get(test, 0)
-        if before >> 4 == round_number:
-            return False
-        self._last[suite][test] = _code(round_number, outcome)
-        if before:
-            self._counts[OUTCOMES[before & 15]] -= 1
-        self._counts[outcome] += 1
-        duration_s = event.duration_s or 0.0
+    def _note_failure(self, event: Event, card: str | None, row: int) -> None:
+        key = (event.suite or "", event.test or "")
+        if event.duration_s is not None:
+            self._durations[key] = event.duration_s
+        if card is not None:
+            self._failed_on[key].add(card)
+            self._doubtful[card].append(row)
+
+    def _add(self, round_number: int, worker: str, card: str | None, host: str | None, attempts: list[Event]) -> None:
+        """Add attempts of one worker to the rows and to the sums of the round and of the worker's cards."""
+        self.last_attempt = time.monotonic()
+        self.attempts += len(attempts)
+        outcomes = [_outcome(event.outcome) for event in attempts]
+        self._counts.update(outcomes)
+        durations = [event.duration_s or 0.0 for event in attempts]
+        busy_s, names = sum(durations), cards_in(card or "")
         mine = self._rounds[round_number]
-        mine.tests += 1
-        mine.longest_s = max(mine.longest_s, duration_s)
-        for name in cards_in(card or ""):
-            mine.work_s += duration_s
-            mine.cards.add(name)
-            if one := self._cards.get(name):
-                one.attempts += 1
-                one.busy_s += duration_s
-        if outcome in FAILING_OUTCOMES:
-            if event.duration_s is not None:
-                self._durations[suite, test] = duration_s
-            if card is not None:
-                self._failed_on[suite, test].add(card)
-                self._doubtful[card].append(self.attempts)
-        for name in _OF_EVENT:
-            self._columns[name].append(getattr(event, name))
-        for name, value in (("round", round_number), ("card", card), ("host", host), ("worker", worker)):
-            self._columns[name].append(value)
-        self.attempts += 1
-        if len(self._columns["test"]) == _CHUNK_ROWS:
+        mine.tests += len(attempts)
+        mine.work_s += busy_s * len(names)
+        mine.longest_s = max(mine.longest_s, *durations)
+        mine.cards.update(names)
+        for one in self._of(card):
+            one.attempts += len(attempts)
+            one.busy_s += busy_s
+        same = {"round": round_number, "card": card, "host": host, "worker": worker, "infra": None}
+        for name, values in self._pending.items():
+            if name in same:
+                values += [same[name]] * len(attempts)
+            else:
+                values += outcomes if name == "outcome" else map(attrgetter(name), attempts)
+        if len(self._pending["test"]) >= _CHUNK_ROWS:
             self._flush()
-        return not before
+
+    def _flush(self) -> None:
+        """Turn the rows that came in since the last time into Arrow's columns, which are small."""
+        columns = {
+            name: _moments(values) if name == "started_at" else pa.array(values, ROWS.field(name).type)
+            for name, values in self._pending.items()
+        }
+        self._chunks.append(pa.RecordBatch.from_pydict(columns, schema=ROWS))
+        self._pending = {name: [] for name in ROWS.names}
 
     def _take_probe(self, event: Event, name: str | None) -> None:
         """Take in a probe; one of a group counts for each of its cards, since it does not name the one at fault."""
@@ -166,6 +188,12 @@ class Tally:
             for test in batch.tests
             if last[batch.suite].get(test, 0) >> 4 != round_number
         }
+
+    def not_run(self, batches: Iterable[Batch]) -> Iterator[TestKey]:
+        """The tests of these batches that have no attempt in any round."""
+        for batch in batches:
+            last = self._last[batch.suite]
+            yield from ((batch.suite, test) for test in batch.tests if not last.get(test, 0))
 
     def to_retry(self, batch: Batch) -> list[str]:
         """The tests of a batch whose last attempt failed, or that have none."""
@@ -216,13 +244,6 @@ class Tally:
             reasons[row] = reason
         return rows.set_column(ROWS.get_field_index("infra"), ROWS.field("infra"), pa.array(reasons, pa.string()))
 
-    def _flush(self) -> None:
-        """Turn the columns that came in since the last time into a batch of rows."""
-        columns = {name: _array(name, values) for name, values in self._columns.items()}
-        columns["infra"] = pa.nulls(len(columns["test"]), pa.string())
-        self._chunks.append(pa.RecordBatch.from_pydict({name: columns[name] for name in ROWS.names}, schema=ROWS))
-        self._columns = {name: [] for name in self._columns}
-
 
 def _code(round_number: int, outcome: Outcome) -> int:
     """A test's last attempt as one number: small ones are shared by all tests that have them."""
@@ -232,10 +253,6 @@ def _code(round_number: int, outcome: Outcome) -> int:
 def _outcome(text: str | None) -> Outcome:
     """The outcome that a worker wrote; `error` for anything else."""
     return text if text in OUTCOMES else "error"
-
-
-def _array(name: str, values: list[Any]) -> pa.Array[Any]:
-    return _moments(values) if name == "started_at" else pa.array(values, ROWS.field(name).type)
 
 
 def _moments(texts: list[str | None]) -> pa.Array[Any]:

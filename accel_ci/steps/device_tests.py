@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -39,8 +38,7 @@ from accel_ci.model import (
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.progress import Step
-from accel_ci.results.columns import constant, counts_of, kernels
-from accel_ci.results.expected import expected_tests
+from accel_ci.results.columns import counts_of, kernels
 from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import PoolRun, run_rounds
@@ -221,31 +219,26 @@ def _instance_running(settings: Settings, context: StageContext, step: Step) -> 
         yield
 
 
-def _without_attempt(selected: Artifact, run: PoolRun, plan: Plan, artifacts: ArtifactStore) -> pa.Table:
-    """A row `not_run` for each selected test that has no attempt, with the pool's reason where it has one."""
+def _not_run(run: PoolRun, plan: Plan) -> pa.Table:
+    """A row for each test without an attempt, with the pool's reason where it has one."""
     healthy = sum(card.healthy for card in run.cards)
     unhealthy = "; ".join(f"card {card.card}: {card.reason}" for card in run.cards if not card.healthy)
     widths = {batch.suite: batch.cards for batch in plan.batches}
-    tables = [ROWS.empty_table()]
-    for suite, tests in expected_tests(selected, artifacts).items():
-        attempted = run.rows.filter(kernels.equal(run.rows["suite"], suite))["test"]
-        open_tests = tests.filter(kernels.invert(kernels.is_in(tests, attempted)))
-        reason = None
-        if widths[suite] > healthy:
-            reason = f"{widths[suite]} healthy card(s) are needed and {healthy} left ({unhealthy})"
-        elif run.lost:
-            reason = f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})"
-        said = {"suite": suite, "round": 1, "outcome": "not_run", "message": reason, "infra": reason}
-        columns: dict[str, Any] = {field.name: constant(said.get(field.name), len(open_tests), field.type) for field in ROWS}
-        tables.append(pa.table({**columns, "test": open_tests}, schema=ROWS))
-    return pa.concat_tables(tables)
+    lost = f"workers were lost before it had an outcome ({'; '.join(run.lost[-3:])})" if run.lost else None
+    rows = []
+    for suite, test in run.not_run:
+        few = f"{widths[suite]} healthy card(s) are needed and {healthy} left ({unhealthy})"
+        reason = few if widths[suite] > healthy else lost
+        row = {"suite": suite, "test": test, "round": 1, "outcome": "not_run", "message": reason, "infra": reason}
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=ROWS)
 
 
 def _store(
     expected: Artifact, suites: tuple[str, ...], run: PoolRun, plan: Plan, started: float, context: StageContext
 ) -> DeviceTestResults:
     """Store the attempts of a stage, in place of those of an earlier run of it, and report them."""
-    rows = pa.concat_tables([run.rows, _without_attempt(expected, run, plan, context.artifacts)])
+    rows = pa.concat_tables([run.rows, _not_run(run, plan)])
     counts = counts_of(rows["outcome"])
     digests = []
     for suite in counts_of(rows["suite"]):
