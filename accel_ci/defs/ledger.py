@@ -69,7 +69,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
                 workspace.results,
             )
             manifests.write(path, account)
-            missing = f"; no word from {', '.join(account.missing_suites)}" if account.missing_suites else ""
+            missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
             step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(account.digest),

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
 from accel_ci.hud.text import duration, in_utc, number
+from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import (
     FAILING_OUTCOMES,
     VERDICTS,
@@ -216,20 +217,11 @@ def build_state(record: BuildRecord, now: datetime) -> State:
     ledger = record.ledger
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     detail = _in_words(counts, ("passed", "skipped", "xfailed", "xpassed"))
-    bad = _in_words(counts, ("infra", "not_run", "flaky"))
-    missing = len(ledger.missing_suites)
+    bad = shortcomings(ledger)
     if counts["failed"]:
-        return State("failed", f"{number(counts['failed'])} failed", _joined(bad, detail))
-    if ledger.expected <= 0:
-        return State("incomplete", "no tests", "nothing was expected to run")
-    if sum(counts.values()) != ledger.expected:
-        return State("incomplete", "does not balance", f"{number(ledger.expected)} expected, {_joined(bad, detail)}")
-    if counts["infra"] or counts["not_run"]:
-        return State("incomplete", _in_words(counts, ("infra", "not_run")), _joined(_in_words(counts, ("flaky",)), detail))
-    if missing:
-        return State("incomplete", f"{missing} suite{'s' * (missing > 1)} missing", _joined(bad, detail))
-    if counts["skipped"] == ledger.expected:
-        return State("incomplete", "all skipped", detail)
+        return State("failed", bad[0], _joined(*bad[1:], _in_words(counts, ("flaky",)), detail))
+    if bad:
+        return State("incomplete", _joined(*bad), _joined(_in_words(counts, ("flaky",)), detail))
     if counts["flaky"]:
         return State("flaky", f"{number(counts['flaky'])} flaky", detail)
     return State("passed", "all passed" if counts["passed"] == ledger.expected else "none failed", detail)

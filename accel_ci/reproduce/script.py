@@ -15,7 +15,7 @@ from accel_ci.docker.client import docker_client
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel
 from accel_ci.results.open import open_results
-from accel_ci.results.questions import bad_tests, tests_containing
+from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.results.store import ResultsStore
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
@@ -82,7 +82,7 @@ def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: s
         if not chosen:
             raise AccelCiError(f"no test of {build.name} failed; name the one that is wanted")
         return chosen
-    found = tests_containing(store, build, test)
+    found = find_tests(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
     if len(chosen) != 1:
         near = [verdict.test for verdict in found][:5]

@@ -188,7 +188,7 @@ def bad_tests(store: ResultsStore, build: Build, suites: Collection[str], slowes
 
 
 @ask_again
-def tests_containing(store: ResultsStore, build: Build, text: str) -> list[TestVerdict]:
+def find_tests(store: ResultsStore, build: Build, text: str) -> list[TestVerdict]:
     """The tests of a build whose id is `text` or ends with `::` and it; failing that, up to 10 whose id contains it."""
     exact: list[TestVerdict] = []
     near: list[TestVerdict] = []

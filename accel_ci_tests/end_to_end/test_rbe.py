@@ -85,7 +85,7 @@ def test_faults_are_told_apart_in_the_ledger(recorded: Bench, tmp_path: Path) ->
     play(recorded, tmp_path, "faults")
     output = recorded.accel_ci("run", "nightly_rbe", "--strict", status=1)
     assert "bazel_test_results: 10 passed, 3 error, 2 timeout; 0 cached; 22 actions ran" in output
-    assert "ledger: 9 passed, 2 failed, 1 flaky; no word from smoke, integration, pytorch" in output
+    assert "ledger: 9 passed, 2 failed, 1 flaky; no results from smoke, integration, pytorch" in output
     home = recorded.project.home
     build = only_build(home)
     targets = read_targets(bazel_results(home, build), ArtifactStore(home / "artifacts"))

@@ -20,8 +20,11 @@ from accel_ci.model import VERDICTS, Attempt, Build, Verdict
 from accel_ci.quality.flakiness import find_flaky, measure
 from accel_ci.results.questions import (
     Change,
+    bad_tests,
     counts_per_day,
+    failed_attempts,
     failures,
+    find_tests,
     history,
     newly_failing,
     newly_passing,
@@ -137,3 +140,36 @@ def test_questions_take_hostile_names_as_they_are(store: ResultsStore, attempt: 
         assert [(h.build, h.suite, h.verdict) for h in history(store, name, TODAY)] == [(hostile, "s/..", "failed")]
     assert {test for cluster in failures(store, hostile) for test in cluster.some_tests} == set(names)
     assert len(slowest(store, hostile, "s/..")) == len(newly_failing(store, N1, hostile)) == len(names)
+
+
+def test_bad_tests_come_with_their_attempts_and_the_slowest_beside_them(
+    store: ResultsStore, attempt: Callable[..., Attempt]
+) -> None:
+    build = Build("nightly-bad", "py3")
+    write_attempts(store, build, TODAY, [
+        attempt("a", "passed", seconds=9.0, message="a warning"), attempt("b", "passed"),
+        attempt("c", "failed", message="first"), attempt("c", "crashed", round=2, message="second", card="1"),
+        attempt("c", "passed", round=3, message="a warning"), attempt("d", "failed", infra="bad card", message="bad"),
+        attempt("e", "not_run", seconds=None, message="lost"), attempt("other", "failed", suite="elsewhere"),
+    ])  # fmt: skip
+    found = {verdict.test: verdict for verdict in bad_tests(store, build, ["unit"], slowest=1)}
+    assert {test: (v.verdict, v.attempts, v.message) for test, v in found.items()} == {
+        "a": ("passed", ("passed",), "a warning"),
+        "c": ("flaky", ("failed", "crashed", "passed"), "second"),
+        "d": ("infra", ("failed",), "bad"),
+        "e": ("not_run", ("not_run",), "lost"),
+    }
+    assert (found["c"].cards, found["a"].duration_s, found["e"].duration_s) == (("0", "1"), 9.0, None)
+    assert [(a.test, a.outcome, a.infra) for a in failed_attempts(store, build, ["unit"])] == [
+        ("c", "failed", None), ("d", "failed", "bad card"), ("c", "crashed", None),
+    ]  # fmt: skip
+    with pytest.raises(AccelCiError, match="nothing is stored of nightly-bad~py3, suite missing"):
+        bad_tests(store, build, ["unit", "missing"])
+
+
+def test_a_test_is_found_by_its_id_or_a_part_of_it(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    build = Build("nightly-named", "py3")
+    names = ["a.py::test_one", "b.py::test_one", "b.py::test_one[x]", "%::_"]
+    write_attempts(store, build, TODAY, [attempt(name, "passed") for name in names])
+    found = {text: [v.test for v in find_tests(store, build, text)] for text in ("test_one", "one[", "%", "%::_", "no")}
+    assert found == {"test_one": names[:2], "one[": [names[2]], "%": [names[3]], "%::_": [names[3]], "no": []}

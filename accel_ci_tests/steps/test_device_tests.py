@@ -61,6 +61,11 @@ def test_an_instance_runs_during_a_stage(make_project: MakeProject, write: Write
         results = run_smoke_stage(settings, settings.suites_of("nightly", "smoke"), spec, context, step)
     assert results.counts == {"passed": 1}
     assert not on.exists()
+    [stored] = context.results.suites(build=context.build)
+    assert (stored.day, stored.suite) == (context.day, "smoke"), "the attempts lie in the store when the stage ends"
+    assert context.results.read(stored, ["test", "outcome"]).to_pylist() == [
+        {"test": "tests/smoke/test_a.py::test_1", "outcome": "passed"}
+    ]
 
 
 def test_tests_of_several_cards_and_too_few_of_them(

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timezone
+
+import pytest
+
+from accel_ci.model import Batch
+from accel_ci.rounds.events import Event, decode_events
+from accel_ci.rounds.tally import Tally
+
+AT = datetime(2026, 11, 28, tzinfo=timezone.utc)
+LINE = b'{"event":"attempt","at":"2026-11-28T00:00:00+00:00","suite":"s","test":"t","outcome":"passed","duration_s":1}'
+
+
+def test_lines_become_events() -> None:
+    [event] = decode_events(LINE + b"\n")
+    assert event == Event("attempt", AT, "s", "t", "passed", duration_s=1.0)
+    assert decode_events(b"") == []
+
+
+@pytest.mark.parametrize("line", [b"nonsense", b"[1]", b'{"event":1,"at":"x"}', LINE.replace(b":1}", b':"long"}')])
+def test_a_line_that_is_not_an_event_is_logged_and_the_others_count(line: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert [event.test for event in decode_events(b"%b\n%b\n%b\n" % (LINE, line, LINE))] == ["t", "t"]
+    assert "not an event" in caplog.text
+
+
+def test_half_surrogates_do_not_stop_the_rest() -> None:
+    [event, _] = decode_events(LINE.replace(b'"t"', rb'"t[\ud800]"') + b"\n" + LINE + b"\n")
+    assert event.test == r"t[\ud800]"
+
+
+def tally(*tests: str) -> Tally:
+    return Tally(["0", "1"], [Batch("b", "s", "a.py", tests, 1.0)], lambda *_: None)
+
+
+def attempt(test: str, outcome: str, started_at: str | None = None) -> Event:
+    return Event("attempt", AT, "s", test, outcome, started_at, 2.0)
+
+
+def test_a_test_counts_once_a_round_whichever_worker_reports_it() -> None:
+    both = tally("t", "u")
+    both.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("t", "passed")])
+    both.take(1, "w0-1", "1", [attempt("t", "passed"), attempt("u", "passed")])
+    both.take(2, "w1-0", "1", [attempt("t", "passed")])
+    rows = both.rows().select(["test", "round", "outcome", "card", "worker"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("t", 1, "failed", "0", "w0-0"), ("u", 1, "passed", "1", "w0-1"), ("t", 2, "passed", "1", "w1-0"),
+    ]  # fmt: skip
+    assert [(card.attempts, card.busy_s) for card in both.card_reports()] == [(1, 2.0), (2, 4.0)]
+
+
+def test_failures_since_the_last_healthy_probe_are_the_cards() -> None:
+    doubtful = tally("a", "b", "c")
+    well, ill = Event("probe", AT, healthy=True), Event("probe", AT, healthy=False, reason="no answer")
+    doubtful.take(1, "w0-0", "0", [attempt("a", "failed"), well, attempt("b", "failed"), attempt("c", "passed"), ill])
+    assert doubtful.rows()["infra"].to_pylist() == [None, "card 0 is unhealthy: no answer", None]
+    assert doubtful.healthy() == ["1"]
+
+
+def test_a_start_that_is_no_time_is_null() -> None:
+    times = tally("a", "b")
+    times.take(1, "w0-0", "0", [attempt("a", "passed", "2026-11-28T01:00:00+00:00"), attempt("b", "passed", "yesterday")])
+    assert times.rows()["started_at"].to_pylist() == [AT.replace(hour=1), None]
+
+
+def test_an_unknown_outcome_is_an_error() -> None:
+    strange = tally("a")
+    strange.take(1, "w0-0", "0", [attempt("a", "splendid")])
+    assert strange.rows()["outcome"].to_pylist() == ["error"]
+    assert strange.to_retry(Batch("b", "s", "a.py", ("a",), 1.0)) == ["a"]
