@@ -66,7 +66,9 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{file_name}:1: must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file")
+        raise ConfigError(
+            f"{file_name}:1: must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
+        )
     variants = list(expand_matrix(_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}

@@ -105,5 +105,5 @@ def test_csv_and_parquet_hold_every_row(store: ResultsStore) -> None:
 
 
 def test_nothing_to_export_is_an_error(store: ResultsStore) -> None:
-    with pytest.raises(AccelCiError, match="nothing is stored of r~v, suite gone"):
+    with pytest.raises(AccelCiError, match="no results are stored for r~v, suite gone"):
         export(store, BUILD, io.BytesIO(), "csv", "gone")
