@@ -457,7 +457,7 @@ class TestVerdict:
 class Ledger:
     """The account of a build: every expected test has exactly one verdict.
 
-    `counts` has every verdict as a key and sums to `expected`. `digest` names the content of the attempts behind the verdicts.
+    `counts` has every verdict as a key and sums to `expected`. `digest` names the content of its attempts.
     `infra_attempts` counts failures caused by the infrastructure, including those of tests that passed elsewhere.
     `unexpected` lists tests that reported without being expected, `missing_suites` the suites that have not reported yet.
     """

@@ -176,7 +176,7 @@ def bad_tests(store: ResultsStore, build: Build, suites: Collection[str], slowes
     Raises `AccelCiError` when nothing is stored of one of the suites.
     """
     found: list[TestVerdict] = []
-    for stored in (stored for suite in suites for stored in _suites(store, build, suite)):
+    for stored in (stored for suite in suites for stored in stored_suites(store, build, suite)):
         [rollup] = store.rollups([stored])
         table = rollup.table(["verdict", "duration_s", "place"])
         wanted = kernels.is_in(table["verdict"], pa.array([CODES[verdict] for verdict in BAD_VERDICTS], pa.int8()))
@@ -192,7 +192,7 @@ def tests_containing(store: ResultsStore, build: Build, text: str) -> list[TestV
     """The tests of a build whose id is `text` or ends with `::` and it; failing that, up to 10 whose id contains it."""
     exact: list[TestVerdict] = []
     near: list[TestVerdict] = []
-    for stored in _suites(store, build):
+    for stored in stored_suites(store, build):
         [rollup] = store.rollups([stored])
         table = rollup.table(["verdict", "place"])
         tests = rollup.tests(table["place"])

@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def count_often(times: int) -> None:
-    """Count in a process of its own."""
+    """Count in a separate process."""
     for _ in range(times):
         state.count("shared")
 
