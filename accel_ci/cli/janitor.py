@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @with_project
 def janitor(project: Project, dry_run: bool) -> None:
-    """Pause instances whose lease has expired, and delete containers and Jobs that dead runs left behind.
+    """Clean up what dead runs left behind.
 
-    The daemon does this every 15 minutes (`janitor_schedule`). Without a daemon, run this command from cron.
+    Pauses instances whose lease has expired, and deletes containers and Jobs. The daemon does this every 15 minutes
+    (`janitor_schedule`). Without a daemon, run this command from cron.
 
     Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
     """

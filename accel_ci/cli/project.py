@@ -46,7 +46,10 @@ def validate(project: Project) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
-    """Show what is installed and reachable, what missing pieces would enable, and how to get them."""
+    """Show what is installed and reachable on this machine.
+
+    For missing pieces, also show what they would enable and how to get them.
+    """
     import json
     from dataclasses import asdict
 

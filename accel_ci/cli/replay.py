@@ -33,9 +33,10 @@ def replay(
     test: str | None,
     dry_run: bool,
 ) -> None:
-    """Run the tests of one worker in BUILD [default: the newest] again, in the same order and in one session.
+    """Run the tests of a worker again in the same order.
 
-    Use it for failures that depend on earlier tests. Results are not stored.
+    Repeats what one worker ran in BUILD [default: the newest], in one session. Use it for failures that depend on earlier
+    tests. Results are not stored.
 
     Exit status: 0 if all tests ran and none failed, 1 if not, 2 for usage errors.
     """

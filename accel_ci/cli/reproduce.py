@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("build")
 @click.argument("test", required=False)
-@click.option("--run", "run_it", is_flag=True, help="Run the commands instead of printing them.")
+@click.option("--run", "run_it", is_flag=True, help="Run the script instead of printing it.")
 @click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="The folder for --run [default: a temporary one]."
 )
 @with_project
 def reproduce(project: Project, build: str, test: str | None, run_it: bool, folder: Path | None) -> None:
-    """Print a script that runs TEST (or all tests that did not pass) of BUILD in the same image on any machine.
+    """Print a script that reproduces failures of BUILD.
 
-    With --run, run the script here and exit with its status, which is pytest's if it gets that far.
+    On any machine, the script runs TEST (or all tests that did not pass) in the same image. With --run, run the script here
+    and exit with its status, which is pytest's if it gets that far.
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.script import reproduction

@@ -30,7 +30,9 @@ _SHOWN_ROWS = 50
 @click.argument("path", type=_EXISTING)
 @_AS_JSON
 def parse(path: Path, as_json: bool) -> None:
-    """Show the contents of the report PATH; a folder is read as the reports of one test job.
+    """Show the contents of the report PATH.
+
+    A folder is read as the reports of one test job.
 
     Exit status: 0 if the report is complete, 1 if it was salvaged, 2 if it was rejected or is empty.
     """
@@ -70,9 +72,10 @@ def ingest(
     expected: Path | None,
     as_json: bool,
 ) -> None:
-    """Store the report files PATHS (for a folder, all files in it) as the results of one suite of a build.
+    """Store reports as the results of one suite of a build.
 
-    Formats may be mixed: JUnit XML, Bazel's event stream, pytest-reportlog and the runner's own lines, plain or gzip.
+    PATHS are report files, or folders with report files. Formats may be mixed: JUnit XML, Bazel's event stream,
+    pytest-reportlog and the runner's own lines, plain or gzip.
 
     With --expected, each expected test gets one verdict: not_run if no report has it. Unexpected tests are listed.
 
@@ -120,18 +123,18 @@ def results() -> None:
 
 _SUITE = click.option("--suite", help="Only this suite.")
 _VARIANT = click.option("--variant", help="Only this variant.")
-_LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+_LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The most rows to show.")
 
 
 @results.command()
 @click.argument("test")
-@click.option("--days", default=90, show_default=True, type=click.IntRange(min=1))
+@click.option("--days", default=90, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_SUITE
 @_AS_JSON
 @with_project
 def history(project: Project, test: str, days: int, variant: str | None, suite: str | None, as_json: bool) -> None:
-    """Show the verdict of TEST in every build of the last days."""
+    """Show the verdicts of TEST in the builds of the last days."""
     from accel_ci.results.questions import history as ask
 
     rows = ask(_store(project), test, _today(), days, variant, suite)
@@ -170,7 +173,7 @@ def slowest(project: Project, build: str, suite: str | None, limit: int, as_json
 @_AS_JSON
 @with_project
 def flaky(project: Project, limit: int, as_json: bool) -> None:
-    """List the tests that both passed and failed in one build, the flakiest first."""
+    """List tests that passed and failed in the same build."""
     from accel_ci.quality.flakiness import measure
 
     found = measure(_store(project), _today(), project.settings.quality.window_days).flaky[:limit]
@@ -183,7 +186,10 @@ def flaky(project: Project, limit: int, as_json: bool) -> None:
 @_AS_JSON
 @with_project
 def newly_failing(project: Project, before: str, after: str, as_json: bool) -> None:
-    """List the tests that fail in the build AFTER but did not fail in BEFORE."""
+    """List tests that fail in AFTER but not in BEFORE.
+
+    BEFORE and AFTER are builds.
+    """
     from accel_ci.results.questions import newly_failing as ask
 
     _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after", "message"])
@@ -195,14 +201,17 @@ def newly_failing(project: Project, before: str, after: str, as_json: bool) -> N
 @_AS_JSON
 @with_project
 def newly_passing(project: Project, before: str, after: str, as_json: bool) -> None:
-    """List the tests that pass in the build AFTER but failed in BEFORE."""
+    """List tests that pass in AFTER but failed in BEFORE.
+
+    BEFORE and AFTER are builds.
+    """
     from accel_ci.results.questions import newly_passing as ask
 
     _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after"])
 
 
 @results.command("per-day")
-@click.option("--days", default=30, show_default=True, type=click.IntRange(min=1))
+@click.option("--days", default=30, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_AS_JSON
 @with_project
@@ -225,7 +234,10 @@ def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> 
 @_SUITE
 @with_project
 def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
-    """Write the rows of BUILD to a SQL database, replacing earlier ones."""
+    """Copy the rows of BUILD to a SQL database.
+
+    Rows from an earlier copy are replaced.
+    """
     from accel_ci.results.questions import stored_suites
     from accel_ci.results.sql_sink import open_sink, sink
 
