@@ -29,7 +29,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
 BAD_VERDICTS: tuple[Verdict, ...] = ("failed", "flaky", "infra", "not_run")
-"""The verdicts that somebody has to look at; all but `flaky` keep a build from passing."""
+"""The verdicts that need attention; all but `flaky` keep a build from passing."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class Batch:
     """Tests of one file that a worker claims and runs together.
 
     `avoid_cards` lists cards that must not run it while another healthy card can (a retry goes to another card). `cards` is
-    the number of cards that a worker must hold to run it; with several, `avoid_cards` lists the groups of workers (`0,1`).
+    the number of cards that a worker must hold to run it; with several, `avoid_cards` lists groups of cards (`0,1`).
     """
 
     id: str

@@ -85,7 +85,7 @@ def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: s
     found = tests_containing(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
     if len(chosen) != 1:
-        near = [verdict.test for verdict in found][:5]
+        near = [verdict.test for verdict in found[:5]]
         raise AccelCiError(
             f"{test!r} matches {len(chosen)} tests of {build.name}; "
             f"{'similar tests: ' + ', '.join(near) if near else '`accel-ci results` lists its tests'}"
