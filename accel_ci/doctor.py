@@ -1,4 +1,4 @@
-"""What is installed and reachable here, what each missing piece would enable, and how to get it."""
+"""Check what is installed and reachable on this machine, what missing pieces would enable, and how to get them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accel_ci.errors import AccelCiError
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that the product can use; `needed` when nothing works without it."""
+    """One thing that the product can use; nothing works without a `needed` one."""
 
     name: str
     usable: bool
@@ -30,31 +30,32 @@ class Piece:
 
 
 def examine(config: Path | None) -> Iterator[Piece]:
-    """Look at every piece in turn; none takes longer than some seconds."""
-    for name, needed, enables, how, look in (
+    """Check the pieces one by one; each takes at most a few seconds."""
+    for name, needed, enables, how, check in (
         ("Python", True, "everything", "install Python 3.10 or newer", _python),
         ("git", True, "revisions: SHAs and sources", "install git", lambda: _program("git")),
         ("uv", True, "wheels and runtime images", "pip install uv", _uv),
-        ("configuration", True, "knowing what to build and test", "accel-ci init", lambda: _configuration(config)),
-        ("packages", False, "where wheels come from besides the default index",
+        ("configuration", True, "everything: it defines what to build and test", "run accel-ci init",
+         lambda: _configuration(config)),
+        ("packages", False, "other sources of wheels than the default index",
          "set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS for a mirror or an offline machine", _packages),
-        ("upstream", False, "the `main` sensor and upstream SHAs", "check the network, or upstream.repository",
+        ("upstream", False, "the `main` sensor and upstream SHAs", "check the network and upstream.repository",
          lambda: _upstream(config)),
         ("Docker", False, "Docker images, builders, the docker pool", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
         ("Bazel", False, "source builds: accel-ci run nightly_rbe",
-         "install bazelisk, or name a Bazel in rbe.bazel or ACCEL_CI_BAZEL", lambda: _bazel(config)),
+         "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL", lambda: _bazel(config)),
         ("remote execution", False, "source builds away from this machine", "check rbe.executor and the network",
          lambda: _remote_execution(config)),
         ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
     ):  # fmt: skip
-        usable, state = _guarded(look)
+        usable, state = _guarded(check)
         yield Piece(name, usable, state, needed, enables, how)
 
 
-def _guarded(look: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
+def _guarded(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
     try:
-        return look()
+        return check()
     except (AccelCiError, OSError) as error:
         return False, str(error)
 
@@ -84,7 +85,7 @@ def _packages() -> tuple[bool, str]:
 
     environment = uv_environment()
     names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_OFFLINE")
-    own = [name for name in names if environment.get(name)]  # the names alone: the values may hold credentials
+    own = [name for name in names if environment.get(name)]  # only the names: the values may hold credentials
     return True, f"{', '.join(own)} set" if own else "the default index"
 
 
@@ -93,10 +94,8 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
 
     project = load_project(config)
     upstream = project.settings.upstream
-    return (
-        True,
-        f"{upstream.ref} is at {resolve_source(upstream.repository, upstream.ref, '.', project.root, timeout_s=10).sha}",
-    )
+    source = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=10)
+    return True, f"{upstream.ref} is at {source.sha}"
 
 
 def _docker() -> tuple[bool, str]:
@@ -107,7 +106,7 @@ def _docker() -> tuple[bool, str]:
         client = docker.from_env(timeout=5)
         return True, f"engine {client.version()['Version']}"
     except DockerException:
-        return False, "no engine answers"
+        return False, "no Docker engine answers"
 
 
 def _bazel(config: Path | None) -> tuple[bool, str]:

@@ -1,12 +1,12 @@
 """The errors that a user can fix.
 
-Every error of the product that a person may cause or fix derives from `AccelCiError`; its text names the thing that is
-wrong and says what to do next. The command line prints the text alone; Dagster steps fail with it as their description.
+Every error that a user may cause or fix derives from `AccelCiError`. Its message names what is wrong and what to do next.
+The command line prints only the message; Dagster steps fail with it as their description.
 """
 
 
 class AccelCiError(Exception):
-    """Something that the user can fix; the message says how."""
+    """An error that the user can fix; the message explains how."""
 
 
 class ConfigError(AccelCiError):
@@ -22,11 +22,11 @@ class SourceChangedError(SourceError):
 
 
 class BuildError(AccelCiError):
-    """A wheel or a runtime image could not be made."""
+    """A wheel or a runtime image could not be built."""
 
 
 class SelectionError(AccelCiError):
-    """There is nothing to test, or what there is cannot be collected."""
+    """There is nothing to test, or the tests cannot be collected."""
 
 
 class PoolError(AccelCiError):
@@ -34,4 +34,4 @@ class PoolError(AccelCiError):
 
 
 class LedgerError(AccelCiError):
-    """The account of a build does not balance."""
+    """The verdicts of a build do not add up to its expected tests."""

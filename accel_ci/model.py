@@ -1,8 +1,8 @@
-"""The nouns: what passes between assets, as frozen dataclasses.
+"""The nouns: frozen dataclasses for the data that passes between assets.
 
-Here belong the shapes of things that more than one package speaks of, with their units. No effects, no Dagster, no
-configuration (that is `config.py`), and nothing that only one module needs. All durations are seconds, all sizes bytes, all
-times UTC.
+Data that more than one package uses belongs here, with its units. No effects, no Dagster, no configuration (that is
+`accel_ci.config`), and nothing that only one module needs. All durations are in seconds, all sizes in bytes, all times in
+UTC.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Literal, get_args
 from urllib.parse import unquote
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "crashed", "timeout", "not_run"]
-"""How one attempt ended."""
+"""The result of one attempt."""
 
 Verdict = Literal["passed", "failed", "flaky", "skipped", "xfailed", "xpassed", "infra", "not_run"]
-"""What all attempts of a test in one build amount to."""
+"""The result of a test in one build, from all its attempts."""
 
 Trigger = Literal["nightly", "intraday", "main", "pr", "manual"]
-"""What asked for a revision to be tested."""
+"""The event that a revision is tested for."""
 
 BAZEL_SUITE = "bazel"
-"""The suite of the source build's tests; a test of it is `<label>::…`."""
+"""The suite of the source build; its tests are named `<label>::…`."""
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
 BAD_VERDICTS: tuple[Verdict, ...] = ("failed", "flaky", "infra", "not_run")
-"""The verdicts that somebody has to look at; all but `flaky` keep a build from passing."""
+"""The verdicts that need attention; all but `flaky` keep a build from passing."""
 
 
 @dataclass(frozen=True)
 class Source:
     """The exact state of one repository.
 
-    `sha` is the commit, `None` when the remote could not be asked (then `note` says why). `tree` is the git tree of
-    `subdirectory` and is known for local checkouts alone; `dirty` says that the tree holds changes that no commit has.
+    `sha` is the commit, or `None` if the remote could not be reached (`note` has the reason). `tree` is the git tree of
+    `subdirectory` and is only known for local checkouts; `dirty` means that the tree has uncommitted changes.
     """
 
     repository: str
@@ -50,7 +50,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """A PEP 440 local version label that names this state: `g<sha12>`, and `.d<tree12>` for uncommitted changes."""
+        """A PEP 440 local version label for this state: `g<sha12>`, plus `.d<tree12>` for uncommitted changes."""
         if self.sha is None:
             return "unknown"
         label = f"g{self.sha[:12]}"
@@ -59,7 +59,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Revision:
-    """The source states that are tested together, and what asked for it."""
+    """The source states that are tested together, and the trigger."""
 
     key: str
     trigger: Trigger
@@ -69,26 +69,26 @@ class Revision:
 
     @property
     def sources(self) -> tuple[Source, str | None]:
-        """What makes two revisions the same: the backend's state and upstream's commit."""
+        """The sources that make two revisions equal: the backend's state and upstream's commit."""
         return self.backend, self.upstream.sha
 
 
 @dataclass(frozen=True)
 class Build:
-    """Revision × variant: what is built, tested, shown and released."""
+    """A revision in one variant: the unit that is built, tested, shown and released."""
 
     revision: str
     variant: str
 
     @property
     def name(self) -> str:
-        """`<revision>~<variant>`: how a build is written in file names, on the command line and in links."""
+        """The name of a build in file names, on the command line and in links: `<revision>~<variant>`."""
         return f"{self.revision}~{self.variant}"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A large thing in the artifact store, by address and digest."""
+    """A large file in the artifact store, identified by address and digest."""
 
     uri: str
     sha256: str
@@ -102,7 +102,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check of a wheel or an image found; `findings` has a line per fault."""
+    """The result of one check of a wheel or an image; `findings` has one line per fault."""
 
     name: str
     passed: bool
@@ -112,10 +112,10 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A built wheel with its sdist, and what the checks said of it. `work_s` is 0 when an earlier build was reused.
+    """A built wheel with its sdist and the results of its checks. `work_s` is 0 if an earlier build was reused.
 
-    `companions` are the other wheels of the backend. `repository` and `source` (a commit, None for what no commit has) say
-    what it was built from, `patches` what was changed in it, `built_in` the builder: an image by digest, or `host`.
+    `companions` are the other wheels of the backend. It was built from `source` (a commit, None for uncommitted changes) of
+    `repository` with `patches` applied; `built_in` is the builder, an image by digest, or `host`.
     """
 
     name: str
@@ -133,13 +133,13 @@ class Wheel:
 
     @property
     def wheels(self) -> tuple[Artifact, ...]:
-        """All wheels of the backend, the companions first: the plugin needs its runtime."""
+        """All wheels of the backend, companions first: the plugin needs its runtime."""
         return (*self.companions, self.wheel)
 
 
 @dataclass(frozen=True)
 class ImageLayer:
-    """A layer of a Docker image: the instruction that made it, shortened, and its size unpacked."""
+    """A layer of a Docker image: the shortened instruction that made it, and its unpacked size."""
 
     made_by: str
     size_bytes: int
@@ -147,7 +147,7 @@ class ImageLayer:
 
 @dataclass(frozen=True)
 class ContainerImage:
-    """One target of a Docker image. `id` is the engine's; `reference` is what `docker run` takes: by digest once pushed."""
+    """One target of a Docker image. `id` is the engine's; `docker run` takes `reference`, a digest once it is pushed."""
 
     target: Literal["development", "runtime"]
     id: str
@@ -158,11 +158,11 @@ class ContainerImage:
 
 @dataclass(frozen=True)
 class RuntimeImage:
-    """Where tests run: a virtual environment, or a Docker image, with the wheel, PyTorch and what the tests need.
+    """The environment for tests: a virtual environment or a Docker image with the wheel, PyTorch and the tests' packages.
 
-    `python` is its interpreter, `digest` names its exact content (wheel digest + every installed package), and
-    `torch_sha` is the upstream commit that the installed PyTorch was built from. `sbom` is a CycloneDX document. Of a Docker
-    image, `containers` are the targets, `cached_steps` and `steps` count what the engine had and all that there was to do.
+    `python` is its interpreter, `digest` identifies its exact content (the wheels' digests and every installed package), and
+    `torch_sha` is the upstream commit that the installed PyTorch was built from. `sbom` is a CycloneDX document. For a
+    Docker image, `containers` are the targets; `cached_steps` of the `steps` were in the engine's cache.
     """
 
     kind: Literal["venv", "docker"]
@@ -181,13 +181,13 @@ class RuntimeImage:
     steps: int = 0
 
     def container(self, target: str) -> ContainerImage | None:
-        """The target of that name; None where the image has none."""
+        """The target of that name; None if the image has none."""
         return next((each for each in self.containers if each.target == target), None)
 
 
 @dataclass(frozen=True)
 class SelectedTest:
-    """A test that is in scope: its suite and its pytest node id, relative to the root of the backend's sources."""
+    """A test in scope: its suite, and its pytest node id relative to the root of the backend's sources."""
 
     suite: str
     test: str
@@ -200,7 +200,7 @@ class SelectedTest:
 
 @dataclass(frozen=True)
 class SuiteSelection:
-    """What was collected for a suite, and what the scope rules left out, counted by reason."""
+    """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason."""
 
     suite: str
     collected: int
@@ -211,7 +211,7 @@ class SuiteSelection:
 
 @dataclass(frozen=True)
 class TestSelection:
-    """The tests in scope of a build; `tests` is a JSON artifact: a list of `SelectedTest`."""
+    """The tests in scope of a build; `tests` is a JSON artifact with a list of `SelectedTest`."""
 
     __test__ = False
 
@@ -232,10 +232,10 @@ class TestSelection:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in seconds.
+    """The time limits of the runner, in seconds.
 
     `test_timeout_s` is for one test with its fixtures, `silence_s` for a pytest that neither prints nor reports,
-    `startup_s` for a pytest's start and for the collection of a file, `probe_timeout_s` for a health probe.
+    `startup_s` for the start of pytest and for the collection of a file, `probe_timeout_s` for a health probe.
     """
 
     test_timeout_s: float = 60
@@ -246,13 +246,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How a worker is started.
+    """The parameters for starting a worker.
 
     `python` is the interpreter of the runtime image, `root` the folder that node ids are relative to. `environment` is
-    all that a worker and its tests see (`accel_ci.pool.environment.clean_environment` makes it); `card_environment`
-    names the variable that tells a process its card. `image` is the Docker image that a pool of containers runs, where the
-    pool has none of its own. `probe` is the argv of the health probe, empty for none, where a
-    first word `python` stands for the worker's interpreter. `pytest_args` go to every pytest.
+    the whole environment of a worker and its tests (made by `accel_ci.pool.environment.clean_environment`);
+    `card_environment` is the name of the variable that selects a process's card. `image` is the Docker image of a pool of
+    containers that does not set its own. `probe` is the argv of the health probe, empty for none; `python` as its first
+    element stands for the worker's interpreter. `pytest_args` are passed to every pytest.
     """
 
     python: str
@@ -268,8 +268,8 @@ class WorkerSpec:
 class Batch:
     """Tests of one file that a worker claims and runs together.
 
-    `avoid_cards` names cards that must not run it while another healthy card can (a retry goes to another card). `cards` is
-    how many a worker must hold to run it; of several, `avoid_cards` names groups as workers hold them (`0,1`).
+    `avoid_cards` lists cards that must not run it while another healthy card can (a retry goes to another card). `cards` is
+    the number of cards that a worker must hold to run it; with several, `avoid_cards` lists groups of cards (`0,1`).
     """
 
     id: str
@@ -283,11 +283,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class TestPlan:
-    """How the selected tests are spread; `batches` is a JSON artifact: the `Plan` of `plan.guided`.
+    """A plan for the selected tests; `batches` is a JSON artifact with the `Plan` of `accel_ci.plan.guided`.
 
     `lower_bound_s` = max(longest test, sum of estimates / cards): no schedule ends earlier. `unknown` counts tests
     without a recorded duration, which are estimated by the median of their file, else of their suite. `predicted_s` is the
-    makespan that is expected, None in plans of earlier versions.
+    expected makespan, None in plans of earlier versions.
     """
 
     __test__ = False
@@ -306,9 +306,9 @@ class TestPlan:
 class Attempt:
     """One execution of one test.
 
-    `round` counts from 1. `infra` holds the pool's word when the attempt's failure is the infrastructure's (an
-    unhealthy card), else None. `started_at` is None when the test never began. `cached` says that the attempt was not made
-    in this build: an earlier one's result stands for it.
+    `round` counts from 1. `infra` is the pool's reason if the infrastructure caused the failure (such as an unhealthy
+    card), else None. `started_at` is None if the test never began. `cached` means that the result is from an earlier
+    build.
     """
 
     suite: str
@@ -328,7 +328,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class CardReport:
-    """What a card did in a build, alone or with others, and how its last health probe went."""
+    """The work of a card in a build, alone or in a group, and the result of its last health probe."""
 
     card: str
     healthy: bool
@@ -340,7 +340,7 @@ class CardReport:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One pass of workers over a plan. `lower_bound_s` is of the measured durations and the cards that took part."""
+    """One pass of workers over a plan. `lower_bound_s` is computed from the measured durations and the cards that ran."""
 
     round: int
     tests: int
@@ -369,7 +369,7 @@ class DeviceTestResults:
 
     @property
     def mean_setup_s(self) -> float | None:
-        """What a card that ran tests spent on set-up and collection on average; None when none did."""
+        """The mean time for setup and collection of the cards that ran tests; None if no card did."""
         spent = [card.setup_s for card in self.cards if card.attempts]
         return sum(spent) / len(spent) if spent else None
 
@@ -378,8 +378,8 @@ class DeviceTestResults:
 class SourceBuild:
     """The sources that Bazel builds, with the backend's patches applied.
 
-    `workspace` is the folder of the Bazel workspace, `digest` names the sources and the patches; `patches` are the names of
-    the series in order, `already_applied` those of them that the sources had already.
+    `workspace` is the folder of the Bazel workspace, and `digest` identifies the sources and the patches. `patches` are the
+    names of the series in order; the sources already contained those in `already_applied`.
     """
 
     workspace: str
@@ -394,9 +394,9 @@ class SourceBuild:
 
 @dataclass(frozen=True)
 class BazelTarget:
-    """What became of a target: `status` is Bazel's word. `logs` are those of its attempts, the last one first.
+    """The result of a target: `status` is Bazel's. `logs` are those of its attempts, the last one first.
 
-    `message` is the compiler's for a target that failed to build.
+    `message` is the compiler's message for a target that failed to build.
     """
 
     label: str
@@ -408,7 +408,7 @@ class BazelTarget:
 
 @dataclass(frozen=True)
 class BazelActions:
-    """How much Bazel did: actions that ran, and those whose result was taken from its own or the remote cache."""
+    """The numbers of Bazel's actions: those that ran, and those with results from the local or the remote cache."""
 
     created: int
     executed: int
@@ -420,8 +420,8 @@ class BazelActions:
 class BazelTestResults:
     """All attempts of the tests of the source build, which are rows of the results store: `digest` names their content.
 
-    `targets` is a JSON artifact: a list of `BazelTarget`. `events` and `log` are Bazel's own. `expected` counts the tests,
-    `counts` the attempts by outcome. `infra` is the word on what was out of reach, `None` when nothing was.
+    `targets` is a JSON artifact with a list of `BazelTarget`. `events` and `log` are Bazel's own. `expected` counts the
+    tests, `counts` the attempts by outcome. `infra` describes what could not be reached, `None` if everything could.
     """
 
     targets: Artifact
@@ -440,7 +440,7 @@ class BazelTestResults:
 
 @dataclass(frozen=True)
 class TestVerdict:
-    """A test's verdict in a build, with the last attempt's message where it did not pass."""
+    """A test's verdict in a build, with the message of the last attempt if it did not pass."""
 
     __test__ = False
 
@@ -457,9 +457,9 @@ class TestVerdict:
 class Ledger:
     """The account of a build: every expected test has exactly one verdict.
 
-    `counts` has every verdict as a key and sums to `expected`. `digest` names the content of the attempts that were judged.
-    `infra_attempts` counts attempts whose failure was the infrastructure's, also of tests that passed elsewhere.
-    `unexpected` names tests that reported without being expected; `missing_suites` those that have not reported yet.
+    `counts` has every verdict as a key and sums to `expected`. `digest` names the content of its attempts.
+    `infra_attempts` counts failures caused by the infrastructure, including those of tests that passed elsewhere.
+    `unexpected` lists tests that reported without being expected, `missing_suites` the suites that have not reported yet.
     """
 
     build: Build

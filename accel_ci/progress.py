@@ -1,7 +1,7 @@
-"""Telling a person what long work is doing: bars on a terminal, plain lines everywhere else.
+"""Show the progress of long work: bars on a terminal, plain lines everywhere else.
 
-Pipeline code speaks to the `Progress` protocol alone. Which kind it gets is the caller's choice: the command line gives bars
-on a terminal, a Dagster run gets lines, which land in its compute log.
+Pipeline code uses only the `Progress` protocol. The caller chooses the implementation: the command line shows bars on a
+terminal, and a Dagster run writes lines, which go to its compute log.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ class Step(Protocol):
     """One piece of work in progress."""
 
     def total(self, count: int) -> None:
-        """Say how many parts there are."""
+        """Set the number of parts."""
 
     def advance(self, note: str = "", count: int = 1) -> None:
-        """Count more parts as done; `note` is the state they lead to."""
+        """Count `count` more finished parts; `note` describes the current state."""
 
     def note(self, text: str) -> None:
-        """Say how it stands."""
+        """Describe the current state."""
 
     def say(self, text: str) -> None:
-        """Say now what holds it up, also where only the end of a step is written."""
+        """Show right away what the step waits for, even where normally only its end is shown."""
 
 
 class Progress(Protocol):
-    """Where steps are announced."""
+    """A display of steps."""
 
     def step(self, title: str) -> AbstractContextManager[Step]:
-        """Announce a step for as long as the context lasts."""
+        """Show a step until the context ends."""
 
 
 class LineProgress:
-    """Plain lines: when a step begins, about every ten per cent of its parts, and when it ends."""
+    """Plain lines: at the start of a step, after about every tenth of its parts, and at its end."""
 
     def __init__(self, write: Callable[[str], None] = print) -> None:
         self._write = write
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Announce a step."""
+        """Show a step until the context ends."""
         started = time.monotonic()
         self._write(f"{title} …")
         step = _LineStep(title, self._write)
@@ -57,14 +57,14 @@ class LineProgress:
         except BaseException:
             self._write(f"{title}: stopped after {time.monotonic() - started:.1f} s")
             raise
-        self._write(f"{title}: {step.said or 'done'} ({time.monotonic() - started:.1f} s)")
+        self._write(f"{title}: {step.last_note or 'done'} ({time.monotonic() - started:.1f} s)")
 
 
 class _LineStep:
     def __init__(self, title: str, write: Callable[[str], None]) -> None:
         self._title, self._write = title, write
         self._total = self._done = 0
-        self.said = ""
+        self.last_note = ""
 
     def total(self, count: int) -> None:
         self._total = count
@@ -72,26 +72,26 @@ class _LineStep:
     def advance(self, note: str = "", count: int = 1) -> None:
         tenth = max(1, self._total // 10)
         before, self._done = self._done // tenth, self._done + count
-        self.said = note or self.said
+        self.last_note = note or self.last_note
         if self._done // tenth > before and self._done < self._total:
-            self._write(f"{self._title}: {self._done}/{self._total} {self.said}".rstrip())
+            self._write(f"{self._title}: {self._done}/{self._total} {self.last_note}".rstrip())
 
     def note(self, text: str) -> None:
-        self.said = text
+        self.last_note = text
 
     def say(self, text: str) -> None:
         self._write(f"{self._title}: {text}")
 
 
 class BarProgress:
-    """Bars on a terminal; finished steps stay as a line with their time."""
+    """Bars on a terminal; a finished step stays as a line with its time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Announce a step."""
+        """Show a step until the context ends."""
         started = time.monotonic()
         columns = (
             SpinnerColumn(),
@@ -110,23 +110,25 @@ class BarProgress:
             finally:
                 bars.stop()
                 elapsed = time.monotonic() - started
-                self._console.print(f"{mark} {escape(title):<24} {elapsed:7.1f} s  {escape(step.said)}", highlight=False)
+                self._console.print(
+                    f"{mark} {escape(title):<24} {elapsed:7.1f} s  {escape(step.last_note)}", highlight=False
+                )
 
 
 class _BarStep:
     def __init__(self, bars: Bars, task: TaskID) -> None:
         self._bars, self._task = bars, task
-        self.said = ""
+        self.last_note = ""
 
     def total(self, count: int) -> None:
         self._bars.update(self._task, total=count)
 
     def advance(self, note: str = "", count: int = 1) -> None:
-        self.said = note or self.said
-        self._bars.update(self._task, advance=count, note=escape(self.said))
+        self.last_note = note or self.last_note
+        self._bars.update(self._task, advance=count, note=escape(self.last_note))
 
     def note(self, text: str) -> None:
-        self.said = text
+        self.last_note = text
         self._bars.update(self._task, note=escape(text))
 
     def say(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Takes the README's pictures of a finished nightly: the lineage in the Dagster UI, and the HUD.
+"""Take the README's pictures of a finished nightly: the lineage in the Dagster UI, and the HUD.
 
-Run `make nightly`, then `make dev` in another terminal, then `.venv/bin/python docs/take_pictures.py`. It needs Chromium, at
+Run `make nightly`, then `make dev` in another terminal, then `.venv/bin/python docs/take_pictures.py`. Chromium must be at
 `ACCEL_CI_CHROMIUM` or on PATH.
 """
 

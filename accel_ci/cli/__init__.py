@@ -1,6 +1,6 @@
-"""`accel-ci …`: thin; every command calls what an asset calls. Heavy imports wait until a command needs them.
+"""The command line, `accel-ci`. It is thin: each command calls the same functions as the assets.
 
-Here is the group of all commands; the commands themselves are in modules by what they are about.
+The group of all commands is here; the commands are in modules by topic. Heavy imports wait until a command needs them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
 
 
-class _MendableErrors(click.Group):
-    """Prints errors that the user can fix as their message alone and exits with 2."""
+class _UserErrors(click.Group):
+    """A group that prints only the message of an error that the user can fix, and exits with 2."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -33,7 +33,7 @@ class _MendableErrors(click.Group):
             sys.exit(2)
 
 
-@click.group(cls=_MendableErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_UserErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -43,7 +43,7 @@ class _MendableErrors(click.Group):
 @click.pass_context
 def main(context: click.Context, config: Path | None) -> None:
     """CI/CD for PyTorch's out-of-tree accelerator backends."""
-    # A shell starts its background jobs with SIGINT ignored, and Dagster has SIGTERM do what SIGINT does.
+    # Shells start background jobs with SIGINT ignored, and Dagster handles SIGTERM with the handler of SIGINT.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     context.obj = config

@@ -1,4 +1,4 @@
-"""`check-wheel`: what a wheel's file alone says, for any wheel."""
+"""`check-wheel`: run the checks that need only a wheel file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 @click.command("check-wheel")
 @click.argument("wheels", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--platform", help="The newest platform that compiled code may need, such as manylinux_2_28_x86_64.")
-@click.option("--allow", "allowed", multiple=True, help="A library that may be external, `*` is wild; several times.")
+@click.option(
+    "--allow", "allowed", multiple=True, help="A library that need not be in the wheel; `*` is a wildcard. Repeatable."
+)
 @click.option("--size-budget", help="The largest size, such as 200m.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.pass_context
 def check_wheel(
     context: click.Context,
@@ -29,9 +31,9 @@ def check_wheel(
     size_budget: str | None,
     as_json: bool,
 ) -> None:
-    """Run the checks that need the file alone on WHEELS, by the section `wheels` of the configuration where there is one.
+    """Run the checks that need only the file on WHEELS. The section `wheels` of the configuration, if any, sets the rules.
 
-    Exit status: 0 when all pass, 1 when one does not, 2 for mistakes.
+    Exit status: 0 if all checks pass, 1 if one fails, 2 for usage errors.
     """
     import json
     from dataclasses import asdict
@@ -62,7 +64,7 @@ def check_wheel(
 
 
 def _rules(context: click.Context, asked: dict[str, Any]) -> Wheels:
-    """The configured rules with what the command line asks for; those of an empty configuration where there is no file."""
+    """The configured rules, overridden by command-line options; the default rules if there is no configuration file."""
     from pydantic import ValidationError
 
     from accel_ci.config.loading import find_config, load_project

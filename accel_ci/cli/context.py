@@ -1,4 +1,4 @@
-"""What commands share: the project that they work on, and where they print."""
+"""Code that commands share: loading the project, and output to the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def with_project(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the project that the configuration describes as its first argument."""
+    """Pass the configured project to a command as its first argument."""
 
     @click.pass_context
     @wraps(command)
@@ -29,7 +29,7 @@ def with_project(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def terminal(*, stderr: bool = False) -> tuple[Console, Progress]:
-    """Where to print, and how to tell of progress there: on the standard error where the output is the answer."""
+    """A console and a progress display: on standard error for commands whose standard output is data."""
     from rich.console import Console
 
     from accel_ci.progress import BarProgress, LineProgress

@@ -1,4 +1,4 @@
-"""`janitor`: what runs that were killed left behind."""
+"""`janitor`: clean up what killed runs left behind."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @with_project
 def janitor(project: Project, dry_run: bool) -> None:
-    """Pause instances whose lease has run out, and clear away containers and Jobs that dead runs left.
+    """Clean up what dead runs left behind.
 
-    The daemon does it every quarter of an hour (`janitor_schedule`); this is for cron on a machine without it.
+    Pauses instances whose lease has expired, and deletes containers and Jobs. The daemon does this every 15 minutes
+    (`janitor_schedule`). Without a daemon, run this command from cron.
 
-    Exit status: 0 when nothing is left behind, 1 when something could not be cleared away.
+    Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
     """
     from accel_ci.defs.leftovers import clear_leftovers_here
 

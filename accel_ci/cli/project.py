@@ -1,4 +1,4 @@
-"""Commands about the configuration and the machine: `init`, `validate`, `doctor`."""
+"""Commands for the configuration and the machine: `init`, `validate`, `doctor`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
 def init(folder: Path) -> None:
-    """Write a commented starter accel_ci.yaml into FOLDER."""
+    """Write a commented starter file, accel_ci.yaml, to FOLDER."""
     from importlib.resources import files
 
     from accel_ci.config.loading import CONFIG_NAME
 
     target = folder / CONFIG_NAME
     if target.exists():
-        raise AccelCiError(f"{target} is there already; move it away first")
+        raise AccelCiError(f"{target} already exists; move it away first")
     folder.mkdir(parents=True, exist_ok=True)
     target.write_bytes((files("accel_ci.config") / "starter.yaml").read_bytes())
-    click.echo(f"{target} is written. Fill it in, then: accel-ci validate && accel-ci run nightly")
+    click.echo(f"Wrote {target}. Edit it, then run: accel-ci validate && accel-ci run nightly")
 
 
 @click.command()
 @with_project
 def validate(project: Project) -> None:
-    """Check the configuration: one line for each mistake."""
+    """Check the configuration and print a line for each mistake."""
     settings = project.settings
     click.echo(f"{project.config_path} is valid: backend {settings.backend.name}")
     click.echo(f"variants: {', '.join(variant.name for variant in settings.variants)}")
@@ -43,10 +43,13 @@ def validate(project: Project) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
-    """What is installed and reachable, what each missing piece would enable, and how to get it."""
+    """Show what is installed and reachable on this machine.
+
+    For missing pieces, also show what they would enable and how to get them.
+    """
     import json
     from dataclasses import asdict
 
@@ -58,7 +61,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(piece) for piece in found]))
     else:
-        table = Table("piece", "state", "what it is for", "how to get it", box=None)
+        table = Table("piece", "state", "used for", "how to get it", box=None)
         for piece in found:
             table.add_row(
                 piece.name, f"{'✓' if piece.usable else '✗'} {piece.state}", piece.enables, "" if piece.usable else piece.how

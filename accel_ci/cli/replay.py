@@ -1,4 +1,4 @@
-"""`replay`: what a worker ran, once more and in the same order."""
+"""`replay`: run a worker's tests again in the same order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("build", required=False)
-@click.option("--worker", help="The worker, such as w0-1; --dry-run alone lists all.")
-@click.option("--round", "number", type=click.IntRange(min=1), help="The round in which it ran.")
-@click.option("--stage", type=click.Choice(["smoke", "device"]), help="The stage in which it ran.")
-@click.option("--test", help="The worker that this test failed on (else ran on), up to this test.")
-@click.option("--dry-run", is_flag=True, help="Show the order, and run nothing.")
+@click.option("--worker", help="The worker, such as w0-1; --dry-run without other options lists all.")
+@click.option("--round", "number", type=click.IntRange(min=1), help="The round that it ran in.")
+@click.option("--stage", type=click.Choice(["smoke", "device"]), help="The stage that it ran in.")
+@click.option("--test", help="Choose the worker on which this test failed (else ran), and stop after the test.")
+@click.option("--dry-run", is_flag=True, help="Show the order and run nothing.")
 @with_project
 def replay(
     project: Project,
@@ -33,10 +33,12 @@ def replay(
     test: str | None,
     dry_run: bool,
 ) -> None:
-    """Run once more what one worker ran in BUILD [default: the newest]: the same tests in the same order in one session.
+    """Run the tests of a worker again in the same order.
 
-    For failures that depend on what ran before. Results are not stored. Exit status: 0 when nothing failed, 1 when a test
-    failed, 2 for mistakes.
+    Repeats what one worker ran in BUILD [default: the newest], in one session. Use it for failures that depend on earlier
+    tests. Results are not stored.
+
+    Exit status: 0 if all tests ran and none failed, 1 if not, 2 for usage errors.
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.replay import choose_session, worker_sessions
@@ -82,7 +84,7 @@ def _shown(text: str) -> str:
 
 
 def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
-    """Run a session's tests in the build's image and sources. Raises `AccelCiError` when they are not there any more."""
+    """Run a session's tests with the build's image and sources. Raises `AccelCiError` if these no longer exist."""
     from accel_ci.errors import AccelCiError
     from accel_ci.model import RuntimeImage
     from accel_ci.pool.choose_pool import worker_spec_for
@@ -94,7 +96,7 @@ def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
     manifests = workspace.manifests
     revision = manifests.revision(build.revision)
     if revision is None:
-        raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay where the build ran")
+        raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
     image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
     spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
     context = workspace.stage_context(revision, build.variant, "replay")

@@ -1,4 +1,4 @@
-"""`reproduce`: a build's image and failing tests on another machine."""
+"""`reproduce`: run a build's failing tests in its image on another machine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("build")
 @click.argument("test", required=False)
-@click.option("--run", "run_it", is_flag=True, help="Run the commands instead of printing them.")
+@click.option("--run", "run_it", is_flag=True, help="Run the script instead of printing it.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where --run works [default: one that goes again]."
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="The folder for --run [default: a temporary one]."
 )
 @with_project
 def reproduce(project: Project, build: str, test: str | None, run_it: bool, folder: Path | None) -> None:
-    """Print the commands that run TEST (or all tests that did not pass) of BUILD in the same image on any machine.
+    """Print a script that reproduces failures of BUILD.
 
-    With --run, that script is run here, and its exit status is the command's: pytest's, where it comes to that.
+    On any machine, the script runs TEST (or all tests that did not pass) in the same image. With --run, run the script here
+    and exit with its status, which is pytest's if it gets that far.
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.script import reproduction
@@ -47,12 +48,12 @@ def _run(project: Project, script: str, folder: Path | None) -> int:
     import uv
 
     from accel_ci.config.settings import DockerPoolSettings
-    from accel_ci.reproduce.script import client_folder
+    from accel_ci.docker.client import docker_client
     from accel_ci.wheels.uv_environment import uv_environment
 
     first = [str(Path(uv.find_uv_bin()).parent)]
     if isinstance(project.settings.pool, DockerPoolSettings):
-        first.insert(0, client_folder())
+        first.insert(0, str(Path(docker_client()).parent))
     environment = uv_environment()
     environment["PATH"] = os.pathsep.join([*first, environment.get("PATH", os.defpath)])
     if folder is not None:

@@ -1,4 +1,4 @@
-"""Commands about reports and results: `parse`, `ingest`, `results …`, `export`."""
+"""Commands for reports and results: `parse`, `ingest`, `results …`, `export`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from accel_ci.model import Build
     from accel_ci.results.store import ResultsStore
 
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _EXISTING = click.Path(path_type=Path, exists=True)
 _SHOWN_ROWS = 50
 
@@ -30,9 +30,11 @@ _SHOWN_ROWS = 50
 @click.argument("path", type=_EXISTING)
 @_AS_JSON
 def parse(path: Path, as_json: bool) -> None:
-    """Show what the report PATH holds; a folder is read as the reports of one test job.
+    """Show the contents of the report PATH.
 
-    Exit status: 0 when it is complete, 1 when it was salvaged, 2 when it was rejected or is empty.
+    A folder is read as the reports of one test job.
+
+    Exit status: 0 if the report is complete, 1 if it was salvaged, 2 if it was rejected or is empty.
     """
     from accel_ci.reports.parse import parse_path
     from accel_ci.reports.report import GroupReport, to_json
@@ -55,9 +57,9 @@ def parse(path: Path, as_json: bool) -> None:
 @click.argument("paths", nargs=-1, required=True, type=_EXISTING)
 @click.option("--revision", required=True, help="The revision that was tested.")
 @click.option("--variant", required=True, help="The variant that was tested.")
-@click.option("--suite", required=True, help="The suite that the reports are of; its earlier rows are replaced.")
-@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The revision's day [default: today, UTC].")
-@click.option("--expected", type=_EXISTING, help="A file with the ids of the tests that had to run, one a line.")
+@click.option("--suite", required=True, help="The suite of the reports; its earlier rows are replaced.")
+@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The day of the revision [default: today, UTC].")
+@click.option("--expected", type=_EXISTING, help="A file with the ids of the tests that should have run, one per line.")
 @_AS_JSON
 @with_project
 def ingest(
@@ -70,13 +72,15 @@ def ingest(
     expected: Path | None,
     as_json: bool,
 ) -> None:
-    """Store the report files PATHS, and all in folders among them, as the results of a suite of a build.
+    """Store reports as the results of one suite of a build.
 
-    Any mixture of formats: JUnit XML, Bazel's event stream, pytest-reportlog, the runner's own lines; plain or gzip. Exit
-    status: 0 when all were complete, 1 when some were salvaged, 2 when some were rejected or had no rows.
+    PATHS are report files, or folders with report files. Formats may be mixed: JUnit XML, Bazel's event stream,
+    pytest-reportlog and the runner's own lines, plain or gzip.
 
-    With --expected each of those tests gets one verdict, not_run where no report has it (then the exit status is 1 at
-    least), and tests that nobody expected are listed.
+    With --expected, each expected test gets one verdict: not_run if no report has it. Unexpected tests are listed.
+
+    Exit status: 0 if all reports were complete, 1 if some were salvaged or an expected test did not run, 2 if some were
+    rejected or had no rows.
     """
     from accel_ci.ledger.account import account_of
     from accel_ci.model import Build
@@ -101,36 +105,36 @@ def ingest(
     missing = [] if account is None else account.missing
     unexpected = [] if account is None else account.unexpected
     if as_json:
-        said = {"rows": report.rows, "verdicts": counts, "troubled": troubled}
+        summary = {"rows": report.rows, "verdicts": counts, "troubled": troubled}
         lists = {} if account is None else {"not_run": missing, "unexpected": unexpected}
-        click.echo(json.dumps({**said, **lists}, default=str))
+        click.echo(json.dumps({**summary, **lists}, default=str))
     else:
         _print_table(["file", "status", "rows", "why"], troubled)
         _print_table(["expected, but not run"], [[test] for test in missing])
         _print_table(["run, but not expected"], [[test] for test in unexpected])
-        click.echo(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count) or "nothing is stored")
+        click.echo(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count) or "nothing was stored")
     sys.exit(max(report.exit_code, int(bool(missing))))
 
 
 @click.group()
 def results() -> None:
-    """Ask the results store."""
+    """Query the results store."""
 
 
 _SUITE = click.option("--suite", help="Only this suite.")
 _VARIANT = click.option("--variant", help="Only this variant.")
-_LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1))
+_LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The most rows to show.")
 
 
 @results.command()
 @click.argument("test")
-@click.option("--days", default=90, show_default=True, type=click.IntRange(min=1))
+@click.option("--days", default=90, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_SUITE
 @_AS_JSON
 @with_project
 def history(project: Project, test: str, days: int, variant: str | None, suite: str | None, as_json: bool) -> None:
-    """What TEST did in every build of the last days."""
+    """Show the verdicts of TEST in the builds of the last days."""
     from accel_ci.results.questions import history as ask
 
     rows = ask(_store(project), test, _today(), days, variant, suite)
@@ -143,7 +147,7 @@ def history(project: Project, test: str, days: int, variant: str | None, suite: 
 @_AS_JSON
 @with_project
 def failures(project: Project, build: str, suite: str | None, as_json: bool) -> None:
-    """The failures of BUILD by their signature."""
+    """Show the failures of BUILD, grouped by signature."""
     from accel_ci.results.questions import failures as ask
 
     found = ask(_store(project), _build(build), suite)
@@ -157,7 +161,7 @@ def failures(project: Project, build: str, suite: str | None, as_json: bool) -> 
 @_AS_JSON
 @with_project
 def slowest(project: Project, build: str, suite: str | None, limit: int, as_json: bool) -> None:
-    """The tests of BUILD that took longest."""
+    """List the slowest tests of BUILD."""
     from accel_ci.results.questions import slowest as ask
 
     found = ask(_store(project), _build(build), suite, limit)
@@ -169,7 +173,7 @@ def slowest(project: Project, build: str, suite: str | None, limit: int, as_json
 @_AS_JSON
 @with_project
 def flaky(project: Project, limit: int, as_json: bool) -> None:
-    """The tests that both passed and failed in one build, the most flaky first."""
+    """List tests that passed and failed in the same build."""
     from accel_ci.quality.flakiness import measure
 
     found = measure(_store(project), _today(), project.settings.quality.window_days).flaky[:limit]
@@ -182,7 +186,10 @@ def flaky(project: Project, limit: int, as_json: bool) -> None:
 @_AS_JSON
 @with_project
 def newly_failing(project: Project, before: str, after: str, as_json: bool) -> None:
-    """Tests that fail in the build AFTER and did not in BEFORE."""
+    """List tests that fail in AFTER but not in BEFORE.
+
+    BEFORE and AFTER are builds.
+    """
     from accel_ci.results.questions import newly_failing as ask
 
     _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after", "message"])
@@ -194,19 +201,22 @@ def newly_failing(project: Project, before: str, after: str, as_json: bool) -> N
 @_AS_JSON
 @with_project
 def newly_passing(project: Project, before: str, after: str, as_json: bool) -> None:
-    """Tests that pass in the build AFTER and failed in BEFORE."""
+    """List tests that pass in AFTER but failed in BEFORE.
+
+    BEFORE and AFTER are builds.
+    """
     from accel_ci.results.questions import newly_passing as ask
 
     _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after"])
 
 
 @results.command("per-day")
-@click.option("--days", default=30, show_default=True, type=click.IntRange(min=1))
+@click.option("--days", default=30, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_AS_JSON
 @with_project
 def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> None:
-    """How many tests had which verdict on each day."""
+    """Count the verdicts of each day."""
     from accel_ci.results.questions import counts_per_day
 
     found = counts_per_day(_store(project), _today(), days, variant)
@@ -215,17 +225,24 @@ def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> 
 
 @results.command("to-sql")
 @click.argument("build")
-@click.option("--url", envvar="ACCEL_CI_SQL_URL", required=True, help="An SQLAlchemy URL [$ACCEL_CI_SQL_URL].")
+@click.option(
+    "--url",
+    envvar="ACCEL_CI_SQL_URL",
+    required=True,
+    help="The SQLAlchemy URL of the database [default: $ACCEL_CI_SQL_URL].",
+)
 @_SUITE
 @with_project
 def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
-    """Write the rows of BUILD to a SQL database, in place of what it has of them."""
+    """Copy the rows of BUILD to a SQL database.
+
+    Rows from an earlier copy are replaced.
+    """
+    from accel_ci.results.questions import stored_suites
     from accel_ci.results.sql_sink import open_sink, sink
 
     store = _store(project)
-    suites = store.suites(build=_build(build), suite=suite)
-    if not suites:
-        raise AccelCiError(f"nothing is stored of {build}; `accel-ci status` names the newest build")
+    suites = stored_suites(store, _build(build), suite)
     engine = open_sink(url)
     with terminal(stderr=True)[1].step("to-sql") as step:
         step.total(len(suites))
@@ -236,7 +253,9 @@ def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
 @click.command()
 @click.argument("build")
 @click.option("--format", "form", type=click.Choice(["junit", "csv", "parquet"]), default="junit", show_default=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="A file [default: standard output].")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="The file to write [default: standard output]."
+)
 @_SUITE
 @with_project
 def export(project: Project, build: str, form: Any, output: Path | None, suite: str | None) -> None:
@@ -263,7 +282,7 @@ def _build(name: str) -> Build:
 
     revision, separator, variant = name.partition("~")
     if not (revision and separator and variant):
-        raise AccelCiError(f"{name!r} is no build; write <revision>~<variant>, such as nightly-20261127~py311")
+        raise AccelCiError(f"{name!r} is not a build: write <revision>~<variant>, such as nightly-20261127~py311")
     return Build(revision, variant)
 
 
@@ -272,7 +291,7 @@ def _today() -> date:
 
 
 def _answer(found: Sequence[Any], as_json: bool, columns: Sequence[str]) -> None:
-    """Print dataclasses, as JSON with all their fields or as a table of some."""
+    """Print dataclasses: as JSON with all fields, or as a table with some of them."""
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
     else:
@@ -291,11 +310,11 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     console = terminal()[0]
     console.print(table)
     if len(rows) > _SHOWN_ROWS:
-        console.print(f"… and {len(rows) - _SHOWN_ROWS:,} more; --json has all")
+        console.print(f"… and {len(rows) - _SHOWN_ROWS:,} more; --json shows all")
 
 
 def _shown(value: Any) -> str:
-    """A cell: control characters of hostile names are spelled out, and long texts are cut."""
+    """Format a table cell: control characters in hostile names are spelled out, and long texts are cut."""
     from accel_ci.hud.text import one_line
     from accel_ci.model import Build
 

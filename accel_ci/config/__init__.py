@@ -1,1 +1,1 @@
-"""The settings of a project: their types and defaults, and how `accel_ci.yaml` is read."""
+"""The settings of a project: their types and defaults, and loading them from `accel_ci.yaml`."""

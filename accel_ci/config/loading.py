@@ -1,7 +1,7 @@
-"""`accel_ci.yaml` → a project, or one clear line for each mistake.
+"""Load `accel_ci.yaml` as a project, or report each mistake on a line.
 
-Here belong finding the configuration file, the checks that need more than one section of it, and telling mistakes with
-their lines. Which settings there are is in `accel_ci.config.settings`.
+Finding the configuration file, the checks that need more than one section, and reporting mistakes with their line numbers
+belong here. The settings themselves are in `accel_ci.config.settings`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from accel_ci.config.pod_template import template_mistakes
 from accel_ci.config.settings import Project, Section, Settings
-from accel_ci.config.variant_matrix import multiply
+from accel_ci.config.variant_matrix import expand_matrix
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
 
@@ -27,24 +27,24 @@ HOME_ENVIRONMENT = "ACCEL_CI_HOME"
 CONFIG_NAME = "accel_ci.yaml"
 
 Mistake = tuple[tuple[str | int, ...], str]
-"""The path to a place in the file, and what is wrong there."""
+"""The path to a place in the file, and a description of the mistake there."""
 
 
 def find_config(path: Path | None = None) -> Path:
-    """The configuration file: `path`, else `$ACCEL_CI_CONFIG`, else `accel_ci.yaml` here or in a parent folder.
+    """Find the configuration file: `path`, else `$ACCEL_CI_CONFIG`, else `accel_ci.yaml` here or in a parent folder.
 
-    Raises `ConfigError` when there is none.
+    Raises `ConfigError` if there is none.
     """
     named = path or (Path(os.environ[CONFIG_ENVIRONMENT]) if os.environ.get(CONFIG_ENVIRONMENT) else None)
     if named is not None:
         if not named.is_file():
-            raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter")
+            raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter file")
         return named.resolve()
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / CONFIG_NAME).is_file():
             return folder / CONFIG_NAME
-    raise ConfigError(f"there is no {CONFIG_NAME} in {here} or above it; `accel-ci init` writes a starter")
+    raise ConfigError(f"there is no {CONFIG_NAME} in {here} or above it; `accel-ci init` writes a starter file")
 
 
 def load_project(path: Path | None = None) -> Project:
@@ -56,21 +56,23 @@ def load_project(path: Path | None = None) -> Project:
 
 
 def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
-    """Validate the text of a configuration file. Raises `ConfigError` with one line `file:line: path: mistake` each."""
+    """Validate the text of a configuration file. Raises `ConfigError` with a line `file:line: path: mistake` for each."""
     try:
         document = yaml.compose(text, Loader=yaml.SafeLoader)
         content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, AttributeError) as error:  # PyYAML passes on what Python says of `2001-02-30`
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{file_name}:1: must be a mapping with the key 'backend' and others; `accel-ci init` shows one")
-    variants = list(multiply(_sequence(content.get("variants"))))
+        raise ConfigError(
+            f"{file_name}:1: must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
+        )
+    variants = list(expand_matrix(_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}
-    mistakes = [*_duplicate_keys(document, ()), *_dangling_references(content)]
+    mistakes = [*_duplicate_keys(document, ()), *_inconsistencies(content)]
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
@@ -78,13 +80,13 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     else:
         if not mistakes:
             return settings
-    placed = {(_written(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
+    placed = {(_place_in_file(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
     lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
     raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
 
 
-def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
-    """Names that stand for nothing. Of the raw document, so that they show together with mistakes of other kinds."""
+def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find sections that contradict each other. Reads the raw document, so that all mistakes are reported together."""
     yield from _too_many_cards(content)
     yield from _kubernetes_mistakes(content)
     yield from _no_image(content)
@@ -95,12 +97,12 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
         if name is not None and name in variants[:index]:
             yield (
                 ("variants", index, "name"),
-                f"{name!r} stands twice; variant names are unique, and hold what is a list, as in 'py{{python}}'",
+                f"{name!r} is used twice; variant names are unique: include the values of lists, as in 'py{{python}}'",
             )
     if BAZEL_SUITE in suites:
-        yield ("suites", BAZEL_SUITE), "is the suite of the source build; choose another name"
+        yield ("suites", BAZEL_SUITE), "is reserved for the source build; choose another name"
     if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
-        yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which says what Bazel builds and tests"
+        yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which defines what Bazel builds and tests"
     for job_name, job in _mapping(content.get("jobs")).items():
         for kind, names in known.items():
             for index, name in enumerate(_sequence(_mapping(job).get(kind))):
@@ -109,19 +111,19 @@ def _dangling_references(content: dict[str, Any]) -> Iterator[Mistake]:
                     yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
         chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
         if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
-            yield ("jobs", job_name, "suites"), "names no suite of the stage 'device', so it would test nothing"
+            yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
 
 
 def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
-    there = _mapping(content.get("pool")).get("cards", 1)
+    available = _mapping(content.get("pool")).get("cards", 1)
     for name, suite in _mapping(content.get("suites")).items():
-        wanted = _mapping(suite).get("cards", 1)
-        if isinstance(wanted, int) and isinstance(there, int) and wanted > max(1, there):
-            yield ("suites", name, "cards"), f"a test would need {wanted} cards, and the pool has {there}"
-        elif wanted != 1 and _mapping(suite).get("stage") == "smoke":
+        needed = _mapping(suite).get("cards", 1)
+        if isinstance(needed, int) and isinstance(available, int) and needed > max(1, available):
+            yield ("suites", name, "cards"), f"a test needs {needed} cards, but the pool has {available}"
+        elif needed != 1 and _mapping(suite).get("stage") == "smoke":
             yield (
                 ("suites", name, "cards"),
-                "smoke takes a single card; move tests of several to a suite of the stage 'device'",
+                "smoke uses a single card; move tests that need several to a suite of the stage 'device'",
             )
 
 
@@ -130,20 +132,23 @@ def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
     if pool.get("kind") != "kubernetes":
         return
     if pool.get("bucket") is None and _mapping(content.get("results")).get("bucket") is None:
-        yield ("pool", "bucket"), "is missing: pods reach their round through a bucket; name one here or in results.bucket"
+        yield (
+            ("pool", "bucket"),
+            "is missing: pods and driver exchange data through a bucket; set it here or in results.bucket",
+        )
     for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
         yield ("pool", "pod_template", *where), what
 
 
 def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
     pool = _mapping(content.get("pool"))
-    made = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
+    built = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
     if pool.get("kind") not in ("docker", "kubernetes") or pool.get("image") is not None:
         return
-    if not made:
-        yield ("pool", "image"), "is missing; or add the section 'image', so that builds make one"
+    if not built:
+        yield ("pool", "image"), "is missing; set it, or add the section 'image' so that each build makes one"
     elif pool["kind"] == "kubernetes" and content.get("image") and not _mapping(content["image"]).get("registry"):
-        yield ("image", "registry"), "is missing: the cluster pulls the images that builds make from it"
+        yield ("image", "registry"), "is missing: the cluster pulls the images of the builds from there"
 
 
 def _mapping(value: object) -> dict[Any, Any]:
@@ -159,8 +164,8 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
 
 
-def _written(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
-    """The place as the file has it: a variant that is one of several stands in the entry of them all."""
+def _place_in_file(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
+    """Map a place to the file, where variants that were expanded from one entry share that entry."""
     if where[:1] == ("variants",) and len(where) > 1 and isinstance(where[1], int):
         return ("variants", entries[where[1]], *where[2:])
     return where
@@ -168,7 +173,7 @@ def _written(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str 
 
 def _explain(detail: Any) -> Iterator[Mistake]:
     tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
-    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic names the kind in between
+    where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic inserts the kind of the pool
     cause = context.get("error")
     if kind == "extra_forbidden":
         yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
@@ -214,7 +219,7 @@ def _dotted(where: tuple[str | int, ...]) -> str:
 
 
 def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
-    """The 1-based line of the deepest part of `where` that the document has."""
+    """The line number, from 1, of the deepest part of `where` that the document has."""
     if node is None:
         return 1
     line = node.start_mark.line + 1
@@ -238,7 +243,7 @@ def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Ite
         seen: set[str] = set()
         for key, value in node.value:
             if key.value in seen:
-                yield (*where, key.value), "stands twice; keep one"
+                yield (*where, key.value), "appears twice; keep one"
             seen.add(key.value)
             yield from _duplicate_keys(value, (*where, key.value))
     elif isinstance(node, yaml.SequenceNode):

@@ -1,6 +1,6 @@
-"""What a person may add to the pods of a Kubernetes pool: the check of it, and laying it over what the pool makes itself.
+"""The pod template of a Kubernetes pool: check what a user adds to the pods, and overlay it on the pool's own template.
 
-Pure functions on plain documents. What the pool makes itself is in `accel_ci.pool.kubernetes.job`.
+Pure functions on plain documents. The pool's own template is in `accel_ci.pool.kubernetes.job`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 WORKER = "worker"
-"""The name of the one container that runs tests."""
+"""The name of the container that runs tests."""
 
-_OURS = {
-    "restartPolicy": "a pod that ends is replaced by its Job, so it must be Never",
+_RESERVED = {
+    "restartPolicy": "it must be Never, because the Job replaces pods that end",
     "activeDeadlineSeconds": "use pool.round_seconds",
     "automountServiceAccountToken": "tests must not have the cluster's credentials",
-    "ephemeralContainers": "a pod cannot be made with them",
+    "ephemeralContainers": "a pod cannot be created with them",
 }
-_OURS_OF_WORKER = {
+_RESERVED_OF_WORKER = {
     "command": "the pool starts the runner",
     "args": "the pool starts the runner",
     "image": "use pool.image",
@@ -28,7 +28,7 @@ _REPLACED = frozenset({"env", "volumes"})
 
 
 def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The places of a raw pod template that the pool cannot work with, each with what is wrong."""
+    """Find the mistakes in a raw pod template; yields each place with a description."""
     for key in template:
         if key not in ("metadata", "spec"):
             yield (key,), "a pod template has the keys 'metadata' and 'spec'"
@@ -46,8 +46,8 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
         else:
             for name in value:
                 if name.startswith("accel-ci/") or name in ("job-name", "controller-uid"):
-                    yield ("metadata", key, name), "is the pool's own"
-    for key, why in _OURS.items():
+                    yield ("metadata", key, name), "is reserved for the pool"
+    for key, why in _RESERVED.items():
         if key in spec:
             yield ("spec", key), f"cannot be set here: {why}"
     for key in ("volumes", "imagePullSecrets"):
@@ -62,10 +62,10 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
         if not isinstance(container, dict) or container.get("name") != WORKER:
             yield (
                 ("spec", "containers", index),
-                f"only the container named {WORKER!r} can be changed: a pod with another would never end",
+                f"only the container named {WORKER!r} can be changed: a pod with a second one would never end",
             )
             continue
-        for key, why in _OURS_OF_WORKER.items():
+        for key, why in _RESERVED_OF_WORKER.items():
             if key in container:
                 yield ("spec", "containers", index, key), f"cannot be set here: {why}"
         yield from _list_mistakes(container, "volumeMounts", "mountPath", ("spec", "containers", index, "volumeMounts"))
@@ -73,7 +73,7 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
         yield from _list_mistakes(container, "env", "name", env)
         for place, entry in enumerate(container["env"] if isinstance(container.get("env"), list) else []):
             if isinstance(entry, dict) and str(entry.get("name")).startswith("ACCEL_CI_"):
-                yield (*env, place), "is the pool's own"
+                yield (*env, place), "is reserved for the pool"
 
 
 def _list_mistakes(
@@ -88,15 +88,15 @@ def _list_mistakes(
             yield (*where, index), f"must be a mapping with the key {by!r}"
 
 
-def lay_over(base: Any, over: Any, key: str = "") -> Any:
-    """`over` laid over `base`: mappings key by key, lists of named things by name, all else replaced.
+def overlay(base: Any, over: Any, key: str = "") -> Any:
+    """Overlay `over` on `base`: mappings key by key, lists of named entries by name; everything else is replaced.
 
-    A variable or a volume is replaced whole: it has one source, and a second beside it would be refused.
+    A variable or a volume is replaced as a whole: it has one source, and Kubernetes refuses a second one.
     """
     if isinstance(base, dict) and isinstance(over, dict):
         merged = dict(base)
         for name, value in over.items():
-            merged[name] = lay_over(base[name], value, name) if name in base else value
+            merged[name] = overlay(base[name], value, name) if name in base else value
         return merged
     if isinstance(base, list) and isinstance(over, list):
         if key == "tolerations":
@@ -105,6 +105,6 @@ def lay_over(base: Any, over: Any, key: str = "") -> Any:
         if by is not None:
             mine = {entry[by]: entry for entry in base}
             for entry in over:
-                mine[entry.get(by)] = entry if key in _REPLACED else lay_over(mine.get(entry.get(by), {}), entry)
+                mine[entry.get(by)] = entry if key in _REPLACED else overlay(mine.get(entry.get(by), {}), entry)
             return list(mine.values())
     return over

@@ -1,8 +1,8 @@
-"""The settings of a project: which there are, what each may be, and its default.
+"""The settings of a project: their names, types and defaults.
 
-Here belong the sections of the configuration file and the questions that are answered from them alone. Reading a file and
-reporting its mistakes is in `accel_ci.config.loading`. What needs the world (does the repository answer, is the Python
-there) is found out by the code that uses it.
+The sections of the configuration file belong here, and questions that they alone can answer. Reading a file and reporting
+its mistakes is in `accel_ci.config.loading`. Checks that need the outside world (does the repository answer, is that Python
+installed) are made by the code that uses a setting.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from accel_ci.model import Trigger
 
 
 class Section(BaseModel):
-    """A mapping of the file: no key that is not here, no empty text, and never changed."""
+    """A mapping in the file: unknown keys and empty strings are refused, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1, validate_default=True)
 
 
 class Companion(Section):
-    """One more wheel of the backend, such as the runtime beside the plugin; `subdirectory` is below the backend's."""
+    """Another wheel of the backend, such as a runtime for the plugin; `subdirectory` is below the backend's."""
 
     distribution: Name
     subdirectory: RelativePath
@@ -58,9 +58,9 @@ class Companion(Section):
 
 
 class Backend(Section):
-    """The package under test and where its sources are.
+    """The package under test and its sources.
 
-    `companions` are further wheels, built from the same sources and installed with it.
+    `companions` are further wheels that are built from the same sources and installed with it.
     """
 
     name: Name
@@ -77,12 +77,12 @@ class Backend(Section):
 
 
 class Wheels(Section):
-    """How wheels are built, and what must hold of each.
+    """Rules for building and checking wheels.
 
-    `platform` is the newest platform that a compiled wheel may need (`manylinux_2_28_x86_64`); without it, the one that the
-    wheel itself names. `external_libraries` may be linked without being in the wheel, PyTorch's own always. `repair` puts
-    the others in (`auditwheel repair`). `tags` are patterns of which one must fit the wheel's tag. `builder` is an image to
-    build in where an engine answers; without one, wheels are built on this machine, in an environment of their own.
+    `platform` is the newest platform that a compiled wheel may need (`manylinux_2_28_x86_64`); the default is the wheel's
+    own tag. `external_libraries` may be linked without being in the wheel; PyTorch's own always may. `repair` adds the
+    others to the wheel (`auditwheel repair`). One of the patterns `tags` must match the wheel's tag. `builder` is an image
+    to build in if a Docker engine answers; without one, wheels are built on this machine, in an isolated environment.
     `compiler_cache` is kept between builds.
     """
 
@@ -98,11 +98,11 @@ class Wheels(Section):
 
 
 class Image(Section):
-    """The Docker image that the backend is tested in: two targets, `development` and `runtime`, of one Dockerfile.
+    """The Docker image that the backend is tested in: two targets of one Dockerfile, `development` and `runtime`.
 
-    `base` is what both begin with, `runtime_base` another one for `runtime`. Packages are the distribution's (Debian's or
-    Ubuntu's). `stripped` are patterns of files below site-packages that only a compiler needs, which `runtime` goes without.
-    Budgets are for the size that the engine tells. `registry` is the repository that both are pushed to.
+    Both start from `base`, or `runtime` from `runtime_base`. Packages are those of the distribution (Debian or Ubuntu).
+    `stripped` are patterns of files below site-packages that only a compiler needs; `runtime` does not have them. Budgets
+    apply to the size that the engine reports. Both targets are pushed to the repository `registry`.
     """
 
     base: PinnedImage
@@ -125,7 +125,7 @@ class Upstream(Section):
 
 
 class Variant(Section):
-    """One cell of the build matrix. `wheels` and `image` stand for the sections of that name in this variant alone.
+    """One cell of the build matrix. `wheels` and `image` replace the sections of that name for this variant.
 
     In the file, one entry may stand for several variants: see `accel_ci.config.variant_matrix`.
     """
@@ -143,21 +143,21 @@ class Variant(Section):
 
 
 class ScopeRule(Section):
-    """Node-id patterns (`*` and `?` are wild, all else is literal) with the reason why they are out of scope."""
+    """Node-id patterns that are out of scope, and the reason. `*` and `?` are wildcards; everything else is literal."""
 
     tests: tuple[str, ...] = Field(min_length=1)
     reason: str
 
 
 class Scope(Section):
-    """Which collected tests belong to a suite: included by a pattern and excluded by no rule."""
+    """The collected tests that belong to a suite: included by a pattern and excluded by no rule."""
 
     include: tuple[str, ...] = ("*",)
     exclude: tuple[ScopeRule, ...] = ()
 
 
 class Suite(Section):
-    """A named set of tests. Suites of the stage `smoke` gate the others. A test of it holds `cards` cards at once."""
+    """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once."""
 
     stage: Literal["smoke", "device"] = "device"
     paths: tuple[RelativePath, ...] = Field(min_length=1)
@@ -166,10 +166,10 @@ class Suite(Section):
 
 
 class Instance(Section):
-    """A machine that is started before tests and paused after them: commands as lists of words, limits in seconds.
+    """A machine that is started before tests and paused after them: commands as argument lists, times in seconds.
 
-    `ready` and `ready_url` say when it can be used; `timeout_seconds` is for each command and for it to become ready. When
-    the lease has run out without a renewal, the janitor pauses the machine.
+    The machine can be used once `ready` succeeds and `ready_url` answers. `timeout_seconds` limits each command and the time
+    until the machine is ready. If the lease expires without a renewal, the janitor pauses the machine.
     """
 
     start: tuple[str, ...] = Field(min_length=1)
@@ -181,9 +181,9 @@ class Instance(Section):
 
 
 class PoolSettings(Section):
-    """Where workers run: what pools of all kinds have in common.
+    """The settings that all kinds of pools share.
 
-    `environment` is what tests see; a variable that is null is taken away, also from what an image has.
+    Tests see `environment`; a variable that is null is removed, even if an image sets it.
     """
 
     cards: Annotated[int, Field(ge=1, le=4096)] = 1
@@ -207,11 +207,11 @@ class LocalPoolSettings(PoolSettings):
 
 
 class DockerPoolSettings(PoolSettings):
-    """Containers of an engine on this machine (`DOCKER_HOST`), of `image` or else of the build's own runtime image.
+    """Containers on this machine's engine (`DOCKER_HOST`), from `image` or else from the build's own runtime image.
 
-    In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or that of its card
-    alone. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process' own;
-    another one is for accel-ci as root, which gives it the folders that workers write to.
+    In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or only that of its
+    card. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process's own. Another
+    user needs accel-ci to run as root, so that it can hand over the folders that workers write to.
     """
 
     kind: Literal["docker"]
@@ -228,7 +228,7 @@ class DockerPoolSettings(PoolSettings):
 
 
 class Toleration(Section):
-    """A taint of nodes that pods put up with, as Kubernetes has it; without a key all of them."""
+    """A node taint that pods tolerate, as in Kubernetes; without a key, all taints."""
 
     key: str | None = None
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -237,7 +237,7 @@ class Toleration(Section):
 
 
 class BucketSettings(Section):
-    """A bucket of any S3 with conditional PUT. `worker_endpoint` is its address as workers see it, where that is another."""
+    """A bucket of any S3 with conditional PUT. `worker_endpoint` is its address for workers, if that differs."""
 
     bucket: BucketName
     prefix: str = "rounds"
@@ -247,14 +247,13 @@ class BucketSettings(Section):
 
 
 class KubernetesPoolSettings(PoolSettings):
-    """Pods of a cluster (`KUBECONFIG`, or the cluster that accel-ci itself runs in), a Job for each round.
+    """Pods of a cluster (`KUBECONFIG`, or the cluster that accel-ci itself runs in), with one Job per round.
 
-    Each pod asks for the extended resource `resource` once for each card that its worker holds; the device plugin tells it
-    which these are. Rounds are kept in `bucket`, by default in that of the results. Sources go to the pods through it, so
-    an image, by default the one that the build makes, has the backend, what its tests need and pytest. `cpu`, `memory` and
-    `shm_size` are quantities as Kubernetes has them; memory is request and limit. Seconds: `queue_seconds` is how long pods
-    may wait for a card, `round_seconds` how long a round may take, `keep_seconds` how long the cluster keeps the Job of a
-    step that has died.
+    Each pod requests the extended resource `resource` once for each card that its worker holds; the device plugin assigns
+    the cards. Rounds are kept in `bucket`, by default that of the results. Sources reach the pods through it; the image, by
+    default the build's own, must hold the backend, its tests' requirements and pytest. `cpu`, `memory` and `shm_size` are
+    Kubernetes quantities; memory is both request and limit. `queue_seconds` limits how long pods wait for a card and
+    `round_seconds` how long a round takes; `keep_seconds` is how long the cluster keeps the Job of a dead step.
     """
 
     kind: Literal["kubernetes"]
@@ -283,11 +282,11 @@ class KubernetesPoolSettings(PoolSettings):
 
 
 Pool = LocalPoolSettings | DockerPoolSettings | KubernetesPoolSettings
-"""Told apart by `kind`, which is `local` when it is not said."""
+"""The key `kind` selects the type; the default is `local`."""
 
 
-class Limits(Section):
-    """How long things may take before they are ended."""
+class TimeLimits(Section):
+    """Time limits in seconds, after which work is stopped."""
 
     test_timeout_seconds: Seconds = 300
     silence_seconds: Seconds = 300
@@ -299,7 +298,7 @@ class Limits(Section):
 
 
 class ScheduledJob(Section):
-    """A job that cron starts."""
+    """A job that starts at the times of a cron expression."""
 
     cron: Cron
     suites: tuple[str, ...] = Field(min_length=1)
@@ -325,7 +324,7 @@ class PullRequestJob(Section):
 
 
 class BazelJob(Section):
-    """The job of the source build that cron starts, on the night's revision."""
+    """The job of the source build, started by cron on the revision of the night."""
 
     cron: Cron
     variants: tuple[str, ...] = ()
@@ -333,7 +332,7 @@ class BazelJob(Section):
 
 
 class Jobs(Section):
-    """What runs when, over which suites and variants (no variants named: all of them)."""
+    """The jobs, each with its suites and variants; no variants means all of them."""
 
     nightly: ScheduledJob
     nightly_rbe: BazelJob | None = None
@@ -343,7 +342,7 @@ class Jobs(Section):
 
 
 class MultiCard(Section):
-    """Test targets that need several cards at once: how they are known, and where Bazel runs them."""
+    """Test targets that need several cards at once: the tag that marks them, and the strategy that Bazel runs them with."""
 
     tag: Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")] = "multi-card"
     strategy: Annotated[str, Field(pattern=r"^[a-z][\w,-]*$")] = "local"
@@ -351,7 +350,7 @@ class MultiCard(Section):
 
 
 class Rbe(Section):
-    """The source build: a Bazel workspace, what is built and tested in it, and where its actions run."""
+    """The source build: a Bazel workspace, its targets, and the place where its actions run."""
 
     workspace: Workspace = "backend"
     patches: RelativePath | None = None
@@ -376,14 +375,14 @@ class Rbe(Section):
 
 
 class Quality(Section):
-    """How much history is looked at."""
+    """The history that flakiness is measured over, and an accepted reason for collecting fewer tests."""
 
     window_days: Annotated[int, Field(ge=1, le=3650)] = 30
     fewer_tests_reason: str | None = None
 
 
 class Results(Section):
-    """Where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
+    """The place where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
 
     bucket: BucketName | None = None
     prefix: str = "results"
@@ -401,7 +400,7 @@ class Settings(Section):
     variants: tuple[Variant, ...] = Field(min_length=1)
     suites: dict[Name, Suite] = Field(min_length=1)
     pool: Pool = Field(discriminator="kind")
-    limits: Limits = Limits()
+    limits: TimeLimits = TimeLimits()
     jobs: Jobs
     rbe: Rbe | None = None
     quality: Quality = Quality()
@@ -409,43 +408,43 @@ class Settings(Section):
 
     @field_validator("pool", mode="before")
     @classmethod
-    def _local_unless_said(cls, pool: Any) -> Any:
+    def _local_by_default(cls, pool: Any) -> Any:
         return {"kind": "local", **pool} if isinstance(pool, dict) else pool
 
     def variant(self, name: str) -> Variant:
-        """The variant of that name. Raises `ConfigError` naming the known ones."""
+        """The variant of that name. Raises `ConfigError` with the known names."""
         for variant in self.variants:
             if variant.name == name:
                 return variant
         raise ConfigError(f"there is no variant {name!r}; known: {', '.join(v.name for v in self.variants)}")
 
     def wheels_of(self, variant: Variant) -> Wheels:
-        """How the wheels of a variant are built and checked."""
+        """The rules for the wheels of a variant."""
         return variant.wheels or self.wheels
 
     def image_of(self, variant: Variant) -> Image | None:
-        """The Docker image of a variant; None where its runtime image is a virtual environment."""
+        """The Docker image of a variant; None if its runtime image is a virtual environment."""
         return variant.image or self.image
 
     def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"]) -> dict[str, Suite]:
-        """The suites that a trigger asks for in a stage; a `manual` one asks for what the nightly does."""
+        """The suites that a trigger runs in a stage; `manual` runs those of the nightly."""
         job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
         return {name: self.suites[name] for name in job.suites if self.suites[name].stage == stage}
 
     def variants_of_rbe(self) -> tuple[str, ...]:
-        """The names of the variants that the source build is made for."""
+        """The names of the variants that the source build covers."""
         job = self.jobs.nightly_rbe
         return (job.variants if job else ()) or tuple(v.name for v in self.variants)
 
     def variants_of(self, trigger: Trigger) -> tuple[str, ...]:
-        """The names of the variants that a trigger asks for."""
+        """The names of the variants that a trigger builds."""
         job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
         return job.variants or tuple(v.name for v in self.variants)
 
 
 @dataclass(frozen=True)
 class Project:
-    """The settings with the places that follow from where the file lies."""
+    """The settings, with the folders that depend on the location of the file."""
 
     settings: Settings
     config_path: Path
@@ -454,5 +453,5 @@ class Project:
 
     @property
     def root(self) -> Path:
-        """The folder of the configuration file; relative paths in it are read from here."""
+        """The folder of the configuration file, which its relative paths refer to."""
         return self.config_path.parent

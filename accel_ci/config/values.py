@@ -1,4 +1,4 @@
-"""What single values of `accel_ci.yaml` may be: names, sizes, paths, images; each refused with what it should be."""
+"""The types of single values in `accel_ci.yaml`: names, sizes, paths, images. Each error describes what is expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
-    """A text that matches the whole pattern; `message` says what it should be."""
+    """A validator for text that matches the whole pattern; `message` describes what is expected."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -60,7 +60,7 @@ def _flag(value: str) -> str:
     if not re.fullmatch(r"--[a-z][\w-]*", name):
         raise ValueError("must be a flag of `bazel test`, as in '--jobs=50'")
     if name.endswith("_header"):
-        raise ValueError("headers hold credentials, so they belong in rbe.headers, by the name of an environment variable")
+        raise ValueError("headers hold credentials: use rbe.headers, which takes the name of an environment variable")
     if name.removeprefix("--no") in _OWN_FLAGS or name.removeprefix("--") in _OWN_FLAGS:
         raise ValueError(f"{name} is set by accel-ci itself")
     return value
@@ -88,14 +88,14 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Seconds = Annotated[float, Field(gt=0)]
 Size = Annotated[str, _matching(r"(?i:[1-9]\d*[bkmg]?)", "must be a number of bytes, or one with k, m or g, such as '8g'")]
 Quantity = Annotated[
-    str, _matching(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", "must be a quantity of Kubernetes, such as '4', '500m' or '16Gi'")
+    str, _matching(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", "must be a Kubernetes quantity, such as '4', '500m' or '16Gi'")
 ]
 BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
 Endpoint = Annotated[str, Field(pattern=r"^https?://")]
 Workspace = Annotated[str, AfterValidator(_workspace)]
-"""The root of the sources of one of the two, or a folder below it."""
+"""`backend` or `upstream`: the root of those sources, or a folder below it."""
 ContainerUser = Annotated[
-    str, _matching(r"\d+(:\d+)?", "must be numbers, such as '1000:1000': the machine need not know the image's names")
+    str, _matching(r"\d+(:\d+)?", "must be numbers, such as '1000:1000': the machine may not know the image's user names")
 ]
 Device = Annotated[
     str,
@@ -112,14 +112,14 @@ PinnedImage = Annotated[
     ),
 ]
 LibraryPattern = Annotated[str, Field(pattern=r"^[^/\s-][^/\s]*$")]
-"""The file name of a shared library, where `*` and `?` are wild."""
+"""The file name of a shared library; `*` and `?` are wildcards."""
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")]
-"""A package of the image's distribution."""
+"""A package of the image's Linux distribution."""
 EntryPoint = Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]
 ImportName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
 
 
 def size_in_bytes(size: Size) -> int:
-    """The bytes that a size means: `8g` is 8 GiB, as Docker reads it."""
+    """Convert a size to bytes: `8g` is 8 GiB, as in Docker."""
     factor = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(size[-1].lower())
     return int(size) if factor is None else int(size[:-1]) * factor

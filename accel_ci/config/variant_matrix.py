@@ -1,6 +1,6 @@
-"""Entries of the configuration that stand for several variants: one for each combination of Pythons and runtimes.
+"""Expand the variant matrix: an entry with lists stands for one variant per combination of their values.
 
-Pure functions on the document before it is validated; what an entry may hold is `accel_ci.config.settings`'s part.
+Pure functions on the document before validation. The settings of a variant are in `accel_ci.config.settings`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-MULTIPLIED = ("python", "torch", "torch_source", "runtime")
+MATRIX_KEYS = ("python", "torch", "torch_source", "runtime")
 """The keys of a variant that may be lists. In its name, `{python}` and so on stand for the value."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def multiply(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Each variant with the place of its entry; what is no mapping, or has no list, stays as it is.
+def expand_matrix(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield each variant with the index of its entry; an entry that is not a mapping or has no lists stays unchanged.
 
-    In a name, a value goes without the characters that a name cannot have: `torch==2.13.0` is `torch2.13.0`.
+    In names, values lose the characters that a name cannot have: `torch==2.13.0` becomes `torch2.13.0`.
     """
     for place, entry in enumerate(entries):
-        if not isinstance(entry, Mapping):
-            yield place, entry
-            continue
-        lists = {key: entry[key] for key in MULTIPLIED if isinstance(entry.get(key), list) and entry[key]}
-        if not lists or "name" not in entry:
+        fields = entry if isinstance(entry, Mapping) else {}
+        lists = {key: fields[key] for key in MATRIX_KEYS if isinstance(fields.get(key), list) and fields[key]}
+        if not lists or "name" not in fields:
             yield place, entry
             continue
         for values in product(*lists.values()):
@@ -37,6 +35,6 @@ def multiply(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
 def _named(name: Any, variant: Mapping[str, Any]) -> Any:
     if not isinstance(name, str):
         return name
-    for key in MULTIPLIED:
+    for key in MATRIX_KEYS:
         name = name.replace(f"{{{key}}}", _NOT_IN_NAMES.sub("", str(variant.get(key, ""))))
     return name

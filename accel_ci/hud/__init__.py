@@ -1,1 +1,1 @@
-"""The HUD: one static page that says how the backend fares."""
+"""The HUD: a static page with the state of the backend."""

@@ -1,7 +1,7 @@
-"""From a `HudPage` to one self-contained HTML file.
+"""Render a `HudPage` as one self-contained HTML file.
 
-The page loads nothing: its style and its script are inline, and its Content-Security-Policy allows these two by digest
-and nothing else. All text passes Jinja2's escaping; the filters that templates use are in `text.py`.
+The page loads nothing: its style and script are inline, and its Content-Security-Policy allows only these two, by digest.
+Jinja2 escapes all text; the filters of the template are in `text.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accel_ci.storage.atomic_file import whole_file
 
 
 def render_hud(page: HudPage) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     environment = Environment(
         loader=PackageLoader("accel_ci.hud", "templates"),
         autoescape=True,
@@ -44,7 +44,7 @@ def render_hud(page: HudPage) -> str:
 
 
 def write_hud(page: HudPage, folder: Path) -> Path:
-    """Write `index.html` into `folder`, whole or not at all, and return its path."""
+    """Write `index.html` to `folder` atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     with whole_file(file) as target:

@@ -1,7 +1,7 @@
-"""How values read on the page: durations, numbers, times, and hostile text made harmless to the eye.
+"""Format values for the page: durations, numbers, times, and hostile text with its control characters made visible.
 
-Here belong pure functions from one value to a string. Escaping for HTML is Jinja2's, in `render.py`; what is on the page
-is decided in `page.py`.
+Pure functions from one value to a string belong here. `render.py` leaves the escaping of HTML to Jinja2; `page.py` decides
+what the page shows.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _CONTROL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """`text` with every control, format and bidirectional character spelled out; line ends and tabs stay."""
+    """Spell out every control, format and bidirectional character of `text`; line ends and tabs stay."""
     text = text.replace("\r\n", "\n")
     return "".join(f"[U+{ord(c):04X}]" if unicodedata.category(c) in _CONTROL and c not in "\n\t" else c for c in text)
 
 
 def one_line(text: str, limit: int = 240) -> str:
-    """`text` on one line, with its middle left out where it is longer than `limit`."""
+    """Put `text` on one line, and leave out its middle if it is longer than `limit`."""
     if len(text) > limit:
         head = limit * 2 // 3
         text = f"{text[:head]} … {text[len(text) - (limit - head) :]}"
@@ -31,7 +31,7 @@ def one_line(text: str, limit: int = 240) -> str:
 
 
 def excerpt(text: str, limit: int = 6000) -> str:
-    """The beginning and the end of a long text, where the reason of a failure is."""
+    """The beginning and the end of a long text, where the reason for a failure is."""
     if len(text) <= limit:
         return visible(text)
     head = limit // 3
@@ -40,13 +40,13 @@ def excerpt(text: str, limit: int = 6000) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without the folders that installed packages lie in."""
+    """The first line that is not blank, without the folders of installed packages."""
     line = next((line.strip() for line in text[:4000].splitlines() if line.strip()), "")
     return one_line(re.sub(r"\S*/site-packages/", "", line), 160)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for a person: `420 ms`, `8.4 s`, `1 m 42 s`, `2 h 05 m`, `3 d 04 h`."""
+    """Format seconds: `420 ms`, `8.4 s`, `1 m 42 s`, `2 h 05 m`, `3 d 04 h`."""
     if seconds is None or not math.isfinite(seconds) or seconds < 0:
         return UNKNOWN
     if seconds < 0.9995:
@@ -62,12 +62,12 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """A number with thousands separators."""
+    """Format a number with thousands separators."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
 
 
 def size(size_bytes: int) -> str:
-    """Bytes for a person, in powers of 1,000."""
+    """Format bytes in powers of 1,000."""
     value = float(size_bytes)
     for unit in ("B", "kB", "MB"):
         if value < 999.5:
@@ -77,22 +77,22 @@ def size(size_bytes: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, with a digit more where it is small."""
+    """Format a share in percent, with one more digit if it is small."""
     return f"{share * 100:.2f} %" if 0 < share < 0.01 else f"{share * 100:.1f} %"
 
 
 def in_utc(moment: datetime) -> datetime:
-    """`moment` in UTC; one without a zone is taken as UTC."""
+    """Convert `moment` to UTC; without a time zone, it is taken as UTC."""
     return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
 def utc(moment: datetime | None) -> str:
-    """A time to the minute, in UTC."""
+    """Format a time in UTC, to the minute."""
     return UNKNOWN if moment is None else f"{in_utc(moment):%Y-%m-%d %H:%M} UTC"
 
 
 def web_link(url: str) -> str | None:
-    """`url` without credentials when it is safe to link to, else None: http(s) with a host alone."""
+    """`url` without credentials if it is safe to link to (http or https with a host), else None."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -104,7 +104,7 @@ def web_link(url: str) -> str | None:
 
 
 def repository_name(repository: str) -> str:
-    """A repository as it may be shown: never with the credentials that a URL can carry."""
+    """A repository for display, without the credentials that a URL can hold."""
     scheme, separator, rest = repository.partition("://")
     if not separator:
         return repository

@@ -1,1 +1,1 @@
-"""How tests are spread over cards: batches, estimates and the bound that no schedule beats. Pure functions."""
+"""Spreading tests over cards: batches, estimates and the bound that no schedule can beat. Pure functions."""

@@ -1,12 +1,13 @@
-"""Guided batches: large ones first, smaller as the work of a file runs out, so that all cards end together.
+"""Plan guided batches: large ones first, smaller ones as the work of a file runs out, so that all cards finish together.
 
-Here belongs the making of a plan from what is known of durations. Which worker takes which batch is decided while it
-runs (`accel_ci.runner.choice`).
+Making a plan from known durations belongs here. Which worker takes which batch is decided during the run
+(`accel_ci.runner.choice`).
 
-A batch that is a part of what is left, shared by the workers that are at it, bounds how long they wait for each other at
-the end, for few claims: guided self-scheduling (Polychronopoulos and Kuck, 1987), with a part well below one as in factoring
-(Hummel, Schonberg and Flynn, 1992), because durations are known from other nights only. This is done file by file: who goes
-to another file has to collect it, so workers meet in files, and every file has to end in small batches.
+Each batch is a fraction of the remaining work divided by the number of workers on it. This limits how long workers wait
+for each other at the end, and needs few claims: guided self-scheduling (Polychronopoulos and Kuck, 1987), with a fraction
+well below one as in factoring (Hummel, Schonberg and Flynn, 1992), because durations are known only from other nights. It
+is done for each file: a worker that moves to another file has to collect it, so workers share files, and every file has to
+end in small batches.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from statistics import median
 from accel_ci.model import Batch, SelectedTest
 
 UNKNOWN_S = 1.0
-"""The estimate of a test when nothing of its file and its suite is known."""
+"""The estimate of a test if no durations of its file or suite are known."""
 
 COLLECT_S = 1.0
-"""What the collection of a file costs a worker when nothing else is said."""
+"""The default cost for a worker to collect a file."""
 
-# Parts of the lower bound of the makespan.
+# Fractions of the lower bound of the makespan.
 _URGENT = 1 / 8
-"""A test that takes longer is taken first, wherever it is: begun late, it would end last."""
+"""A test that takes longer is run first, whatever its file: started late, it would finish last."""
 
 _UNSEEN = 1 / 16
-"""Never-seen tests of a file go together up to here, since each may turn out to be long."""
+"""Never-seen tests of a file share batches up to this length, since each may turn out to be long."""
 
 _LONG = 1 / 100
-"""A test that takes longer is taken before the others of its file."""
+"""A test that takes longer is run before the others of its file."""
 
 _SMALLEST = 1 / 200
-"""No batch is cut smaller."""
+"""Batches are not cut smaller than this."""
 
 _SHARES = 3
-"""A batch is about this part of a worker's share of what is left of its file: 1 / _SHARES."""
+"""A batch is about 1 / _SHARES of one worker's share of the remaining work of its file."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Batches; the first `urgent` are taken first and in their order, the others in their order within each file.
+    """Batches: the first `urgent` ones are taken first and in order, the others in order within each file.
 
-    `unknown` counts tests without a recorded duration. `estimated_s` is the work of all tests, `lower_bound_s` the
-    makespan that no schedule on the plan's cards beats, both from the estimates.
+    `unknown` counts tests without a recorded duration. `estimated_s` is the work of all tests and `lower_bound_s` the
+    makespan that no schedule on the plan's cards can beat, both from the estimates.
     """
 
     batches: tuple[Batch, ...]
@@ -59,9 +60,9 @@ class Plan:
 
 
 def lower_bound(durations: Iterable[float], cards: int, widths: Iterable[int] | None = None) -> float:
-    """The seconds that no schedule on `cards` cards beats: the longest test, or all work spread evenly.
+    """The makespan that no schedule on `cards` cards can beat: the longest test, or all work spread evenly.
 
-    `widths` says how many cards each test holds, one by default.
+    `widths` is the number of cards that each test holds, one by default.
     """
     known = list(durations)
     work_s = sum(known) if widths is None else sum(map(mul, known, widths))
@@ -78,11 +79,11 @@ def make_plan(
 ) -> Plan:
     """Cut the tests into batches for `cards` cards.
 
-    `durations` has the recorded seconds by (suite, test). A test that is not there is estimated by the median of its
-    file, else of its suite, else 1 s. Very long tests and then never-seen ones (while these are the smaller part of the
-    work) are urgent. The tests of a batch keep their order. `collect_s` is what a worker pays for each file that it
-    touches: batches much shorter than that would save nothing. `widths` says for a suite how many cards its tests hold;
-    each number of cards is planned by itself, since it runs by itself.
+    `durations` has the recorded seconds by (suite, test). A missing test is estimated by the median of its file, else of
+    its suite, else 1 s. Very long tests are urgent, followed by never-seen ones if these are the smaller part of the
+    work. The tests of a batch keep their order. `collect_s` is the cost for a worker of each file that it collects:
+    batches much shorter than that would save nothing. `widths` maps a suite to the number of cards that its tests hold;
+    each number of cards is planned separately, because it also runs separately.
     """
     if cards < 1:
         raise ValueError(f"a plan needs at least one card, not {cards}")
@@ -119,7 +120,7 @@ def _groups(
     cards: int,
     collect_s: float,
 ) -> tuple[list[list[SelectedTest]], list[list[SelectedTest]]]:
-    """The tests of batches for one number of cards, of which `cards` groups work: the urgent ones, then the others."""
+    """Group the tests of one width into batches for `cards` worker groups: the urgent batches, then the others."""
     work_s = sum(estimates[_key(test)] for test in tests)
     bound_s = lower_bound((estimates[_key(test)] for test in tests), cards)
     unseen = [test for test in tests if _key(test) not in durations]
@@ -176,9 +177,9 @@ def _cut(
     smallest_s: float,
     shares: float = math.inf,
 ) -> Iterator[list[SelectedTest]]:
-    """Cut tests in their order: a batch takes at most a share of what is left then, or `smallest_s`, or one test.
+    """Cut tests in order: each batch takes at most its share of the remaining work, or `smallest_s`, or one test.
 
-    What would be left over at the end and shorter than half of `smallest_s` goes with the batch before it.
+    A remainder shorter than half of `smallest_s` joins the batch before it.
     """
     left_s = sum(estimates[_key(test)] for test in tests)
     group: list[SelectedTest] = []

@@ -1,1 +1,1 @@
-"""What the history says of tests: flakiness, and more to come (classification, change points, quarantine)."""
+"""Test quality from the history: flakiness."""

@@ -1,7 +1,8 @@
-"""Which tests are flaky: the same build both passed and failed them. Decided per build and variant, never across revisions.
+"""Find flaky tests: those that both passed and failed in the same build. Revisions are never mixed.
 
-Mixing revisions would call a breakage and its fix a flake. The rate is over builds and comes with a 95 % Wilson interval
-(E. B. Wilson, JASA 22, 1927), since most flaky tests fail in well under 1 % of their runs and short histories say little.
+Mixing revisions would count a breakage and its fix as a flake. The rate is over builds and comes with a 95 % Wilson
+interval (E. B. Wilson, JASA 22, 1927), since most flaky tests fail in well under 1 % of their runs and a short history
+proves little.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from accel_ci.results.store import ResultsStore, TestHistory
 
 @dataclass(frozen=True)
 class FlakyTest:
-    """A test with its share of flaky builds and that share's 95 % interval."""
+    """A test with its share of flaky builds and the 95 % interval of that share."""
 
     variant: str
     suite: str
@@ -31,7 +32,7 @@ class FlakyTest:
 
 @dataclass(frozen=True)
 class Flakiness:
-    """The flaky tests of the window, worst first."""
+    """The flaky tests of a window, worst first."""
 
     window_days: int
     tests: int
@@ -39,13 +40,13 @@ class Flakiness:
 
 
 def measure(store: ResultsStore, today: date, window_days: int) -> Flakiness:
-    """The flaky tests of a window; costs what is new in the store, not what the window holds."""
+    """Find the flaky tests of a window. The cost depends on what is new in the store, not on the window's length."""
     tests, histories = store.flaky(today, window_days)
     return replace(find_flaky(histories, window_days), tests=tests)
 
 
 def find_flaky(histories: Iterable[TestHistory], window_days: int) -> Flakiness:
-    """Every test with at least one flaky build, by rate and then by name."""
+    """Every test with at least one flaky build, sorted by rate and then by name."""
     histories = list(histories)
     flaky = [
         FlakyTest(

@@ -1,1 +1,1 @@
-"""Meeting a build's failure again: its image and tests on another machine, or a worker's order once more."""
+"""Reproduce a failure: in the build's image on another machine, or by replaying a worker's tests in order."""

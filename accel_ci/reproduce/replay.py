@@ -1,4 +1,4 @@
-"""What each worker of a build ran, in its order: what it takes to meet a failure again that depends on the order."""
+"""The tests that each worker of a build ran, in order, to reproduce failures that depend on the order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accel_ci.results.store import ResultsStore
 
 @dataclass(frozen=True)
 class WorkerSession:
-    """The tests that one worker ran in one round of a stage, in that order, each with its outcome there."""
+    """The tests that one worker ran in one round of a stage, in order and with their outcomes."""
 
     stage: str
     round: int
@@ -23,19 +23,19 @@ class WorkerSession:
 
     @property
     def failing(self) -> int:
-        """How many of them failed."""
+        """The number of tests that failed."""
         return sum(outcome in FAILING_OUTCOMES for outcome in self.outcomes)
 
     def until(self, test: str) -> WorkerSession:
-        """The session up to and with that test."""
+        """The session up to and including a test."""
         end = [selected.test for selected in self.tests].index(test) + 1
         return replace(self, tests=self.tests[:end], outcomes=self.outcomes[:end])
 
 
 def worker_sessions(store: ResultsStore, build: Build, stages: Mapping[str, str]) -> list[WorkerSession]:
-    """The sessions of a build by stage, round and worker; `stages` says the stage of a suite, `device` by default.
+    """The sessions of a build, sorted by stage, round and worker. `stages` maps suites to stages; `device` is the default.
 
-    Raises `AccelCiError` when the store knows of no worker of the build.
+    Raises `AccelCiError` if no worker of the build is stored.
     """
     rows = store.query(
         """
@@ -50,7 +50,7 @@ def worker_sessions(store: ResultsStore, build: Build, stages: Mapping[str, str]
         key = (stages.get(suite, "device"), number, worker, card)
         found.setdefault(key, []).append((SelectedTest(suite, test), outcome))
     if not found:
-        raise AccelCiError(f"no worker is known of {build.name}: nothing is stored of it, or it was ingested from reports")
+        raise AccelCiError(f"no workers are stored for {build.name}: it has no results, or they were ingested from reports")
     return [WorkerSession(*key, *zip(*ran, strict=True)) for key, ran in sorted(found.items())]
 
 
@@ -62,9 +62,9 @@ def choose_session(
     stage: str | None = None,
     test: str | None = None,
 ) -> WorkerSession:
-    """The one session of that worker, round and stage; with a test, the first in which it failed, else ran, up to it.
+    """Choose a session by worker, round and stage; with a test, the first in which it failed, else ran, up to that test.
 
-    Raises `AccelCiError` naming the sessions that there are when it is not one.
+    Raises `AccelCiError` with the possible sessions unless exactly one matches.
     """
     left = [
         session
@@ -79,5 +79,5 @@ def choose_session(
         return next((session for session in cut if session.outcomes[-1] in FAILING_OUTCOMES), cut[0])
     if len(left) != 1:
         known = "; ".join(f"--stage {s.stage} --round {s.round} --worker {s.worker}" for s in (left or sessions)[:8])
-        raise AccelCiError(f"{len(left)} sessions are meant, and one is needed; there are: {known}")
+        raise AccelCiError(f"{len(left)} sessions match, but one is needed; choose one of: {known}")
     return left[0]

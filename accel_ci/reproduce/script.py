@@ -1,7 +1,7 @@
-"""The commands that give a developer a build's image and its failing tests on a machine of their own: one script for `sh`.
+"""Write a shell script that gives developers a build's image and its failing tests on their own machine.
 
-It stands alone: the sources by commit, the image by digest or by exact pins, the environment as the configuration has it. No
-secret is in it: variables that tests are passed go by name, and addresses have no passwords.
+The script is self-contained: sources by commit, the image by digest or by exact pins, and the configured environment. It
+holds no secrets: variables that are passed on to tests appear only by name, and URLs have no passwords.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accel_ci.config.settings import DockerPoolSettings, KubernetesPoolSettings, Project, Variant
-from accel_ci.docker.client import docker_client
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel
 from accel_ci.results.open import open_results
@@ -34,7 +33,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class _Case:
-    """What is known of a build."""
+    """A build, its manifests, and the tests to run."""
 
     project: Project
     build: Build
@@ -47,15 +46,15 @@ class _Case:
 
 
 def reproduction(project: Project, build: Build, test: str | None) -> Reproduction:
-    """The script for one test of a build, else for all that did not pass there.
+    """Write the script for one test of a build, or for all that did not pass.
 
-    Raises `AccelCiError` when the build has no image or no such test, or all passed and none is named.
+    Raises `AccelCiError` if the build has no image or no such test, or if no test is given and all passed.
     """
     manifests = ManifestStore(project.home)
     revision = manifests.revision(build.revision)
     image_file = manifests.path("runtime_image", build.revision, build.variant)
     if revision is None or not image_file.is_file():
-        raise AccelCiError(f"{build.name} has no runtime image, so there is nothing to run in; see `accel-ci status`")
+        raise AccelCiError(f"{build.name} has no runtime image to run tests in; see `accel-ci status`")
     chosen = _choose(manifests, open_results(project), build, test)
     case = _Case(
         project,
@@ -67,28 +66,29 @@ def reproduction(project: Project, build: Build, test: str | None) -> Reproducti
         tuple(verdict.test for verdict in chosen),
         next((verdict.cards[0] for verdict in chosen if verdict.cards), "0"),
     )
-    in_docker = isinstance(project.settings.pool, DockerPoolSettings)
-    parts = ["set -eu", *_sources(case), *(_in_container(case) if in_docker else _in_environment(case))]
+    pool = project.settings.pool
+    run = _in_container(case, pool) if isinstance(pool, DockerPoolSettings) else _in_environment(case)
+    parts = ["set -eu", *_sources(case), *run]
     return Reproduction("\n".join(parts) + "\n", case.tests)
 
 
 def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: str | None) -> list[TestVerdict]:
-    """The named test, else those that failed, of the build's ledger."""
+    """The named test, or all tests of the build that did not pass."""
     ledger = manifests.find("ledger", build, Ledger)
     if ledger is None:
-        raise AccelCiError(f"{build.name} has no ledger, so it is not known what failed; see `accel-ci status`")
+        raise AccelCiError(f"{build.name} has no ledger, so its failures are unknown; see `accel-ci status`")
     if test is None:
         chosen = [verdict for verdict in bad_tests(store, build, ledger.suites) if verdict.verdict != "not_run"]
         if not chosen:
-            raise AccelCiError(f"no test of {build.name} failed; name the one that is wanted")
+            raise AccelCiError(f"no test of {build.name} failed; name the test to reproduce")
         return chosen
     found = find_tests(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
     if len(chosen) != 1:
-        near = [verdict.test for verdict in found][:5]
+        near = [verdict.test for verdict in found[:5]]
         raise AccelCiError(
-            f"{test!r} names {len(chosen)} tests of {build.name}; "
-            f"{'near it: ' + ', '.join(near) if near else '`accel-ci results` lists them'}"
+            f"{test!r} matches {len(chosen)} tests of {build.name}; "
+            f"{'similar tests: ' + ', '.join(near) if near else '`accel-ci results` lists its tests'}"
         )
     return chosen
 
@@ -98,13 +98,13 @@ def _sources(case: _Case) -> list[str]:
     if backend.dirty:
         folder = checkout_backend(case.project, backend)
         return [
-            f"# The sources: {backend.label} has changes that no commit has; their copy on the machine of the build",
+            f"# The sources: {backend.label} has uncommitted changes, so this is their copy on the build machine",
             f"sources={shlex.quote(str(folder))}",
         ]
     local = local_path(settings.repository, case.project.root)
     remote = backend.repository if local is None else str(local)
     fetch = [
-        f"# The sources of the backend at {backend.sha}",
+        f"# The backend's sources at {backend.sha}",
         "git init --quiet backend",
         f"git -C backend fetch --quiet --depth 1 -- {shlex.quote(_fetchable(remote, local))} {backend.sha}",
         "git -C backend checkout --quiet FETCH_HEAD",
@@ -114,7 +114,7 @@ def _sources(case: _Case) -> list[str]:
 
 
 def _fetchable(remote: str, local: Path | None) -> str:
-    """An address that a commit can be fetched from: of a folder inside of a repository, the repository."""
+    """An address to fetch a commit from: for a folder inside a repository, the repository."""
     top = local
     while top is not None and not (top / ".git").exists() and top != top.parent:
         top = top.parent
@@ -130,7 +130,9 @@ def _below(local: Path | None, subdirectory: str) -> str:
 def _environment(case: _Case) -> dict[str, str]:
     pool = case.project.settings.pool
     configured = {name: value for name, value in pool.environment.items() if value is not None}
-    card = {} if isinstance(pool, KubernetesPoolSettings) else {pool.card_environment: case.card}  # a pod has its card
+    card = (
+        {} if isinstance(pool, KubernetesPoolSettings) else {pool.card_environment: case.card}
+    )  # the cluster assigns cards to pods
     return {**configured, **card}
 
 
@@ -138,12 +140,9 @@ def _pytest(case: _Case) -> list[str]:
     return ["-m", "pytest", "-p", "no:cacheprovider", *case.project.settings.backend.pytest_args, *case.tests]
 
 
-def _in_container(case: _Case) -> list[str]:
-    pool = case.project.settings.pool
-    if not isinstance(pool, DockerPoolSettings):
-        raise TypeError(pool)
-    made = case.image.container("runtime")
-    image = pool.image or (made.reference if made else None)
+def _in_container(case: _Case, pool: DockerPoolSettings) -> list[str]:
+    built = case.image.container("runtime")
+    image = pool.image or (built.reference if built else None)
     if image is None:
         raise AccelCiError(f"{case.build.name} was built without a Docker image; run it again with the section 'image'")
     python = pool.python or ("python3" if pool.image else case.image.python)
@@ -151,22 +150,20 @@ def _in_container(case: _Case) -> list[str]:
     cards = case.card.split(",")
     devices = dict.fromkeys(device.replace("{card}", card) for card in cards for device in pool.devices)
     gpus = {"all": ["--gpus", "all"], "card": ["--gpus", f'"device={case.card}"'], None: []}[pool.gpus]
-    words = [
+    command = [
         "docker", "run", "--rm", "--init", "--network", pool.network, "--shm-size", pool.shm_size, "--cap-drop", "ALL",
         "--security-opt", "no-new-privileges", "--pids-limit", str(pool.pids_limit), "--workdir", "/sources",
         *(["--memory", pool.memory, "--memory-swap", pool.memory] if pool.memory else []), *gpus,
-        *(word for device in devices for word in ("--device", device)),
-        *(word for name, value in {"HOME": "/tmp", **environment}.items() for word in ("--env", f"{name}={value}")),  # noqa: S108
-        *(word for name in pool.pass_environment if name not in environment for word in ("--env", name)),
+        *(f"--device={device}" for device in devices),
+        *(f"--env={name}={value}" for name, value in {"HOME": "/tmp", **environment}.items()),  # noqa: S108
+        *(f"--env={name}" for name in pool.pass_environment if name not in environment),
     ]  # fmt: skip
     last = ["--entrypoint", python, image, *_pytest(case)]
-    run = f'{shlex.join(words)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
+    run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
     by_digest = pool.image is not None or "@" in image
-    word = (
-        "# The image" if by_digest else "# The image, which is on the machine of the build alone: image.registry pushes it"
-    )
+    title = "The image" if by_digest else "The image, which only the build machine has (set image.registry to push it)"
     return [
-        f"{word}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
+        f"# {title}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
         f"docker pull --quiet {shlex.quote(image)}"
         if by_digest
         else f"docker image inspect --format ok {shlex.quote(image)}",
@@ -177,15 +174,15 @@ def _in_container(case: _Case) -> list[str]:
 
 
 def _development(case: _Case) -> list[str]:
-    made = case.image.container("development")
-    if made is None or case.project.settings.pool.kind != "docker":
+    built = case.image.container("development")
+    if built is None:
         return []
-    shell = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(made.reference)} bash'
-    return [f"# With compilers and uv, to change things in: {shell}"]
+    shell = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(built.reference)} bash'
+    return [f"# A shell with compilers and uv, to try changes: {shell}"]
 
 
 def _in_environment(case: _Case) -> list[str]:
-    """A virtual environment with the build's pins and wheels, which are built again where the build's own are not there."""
+    """A virtual environment with the build's pins and wheels. Missing wheels are built again."""
     image, variant = case.image, case.variant
     pins = [line for line in image.packages if " @ file:" not in line]
     options = PackageSource.from_settings(variant.torch_backend).options
@@ -193,10 +190,10 @@ def _in_environment(case: _Case) -> list[str]:
     install = ["uv", "pip", "install", "--quiet", "--python", "image/bin/python", "--no-deps"]
     prerelease = ["--prerelease", "allow"] if variant.torch_source == "main" else []
     given = _environment(case)
-    unset = [word for name in case.project.settings.pool.unset_environment for word in ("-u", name)]
+    unset = [option for name in case.project.settings.pool.unset_environment for option in ("-u", name)]
     command = ["env", "PYTHONDONTWRITEBYTECODE=1", *unset, *(f"{name}={value}" for name, value in given.items())]
     return [
-        f"# The image: Python {image.python_version}, PyTorch {image.torch_version} at {image.torch_sha}, all by exact pins",
+        f"# The image: Python {image.python_version}, PyTorch {image.torch_version} at {image.torch_sha}, exact pins",
         *index,
         "mkdir -p wheels",
         *_wheels(case),
@@ -213,7 +210,7 @@ def _in_environment(case: _Case) -> list[str]:
 
 
 def _wheels(case: _Case) -> list[str]:
-    """The build's wheels: the very files on the machine of the build, elsewhere built from the same sources."""
+    """The build's wheels: copied on the build machine, built from the same sources elsewhere."""
     artifacts, settings = ArtifactStore(case.project.home / "artifacts"), case.project.settings
     given = {**settings.backend.build_environment, **case.variant.build_environment}
     label = case.revision.backend.label
@@ -228,16 +225,11 @@ def _wheels(case: _Case) -> list[str]:
             f'    {shlex.join(build)} "$PWD"/wheels {place}  # sha256 of the build: {wheel.sha256}',
         ]
     if case.wheel.patches:
-        lines.insert(0, f"# The build applied {', '.join(case.wheel.patches)}; a wheel that is built again needs them too.")
+        lines.insert(0, f"# The build applied {', '.join(case.wheel.patches)}; apply them before building a wheel again.")
     return lines
 
 
 def _count(case: _Case) -> str:
-    """What is run, for a comment: of a test's name nothing that could end the line."""
+    """Describe the tests for a comment; characters that could end its line are replaced."""
     name = "".join(character if character.isprintable() else "?" for character in case.tests[0])
     return name if len(case.tests) == 1 else f"{len(case.tests)} tests that did not pass"
-
-
-def client_folder() -> str:
-    """The folder of the Docker client that can be used, for PATH. Raises `BuildError` when there is none."""
-    return str(Path(docker_client()).parent)

@@ -1,13 +1,14 @@
-"""A build's rows for other programs: JUnit XML, CSV or Parquet.
+"""Export a build's rows to other programs as JUnit XML, CSV or Parquet.
 
-Here belongs writing alone. The JUnit form is what `accel_ci.reports` reads back to the same outcomes: earlier attempts of a
-test are `rerun…` or `flaky…` elements of its test case, the last attempt is the case's own result.
+Only writing belongs here. `accel_ci.reports` reads the JUnit form back with the same outcomes: the earlier attempts of a
+test are `rerun…` or `flaky…` elements of its test case, and the last attempt is the result of the case itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, BinaryIO, Literal
 from xml.sax.saxutils import quoteattr
@@ -15,8 +16,8 @@ from xml.sax.saxutils import quoteattr
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from accel_ci.errors import AccelCiError
 from accel_ci.model import FAILING_OUTCOMES, Build
+from accel_ci.results.questions import stored_suites
 from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.store import ResultsStore, StoredSuite
 
@@ -28,30 +29,16 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def export(store: ResultsStore, build: Build, target: BinaryIO, form: Format, suite: str | None = None) -> int:
-    """Write the attempts of a build, or of one of its suites, to a binary file; returns the number of rows.
+    """Write the attempts of a build, or of one of its suites, to a binary file and return the number of rows.
 
-    Raises `AccelCiError` when nothing is stored of it.
+    Raises `AccelCiError` if nothing is stored for it.
     """
-    suites = store.suites(build=build, suite=suite)
-    if not suites:
-        what = f"{build.name}, suite {suite}" if suite else build.name
-        raise AccelCiError(f"nothing is stored of {what}; run it, or ingest its reports")
-    return _WRITERS[form](store, suites, target)
-
-
-def _write_csv(store: ResultsStore, suites: Sequence[StoredSuite], target: BinaryIO) -> int:
+    suites = stored_suites(store, build, suite)
+    if form == "junit":
+        return _write_junit(store, suites, target)
     rows = 0
-    with pacsv.CSVWriter(target, ATTEMPTS) as writer:
-        for stored in suites:
-            table = store.read(stored)
-            writer.write_table(table)
-            rows += len(table)
-    return rows
-
-
-def _write_parquet(store: ResultsStore, suites: Sequence[StoredSuite], target: BinaryIO) -> int:
-    rows = 0
-    with pq.ParquetWriter(target, ATTEMPTS, compression="zstd") as writer:
+    open_writer = pacsv.CSVWriter if form == "csv" else partial(pq.ParquetWriter, compression="zstd")
+    with open_writer(target, ATTEMPTS) as writer:
         for stored in suites:
             table = store.read(stored)
             writer.write_table(table)
@@ -75,9 +62,6 @@ def _write_junit(store: ResultsStore, suites: Sequence[StoredSuite], target: Bin
     return rows
 
 
-_WRITERS = {"csv": _write_csv, "junit": _write_junit, "parquet": _write_parquet}
-
-
 def _case(attempts: Sequence[dict[str, Any]]) -> str:
     *earlier, last = attempts
     classname, name, file = _identity(last)
@@ -91,9 +75,9 @@ def _case(attempts: Sequence[dict[str, Any]]) -> str:
     kind = "rerun" if last["outcome"] in FAILING_OUTCOMES else "flaky"
     body = [_element(f"{kind}{_element_of(row)[1]}", row) for row in earlier if row["outcome"] in FAILING_OUTCOMES]
     body += _result(last)
-    said = [(key, last[key]) for key in ("card", "host", "worker", "infra") if last[key] is not None]
-    if said:
-        properties = "".join(f'<property name="{key}" value={_quoted(value)}/>' for key, value in said)
+    known = {key: last[key] for key in ("card", "host", "worker", "infra") if last[key] is not None}
+    if known:
+        properties = "".join(f'<property name="{key}" value={_quoted(value)}/>' for key, value in known.items())
         body.insert(0, f"<properties>{properties}</properties>")
     return f"{head}>{''.join(body)}</testcase>\n" if body else f"{head}/>\n"
 
@@ -111,12 +95,12 @@ def _result(row: dict[str, Any]) -> list[str]:
 
 
 def _element_of(row: dict[str, Any]) -> tuple[str, str]:
-    """The element of a failure, and how it ends the name of an earlier attempt's."""
+    """The element name of a failure, and the ending of that of an earlier attempt."""
     return ("failure", "Failure") if row["outcome"] == "failed" else ("error", "Error")
 
 
 def _element(name: str, row: dict[str, Any]) -> str:
-    """A failure. JUnit has no word for a crash or a timeout: readers know them by a message and by a type."""
+    """A failure element. JUnit has no crashes or timeouts: readers recognise them by the message and the type."""
     kind, message = row["outcome"], row["message"] or ""
     if kind == "crashed":
         message = f"{message} (worker {_WORKER!r} crashed while running)".strip()
@@ -126,7 +110,7 @@ def _element(name: str, row: dict[str, Any]) -> str:
 
 
 def _identity(row: dict[str, Any]) -> tuple[str, str, str | None]:
-    """The report's own words for a test, else what pytest's JUnit writer makes of its node id."""
+    """The class name, name and file of a test from its report, else as pytest's JUnit writer derives them."""
     if row["name"] is not None:
         return row["classname"] or "", row["name"], row["file"]
     front, bracket, rest = str(row["test"]).partition("[")
@@ -138,6 +122,6 @@ def _identity(row: dict[str, Any]) -> tuple[str, str, str | None]:
 
 
 def _quoted(text: str) -> str:
-    r"""An attribute's value with its quotes; characters that XML cannot hold become `\u{H}`."""
+    r"""Quote an attribute's value; characters that XML cannot hold become `\u{H}`."""
     shown = _NOT_XML.sub(lambda found: f"\\u{{{ord(found[0]):X}}}", text)
     return quoteattr(shown, {"\n": "&#10;", "\t": "&#9;", "\r": "&#13;"})

@@ -1,4 +1,4 @@
-"""The results store of a project: in its data folder, or in the bucket that the configuration names."""
+"""Open the results store of a project: in its data folder, or in the configured bucket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accel_ci.storage.s3 import environment_keys
 
 
 def open_results(project: Project) -> ResultsStore:
-    """The store; credentials of a bucket come from `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else from boto3's chain."""
+    """Open the store. Bucket credentials: `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else boto3's usual sources."""
     settings = project.settings.results
     if settings.bucket is None:
         return ResultsStore(project.home / "results")

@@ -1,4 +1,4 @@
-"""Work that is done ahead of who asks for it, in threads: Arrow does most of it without the interpreter's lock."""
+"""Compute results before they are needed, in threads: Arrow does most of its work without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 
 def prefetch(function: Callable[[_Item], _Result], items: Iterable[_Item], most: int = 2) -> Iterator[_Result]:
-    """The results of `function` in the order of the items, of which at most so many are worked on or wait."""
+    """Yield the results of `function` in the order of the items; at most `most` of them are in progress or waiting."""
     waiting: deque[Future[_Result]] = deque()
     with ThreadPoolExecutor(most) as threads:
         for item in items:

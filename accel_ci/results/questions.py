@@ -146,7 +146,7 @@ def failures(store: ResultsStore, build: Build, suite: str | None = None) -> lis
         GROUP BY suite, coalesce(signature, '') ORDER BY tests DESC, suite, signature
         """,
         {"failing": sorted(FAILING_OUTCOMES), "some": FAILURE_TESTS},
-        _suites(store, build, suite),
+        stored_suites(store, build, suite),
     )
     return [
         FailureCluster(where, what, tests, attempts, infra, tuple(cards or ()), tuple(hosts or ()), message, tuple(some))
@@ -176,7 +176,7 @@ def bad_tests(store: ResultsStore, build: Build, suites: Collection[str], slowes
     Raises `AccelCiError` when nothing is stored of one of the suites.
     """
     found: list[TestVerdict] = []
-    for stored in (stored for suite in suites for stored in _suites(store, build, suite)):
+    for stored in (stored for suite in suites for stored in stored_suites(store, build, suite)):
         [rollup] = store.rollups([stored])
         table = rollup.table(["verdict", "duration_s", "place"])
         wanted = kernels.is_in(table["verdict"], pa.array([CODES[verdict] for verdict in BAD_VERDICTS], pa.int8()))
@@ -192,7 +192,7 @@ def find_tests(store: ResultsStore, build: Build, text: str) -> list[TestVerdict
     """The tests of a build whose id is `text` or ends with `::` and it; failing that, up to 10 whose id contains it."""
     exact: list[TestVerdict] = []
     near: list[TestVerdict] = []
-    for stored in _suites(store, build):
+    for stored in stored_suites(store, build):
         [rollup] = store.rollups([stored])
         table = rollup.table(["verdict", "place"])
         tests = rollup.tests(table["place"])
@@ -224,7 +224,7 @@ def slowest(store: ResultsStore, build: Build, suite: str | None = None, limit: 
         GROUP BY suite, test ORDER BY total DESC, suite, test LIMIT $limit
         """,
         {"limit": limit},
-        _suites(store, build, suite),
+        stored_suites(store, build, suite),
     )
     return [SlowTest(*row) for row in rows]
 
@@ -262,7 +262,7 @@ def counts_per_day(store: ResultsStore, today: date, days: int = 30, variant: st
 def _changes(store: ResultsStore, before: Build, after: Build, failed_in: Build) -> list[Change]:
     """The tests that failed for good in one of two builds, with their verdicts in both."""
     found: list[Change] = []
-    sides = {build: {stored.suite: stored for stored in _suites(store, build)} for build in (before, after)}
+    sides = {build: {stored.suite: stored for stored in stored_suites(store, build)} for build in (before, after)}
     for suite, stored in sides[failed_in].items():
         [rollup] = store.rollups([stored])
         table = rollup.table(["key", "verdict", "message"])
@@ -285,10 +285,10 @@ def _verdicts(store: ResultsStore, stored: StoredSuite, keys: pa.Array[Any]) -> 
     return {key: VERDICTS[code] for key, code in pairs(table, "key", "verdict")}
 
 
-def _suites(store: ResultsStore, build: Build, suite: str | None = None) -> Sequence[StoredSuite]:
-    """What is stored of a build. Raises `AccelCiError` when that is nothing."""
+def stored_suites(store: ResultsStore, build: Build, suite: str | None = None) -> Sequence[StoredSuite]:
+    """The stored suites of a build, or one of them. Raises `AccelCiError` if there are none."""
     found = store.suites(build=build, suite=suite)
     if not found:
         what = build.name if suite is None else f"{build.name}, suite {suite}"
-        raise AccelCiError(f"nothing is stored of {what}; run it, or ingest its reports")
+        raise AccelCiError(f"no results are stored for {what}; run it, or ingest its reports")
     return found

@@ -1,8 +1,8 @@
-"""The normalised signature of a failure: its message with everything masked that differs from run to run.
+"""The signature of a failure: its message with everything masked that differs from run to run.
 
-Two failures with the same signature are taken for the same fault. Here belongs the masking alone; grouping is
-`accel_ci.results.questions`' part. The patterns run in RE2 (through Arrow), whose time is linear in the text whatever the
-text holds, and over whole columns, so that rows without a message cost nothing.
+Two failures with the same signature are treated as the same fault. Only the masking belongs here; grouping is done by
+`accel_ci.results.questions`. The patterns run in RE2 (through Arrow), whose time is linear in the length of any text, and
+over whole columns, so that rows without a message cost nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import pyarrow as pa
 from accel_ci.results.columns import Column, kernels
 
 READ_CHARS = 2000
-"""How much of a message is looked at."""
+"""The number of characters of a message that are read."""
 
 SIGNATURE_CHARS = 200
-"""How long a signature may be."""
+"""The maximum length of a signature."""
 
-# Eight hex digits or more, one of them a letter: RE2 has no look-ahead, so the first letter's place is told apart.
+# Eight or more hex digits with at least one letter. RE2 has no look-ahead, so each place of the first letter is a pattern.
 _LONG_HEX = "|".join([*(rf"\d{{{n}}}[a-f][0-9a-f]{{{7 - n},}}" for n in range(7)), r"\d{7,}[a-f][0-9a-f]*"])
 
 _MASKS: tuple[tuple[str, str], ...] = (
@@ -36,7 +36,7 @@ _MASKS: tuple[tuple[str, str], ...] = (
     (r"\d+", "<n>"),
     (r"\s+", " "),
 )
-"""In this order: what a later mask would break into pieces must be masked before it."""
+"""Applied in this order: text that a later mask would break up must be masked first."""
 
 
 def signature(message: str) -> str:

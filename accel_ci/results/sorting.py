@@ -1,4 +1,4 @@
-"""Sorting a million rows on two cores. What is sorted, and why, is not known here."""
+"""Sort a million rows on two cores. This module knows nothing about the data that it sorts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow as pa
 from accel_ci.results.columns import counted, kernels
 
 _PIECE = 1 << 15
-"""Values are sorted in pieces of this length, which Arrow merges: that halves the time."""
+"""Values are sorted in pieces of this length, which Arrow merges; this halves the time."""
 
 
 def order_of(first: pa.Array[Any], *further: pa.Array[Any]) -> pa.Array[Any]:
-    """The places of rows sorted by a column without nulls and then by further ones, stable.
+    """The order of rows by a column without nulls and then by further columns; stable.
 
-    Further columns that never fall need not be compared. Both sides of a middle value are sorted at the same time.
+    Further columns that never decrease need no comparison. The rows below and above a middle value are sorted in parallel.
     """
     falling = [place for place, column in enumerate(further) if kernels.any(kernels.less(column[1:], column[:-1])).as_py()]
     columns = [first, *further[: max(falling, default=-1) + 1]]
@@ -31,13 +31,13 @@ def order_of(first: pa.Array[Any], *further: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _middle_of(values: pa.Array[Any]) -> Any:
-    """A value that about half of the others are below, by a sample."""
+    """A value that about half of the others are below, estimated from a sample."""
     sample: Any = values.take(pa.array(range(0, len(values), max(1, len(values) // 1000))))
     return sample[kernels.sort_indices(sample)[len(sample) // 2].as_py()]
 
 
 def _sorted(columns: Sequence[pa.Array[Any]], places: pa.Array[Any]) -> pa.Array[Any]:
-    """The places in the order of the columns' values there."""
+    """Sort row numbers by the values that the columns have in these rows."""
     pieces = range(0, len(places), _PIECE)
     keys = {}
     for number, column in enumerate(columns):

@@ -1,9 +1,9 @@
-"""The same rows in a SQL database, for trend queries by others; any database that SQLAlchemy knows.
+"""Copy rows to a SQL database for trend queries by other tools. Works with any database that SQLAlchemy supports.
 
-Here belongs writing rows to a database alone: the store stays the truth, and what is here can be written anew from it. A
-suite of a build is written in one transaction and replaces itself; of two writers of one suite the second waits. The
-suite's own row is what they wait for: a transaction that has not got it touches no other, so that none holds what the
-other needs.
+Only writing to a database belongs here. The results store remains the source of truth, and the database can be rebuilt
+from it. A suite of a build is written in one transaction and replaces its earlier rows; of two writers of one suite, the
+second waits. They wait for the suite's own row: a transaction without it touches no other row, so that no writer holds a
+lock that another needs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SUITES = Table(
     Column("day", Date, nullable=False),
     Column("attempts", Integer, nullable=False),
 )
-"""What was written."""
+"""The suites that were written."""
 
 ATTEMPTS_TABLE = Table(
     "accel_ci_attempts",
@@ -94,26 +94,26 @@ ATTEMPTS_TABLE = Table(
     Index("accel_ci_attempts_by_build", "revision", "variant", "suite"),
     Index("accel_ci_attempts_by_test", "test_key", "day"),
 )
-"""The rows of the store. `test_key` is `test_key(test)` as a signed number: an index that any length of name fits in."""
+"""The rows of the store. `test_key` is `test_key(test)` as a signed number, so that names of any length can be indexed."""
 
 
 def open_sink(url: str) -> Engine:
-    """Connect, and make the tables where they are missing.
+    """Connect, and create missing tables.
 
-    Raises `AccelCiError` when that fails; the URL, which may hold a password, is not repeated.
+    Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
     """
     try:
         address = make_url(url)
-        if address.drivername == "postgresql":  # the driver that we install, whichever SQLAlchemy prefers
+        if address.drivername == "postgresql":  # the driver that we install; SQLAlchemy may prefer another
             address = address.set(drivername="postgresql+psycopg2")
         timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
         engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)
         _make_tables(engine)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         kind = type(error).__name__
-        raise AccelCiError(f"the database's URL cannot be used ({kind}); it has the form dialect+driver://…") from None
+        raise AccelCiError(f"the URL of the database is not usable ({kind}); its form is dialect+driver://…") from None
     except SQLAlchemyError as error:
-        raise AccelCiError(f"the database cannot be used ({_brief(error)}); look at its address, user and rights") from None
+        raise AccelCiError(f"cannot use the database ({_brief(error)}); check its address, user and permissions") from None
     return engine
 
 
@@ -121,20 +121,20 @@ def _make_tables(engine: Engine) -> None:
     with engine.connect():
         pass
     for table in METADATA.sorted_tables:
-        with suppress(SQLAlchemyError):  # another writer may make it between our look and our statement
+        with suppress(SQLAlchemyError):  # another writer may create it between our check and our statement
             table.create(engine, checkfirst=True)
     METADATA.create_all(engine)
 
 
 def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None = None) -> int:
-    """Write a stored suite of a build, in place of what the database had of it. `written` hears of every batch of every try.
+    """Write a stored suite of a build, replacing its earlier rows. Calls `written` with the size of each batch of each try.
 
-    What is written is what the store holds when this writer's turn has come, so that the last of several writes the newest.
-    Tries again after what a database does to one of several writers that are in each other's way: a deadlock (MySQL locks
-    gaps between rows too), a lock that was waited for too long, a connection that it ended. Drivers call these by different
-    errors, so it gives up at once only where the statements or the values are at fault.
+    Writes what the store holds once it is this writer's turn, so that the last of several writers writes the newest rows.
+    Retries after conflicts between writers: a deadlock (MySQL also locks gaps between rows), a lock timeout, or a connection
+    that the database closed. Drivers report these with different errors, so only errors in the statements or values fail at
+    once.
 
-    All or nothing: raises `AccelCiError` when the database refuses, and then holds what it held. Returns the number of rows.
+    All or nothing: if the database refuses, raises `AccelCiError` and changes nothing. Returns the number of rows.
     """
     what = f"{stored.build.name}, suite {stored.suite}"
     refusal = ""
@@ -145,7 +145,7 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
             raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
         except SQLAlchemyError as error:
             refusal = _brief(error)
-    raise AccelCiError(f"the database refused {what} {TRIES} times, at last: {refusal}")
+    raise AccelCiError(f"the database refused {what} {TRIES} times; the last error: {refusal}")
 
 
 def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None) -> int:
@@ -154,8 +154,8 @@ def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Ca
         _await_turn(connection, names, stored.day)
         stored = store.newest(stored)
         rows = store.read(stored)
-        connection.execute(update(SUITES).where(*_is(SUITES, names)).values(day=stored.day, attempts=len(rows)))
-        connection.execute(delete(ATTEMPTS_TABLE).where(*_is(ATTEMPTS_TABLE, names)))
+        connection.execute(update(SUITES).where(*_matches(SUITES, names)).values(day=stored.day, attempts=len(rows)))
+        connection.execute(delete(ATTEMPTS_TABLE).where(*_matches(ATTEMPTS_TABLE, names)))
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
                 {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
@@ -169,22 +169,22 @@ def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Ca
 
 
 def _await_turn(connection: Connection, names: dict[str, str], day: date) -> None:
-    """Get the suite's row. Writers that wait for a row which is there get it one after the other."""
-    if not connection.execute(update(SUITES).where(*_is(SUITES, names)).values(day=day)).rowcount:
+    """Lock the suite's row, or create it. Writers that wait for an existing row get it one after the other."""
+    if not connection.execute(update(SUITES).where(*_matches(SUITES, names)).values(day=day)).rowcount:
         connection.execute(insert(SUITES), [{**names, "day": day, "attempts": 0}])
 
 
-def _is(table: Table, names: dict[str, str]) -> list[ColumnElement[bool]]:
+def _matches(table: Table, names: dict[str, str]) -> list[ColumnElement[bool]]:
     return [table.c[column] == value for column, value in names.items()]
 
 
 def _names(stored: StoredSuite) -> dict[str, str]:
-    words = {"revision": stored.build.revision, "variant": stored.build.variant, "suite": stored.suite}
-    return {name: _clean(word) for name, word in words.items()}
+    names = {"revision": stored.build.revision, "variant": stored.build.variant, "suite": stored.suite}
+    return {column: _clean(name) for column, name in names.items()}
 
 
 def _clean(text: str) -> str:
-    """PostgreSQL's texts hold no NUL."""
+    """Replace NUL, which PostgreSQL cannot store."""
     return text.replace("\x00", "\\u{0}")
 
 
@@ -193,6 +193,6 @@ def _signed(key: int) -> int:
 
 
 def _brief(error: SQLAlchemyError) -> str:
-    """The database's own words, without the statement and the address."""
+    """The database's own message, without the statement and the address."""
     cause = getattr(error, "orig", None) or error
     return str(cause).strip().splitlines()[0][:200]

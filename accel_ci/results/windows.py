@@ -1,7 +1,7 @@
-"""What tests did over a window of days: sums over rollups, and a running sum that costs what is new.
+"""Sum the results of tests over a window of days, with a running sum whose cost depends only on new rollups.
 
-Here belong the sums alone: which rollups are in a window is `accel_ci.results.store`'s part, what a rate means
-`accel_ci.quality.flakiness`'. All rollups of one call are of one variant and suite.
+Only the sums belong here: `accel_ci.results.store` chooses the rollups of a window, and `accel_ci.quality.flakiness`
+interprets the rates. All rollups of one call belong to one variant and suite.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ SUMS = schema_of(
     message=pa.string(),
     test=pa.string(),
 )
-"""A row per test that ran: its builds, those that it failed for good, those in which it was flaky, and of those two kinds
-the last one's day, start and message. `test` is there for tests that failed or were flaky. What came from a cache does not
-count."""
+"""A row per test that ran: the number of its builds, of those in which it failed, and of those in which it was flaky; then
+the day, start and message of the last build in which it failed or was flaky. `test` is set for tests that failed or were
+flaky. Cached results do not count."""
 
 _RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
 _FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
@@ -37,7 +37,7 @@ _FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_day", "last_at
 
 
 def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[Rollup]) -> pa.Table:
-    """The sums (columns of `SUMS`, by key) of `before`, with some rollups added and others, which it holds, taken away."""
+    """The sums (columns of `SUMS`, by key) of `before`, plus the `added` rollups and minus the `expired` ones in it."""
     failures: list[pa.Table] = []
 
     def stream() -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[R
 
 
 def medians(rollups: Sequence[Rollup]) -> pa.Table:
-    """For each key, the median over the builds of the seconds that the test took (null when it never ended by itself)."""
+    """For each key, the median duration of the test over the builds, in seconds (null if it never ended by itself)."""
     schema = pa.schema([ROLLUP.field(name) for name in ("key", "duration_s")])
     batches = (batch for rollup in rollups for batch in _slim(rollup, schema).to_batches(max_chunksize=1 << 17))
     with database(stream=pa.RecordBatchReader.from_batches(schema, batches)) as connection:
@@ -93,7 +93,7 @@ def medians(rollups: Sequence[Rollup]) -> pa.Table:
 
 
 def names(rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
-    """The tests of some keys (columns `key` and `test`), looked up in the first of `rollups` that has them."""
+    """The tests of some keys (columns `key` and `test`), each from the first of `rollups` that has it."""
     found = [pa.schema([SUMS.field(name) for name in ("key", "test")]).empty_table()]
     for rollup in rollups:
         if not len(keys):

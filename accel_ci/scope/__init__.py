@@ -1,1 +1,1 @@
-"""Which tests are in scope of a build."""
+"""The tests that are in scope of a build."""

@@ -1,4 +1,4 @@
-"""Scope rules: which of the collected tests belong to a suite, and why the others do not. Pure functions."""
+"""Scope rules: the collected tests that belong to a suite, and the reasons why others do not. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_INCLUDED = "matches no pattern of scope.include"
 
 
 def in_scope(tests: Iterable[str], scope: Scope) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The node ids in scope, in their order, and the number of those left out by reason."""
+    """The node ids in scope, in order, and the number of tests left out for each reason."""
     included = [_pattern(text) for text in scope.include]
     excluded = [(_pattern(text), rule.reason) for rule in scope.exclude for text in rule.tests]
     kept: list[str] = []
@@ -33,5 +33,5 @@ def _reason(test: str, included: Sequence[re.Pattern[str]], excluded: Sequence[t
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """`*` and `?` are wild; brackets are literal, since pytest writes parameters in them (unlike `fnmatch`)."""
+    """Compile a pattern: `*` and `?` are wildcards; brackets are literal, because node ids hold parameters in them."""
     return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)

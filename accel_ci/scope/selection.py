@@ -1,7 +1,7 @@
-"""The selection of a build: what pytest collects in the runtime image, less what is out of scope.
+"""Select a build's tests: those that pytest collects in the runtime image, without those out of scope.
 
-Nothing is selected silently: an empty collection, an empty scope and a path that is not there are errors, and files that
-cannot be collected are named (and are expected, so that they show as failures).
+Nothing disappears silently: an empty collection, an empty scope and a missing path are errors. Files that cannot be
+collected are reported and expected under their own names, so that they count as failures.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TESTS = TypeAdapter(list[SelectedTest])
 
 
 class Execute(Protocol):
-    """Runs a command in the runtime image, wherever that is, with the sources to read and a folder to write."""
+    """A way to run commands in the runtime image, with the sources to read and a folder to write to."""
 
     def __call__(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
-        """Run the command to its end."""
+        """Run the command and wait for its end."""
 
 
 def select_tests(
@@ -42,7 +42,7 @@ def select_tests(
     *,
     timeout_s: float,
 ) -> TestSelection:
-    """Collect every suite and apply its scope rules. Raises `SelectionError` when a suite has nothing to test."""
+    """Collect every suite and apply its scope rules. Raises `SelectionError` if a suite has nothing to test."""
     started = time.monotonic()
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
@@ -53,11 +53,11 @@ def select_tests(
             reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
             raise SelectionError(
                 f"suite {name!r}: none of the {len(tests)} collected tests is in scope ({reasons}). "
-                f"Widen suites.{name}.scope, or take the suite out of the job"
+                f"Widen suites.{name}.scope, or remove the suite from the job"
             )
         broken = tuple(f"{path}: {message}" for path, message in errors.items())
         reports.append(SuiteSelection(name, len(tests), len(kept), left_out, broken))
-        # a file that cannot be collected is expected under its own name, so that it fails instead of vanishing
+        # A file that cannot be collected is expected under its own name, so that it fails instead of vanishing.
         selected += [SelectedTest(name, test) for test in (*kept, *errors)]
     content = _TESTS.dump_json(selected)
     return TestSelection(
@@ -66,46 +66,32 @@ def select_tests(
 
 
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:
-    """The selected tests of a manifest."""
+    """Read the selected tests from their artifact."""
     return _TESTS.validate_json(artifacts.path(artifact).read_bytes())
 
 
 def _collect(
     name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float
 ) -> tuple[list[str], dict[str, str]]:
-    """The node ids that pytest finds, and for each file that it cannot collect the message."""
+    """The node ids that pytest finds, and pytest's message for each file that it cannot collect."""
     for path in suite.paths:
         if not (Path(spec.root) / path).exists():
-            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; fix suites.{name}.paths")
+            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
     with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
         folder = Path(scratch)
         output = folder / "collected.json"
         program = str(shutil.copy(runner, folder))
         options = [f"--pytest-arg={argument}" for argument in spec.pytest_args]
-        done = execute(
-            [
-                spec.python,
-                program,
-                "collect",
-                "--root",
-                spec.root,
-                "--output",
-                str(output),
-                *options,
-                *suite.paths,
-            ],
-            spec,
-            folder,
-            timeout_s,
-        )
+        command = [spec.python, program, "collect", "--root", spec.root, "--output", str(output), *options, *suite.paths]
+        done = execute(command, spec, folder, timeout_s)
         if done.status != 0 or not output.is_file():
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
         collected = json.loads(output.read_bytes())
     errors = {error["path"]: error["message"] for error in collected["errors"]}
     if not collected["tests"]:
-        said = "".join(f"\n{path}: {message}" for path, message in errors.items())
+        details = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
-            f"green. Look at suites.{name}.paths and backend.pytest_args{said}"
+            f"green. Check suites.{name}.paths and backend.pytest_args{details}"
         )
     return collected["tests"], errors

@@ -1,1 +1,1 @@
-"""Where the sources under test come from: git states, revisions, and what is new upstream."""
+"""The sources under test: git states, revisions, patches, and new upstream commits."""

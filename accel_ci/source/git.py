@@ -1,6 +1,6 @@
-"""Reading git repositories: the state of a ref or of a working tree, and its files in a folder of their own.
+"""Read git repositories: resolve a ref or a working tree to an exact state, and check its files out.
 
-Here belongs everything that calls `git`. What a state means for a build (revision keys, triggers) is in `revision.py`.
+All reading of repositories belongs here. What a state means for a build (revision keys, triggers) is in `revision.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 def run_git(
     arguments: Sequence[str], *, timeout_s: float, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """The standard output of one git command. Raises `SourceError` with git's own last line when it fails."""
+    """Run one git command and return its standard output. Raises `SourceError` with the last line of git's message."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_SSL")}
     clean |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
     try:
@@ -45,27 +45,27 @@ def run_git(
     except FileNotFoundError:
         raise SourceError("git is not installed; install it and try again") from None
     except subprocess.TimeoutExpired:
-        raise SourceError(f"git {arguments[0]} gave no answer within {timeout_s:g} s") from None
+        raise SourceError(f"git {arguments[0]} did not answer within {timeout_s:g} s") from None
     if done.returncode != 0:
-        said = without_credentials((done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1])
-        raise SourceError(f"git {arguments[0]} failed: {said}")
+        message = without_credentials((done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1])
+        raise SourceError(f"git {arguments[0]} failed: {message}")
     return done.stdout
 
 
 def without_credentials(text: str) -> str:
-    """The text with user names and passwords taken out of the URLs in it."""
+    """Remove user names and passwords from the URLs in a text."""
     return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)
 
 
 def local_path(repository: str, root: Path) -> Path | None:
-    """The folder that `repository` names, relative to `root`; None when it is a URL."""
+    """The folder that `repository` names, relative to `root`; None if it is a URL."""
     if urlsplit(repository).scheme or re.match(r"[^/]+@[^/]+:", repository):
         return None
     return (root / repository).resolve()
 
 
 def remote_sha(repository: str, ref: str, *, timeout_s: float) -> str:
-    """The commit that `ref` has in a remote repository (`git ls-remote`). Raises `SourceError`."""
+    """The commit that `ref` points to in a remote repository (`git ls-remote`). Raises `SourceError`."""
     for line in run_git(["ls-remote", "--exit-code", "--", repository, ref], timeout_s=timeout_s).splitlines():
         sha, _, name = line.partition("\t")
         if _SHA.fullmatch(sha) and (name in (ref, f"refs/heads/{ref}", f"refs/tags/{ref}") or name.endswith(f"/{ref}")):
@@ -74,17 +74,17 @@ def remote_sha(repository: str, ref: str, *, timeout_s: float) -> str:
 
 
 def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, timeout_s: float) -> Source:
-    """The exact state that `ref` names now: of a local folder with its uncommitted changes, else of the remote.
+    """Resolve `ref` to an exact state: of a local folder with its uncommitted changes, else of the remote.
 
-    For a local folder and the ref `HEAD` the working tree counts, untracked files that git does not ignore included;
-    the commit is then the last one that touched `subdirectory`, so that work elsewhere does not make a new state.
+    For a local folder and the ref `HEAD` the working tree counts, including untracked files that git does not ignore.
+    The commit is then the last one that touched `subdirectory`, so that work elsewhere does not create a new state.
     """
     folder = local_path(repository, root)
     if folder is None:
         sha = ref if _SHA.fullmatch(ref) else remote_sha(repository, ref, timeout_s=timeout_s)
         return Source(_display(repository), ref, sha, subdirectory)
     if not folder.is_dir():
-        raise SourceError(f"{repository}: there is no such folder (read from {root})")
+        raise SourceError(f"{repository}: there is no such folder (relative to {root})")
     top, below, bare = _anchor(folder, subdirectory, timeout_s)
     log = ["log", "-1", "--format=%H", "--end-of-options", ref, "--", below]
     sha = run_git(log, folder=top, timeout_s=timeout_s).strip()
@@ -98,7 +98,7 @@ def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, 
 
 
 def resolved_sha(source: Source) -> str:
-    """The commit of a state. Raises `SourceError` when it could not be resolved."""
+    """The commit of a state. Raises `SourceError` if it could not be resolved."""
     if source.sha is None:
         raise SourceError(f"{source.repository}: the commit of {source.ref} is not known ({source.note})")
     return source.sha
@@ -107,10 +107,10 @@ def resolved_sha(source: Source) -> str:
 def checkout(
     source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float, submodules: bool = False
 ) -> Path:
-    """The files of `source.subdirectory` in a folder below `sources`, made once per state, by one process at a time.
+    """Check `source.subdirectory` out into a folder below `sources`, once per state and by one process at a time.
 
-    `repository` is the configured address (which may hold credentials that `source` does not). Raises `SourceError` when
-    a working tree has changed since its state was resolved and was not checked out then.
+    `repository` is the configured address, which may hold credentials that `source` does not. Raises `SourceError` if a
+    working tree was not checked out when its state was resolved and has changed since.
     """
     sha = resolved_sha(source)
     identity = "\n".join((source.repository, source.subdirectory, source.tree or sha, *(["submodules"] * submodules)))
@@ -118,7 +118,7 @@ def checkout(
     if destination.is_dir():
         return destination
     sources.mkdir(parents=True, exist_ok=True)
-    with FileLock(sources / f".{destination.name}.lock"):  # what is large is fetched once
+    with FileLock(sources / f".{destination.name}.lock"):  # large repositories are fetched only once
         if not destination.is_dir():
             make = _check_out_with_submodules if submodules else _check_out
             make(source, sha, repository, root, destination, timeout_s)
@@ -128,9 +128,9 @@ def checkout(
 def _check_out_with_submodules(
     source: Source, sha: str, repository: str, root: Path, destination: Path, timeout_s: float
 ) -> None:
-    """The files of a commit with those of its submodules, shallow; what is not committed cannot be had this way."""
+    """Check out a commit with its submodules, without history. Uncommitted changes cannot be checked out this way."""
     if source.dirty:
-        raise SourceError(f"{repository}: has uncommitted changes, which are not checked out with submodules; commit them")
+        raise SourceError(f"{repository} has uncommitted changes, and submodules need a commit; commit the changes first")
     folder = local_path(repository, root)
     address, below = repository, source.subdirectory
     if folder is not None:
@@ -144,8 +144,8 @@ def _check_out_with_submodules(
         run_git(["checkout", "--quiet", "--detach", sha], folder=clone, timeout_s=600)
         update = ["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"]
         run_git(update, folder=clone, timeout_s=3600)
-        for kept in clone.rglob(".git"):
-            (shutil.rmtree if kept.is_dir() else Path.unlink)(kept)
+        for metadata in clone.rglob(".git"):
+            (shutil.rmtree if metadata.is_dir() else Path.unlink)(metadata)
         files = (clone / below).resolve()
         if not files.is_dir() or not files.is_relative_to(clone.resolve()):
             raise SourceError(f"commit {sha[:12]} has no folder {below!r}")
@@ -179,7 +179,7 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
         try:
             with archive.open("rb") as file:
                 unpack(file, files)
-        except TarError as error:  # a link that leads out of the sources
+        except TarError as error:  # for example a link that points outside the sources
             raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
         files.rename(destination)
 
@@ -190,12 +190,11 @@ def _display(repository: str) -> str:
 
 
 def _anchor(folder: Path, subdirectory: str, timeout_s: float) -> tuple[Path, str, bool]:
-    """The top of the repository that `folder` lies in, `subdirectory` from there, and whether it is bare."""
+    """The root of the repository that holds `folder`, the path of `subdirectory` from there, and whether it is bare."""
     if run_git(["rev-parse", "--is-bare-repository"], folder=folder, timeout_s=timeout_s).strip() == "true":
         return folder, subdirectory, True
-    top, prefix = run_git(["rev-parse", "--show-toplevel", "--show-prefix"], folder=folder, timeout_s=timeout_s).split("\n")[
-        :2
-    ]
+    show = ["rev-parse", "--show-toplevel", "--show-prefix"]
+    top, prefix = run_git(show, folder=folder, timeout_s=timeout_s).split("\n")[:2]
     return Path(top), os.path.normpath(os.path.join(prefix, subdirectory)), False  # noqa: PTH118
 
 
@@ -208,14 +207,14 @@ def _tree(folder: Path, commit: str, subdirectory: str, timeout_s: float) -> str
 
 
 def _scratch_environment(folder: Path, scratch: Path, timeout_s: float) -> dict[str, str]:
-    """Let git write its index and objects beside the repository, which stays as it is."""
+    """An environment in which git writes its index and objects to `scratch` and leaves the repository unchanged."""
 
     def git_path(name: str) -> Path:
         return folder / run_git(["rev-parse", "--git-path", name], folder=folder, timeout_s=timeout_s).strip()
 
     objects = scratch / "objects"
     objects.mkdir()
-    if git_path("index").is_file():  # its file times spare git the reading of every file
+    if git_path("index").is_file():  # its file times save git from reading every file
         shutil.copy2(git_path("index"), scratch / "index")
     return {
         "GIT_INDEX_FILE": str(scratch / "index"),
@@ -225,7 +224,7 @@ def _scratch_environment(folder: Path, scratch: Path, timeout_s: float) -> dict[
 
 
 def _write_working_tree(top: Path, below: str, environment: Mapping[str, str], timeout_s: float) -> str:
-    """The git tree of the working files in the folder `below` the top."""
+    """Write the working files in the folder `below` as a git tree and return its id."""
     run_git(["add", "--all", "--", below], folder=top, environment=environment, timeout_s=max(timeout_s, 120))
     arguments = ["write-tree", *([] if below == "." else [f"--prefix={below}/"])]
     return run_git(arguments, folder=top, environment=environment, timeout_s=timeout_s).strip()

@@ -1,7 +1,7 @@
-"""A series of patches on a tree of sources: applied in order, skipped where they are there already, explained otherwise.
+"""Apply a series of patches to a source tree in order, skipping those that it already has.
 
-The order is that of the file `series` in the folder of the patches (a name a line, `#` begins a comment), else that of the
-names of its `*.patch` and `*.diff` files.
+The file `series` in the patch folder gives the order (one name per line, `#` starts a comment). Without it, the `*.patch`
+and `*.diff` files are applied in the order of their names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _FAILED = re.compile(r"^error: patch failed: (?P<file>.+):(?P<line>\d+)$", re.MU
 
 @dataclass(frozen=True)
 class AppliedSeries:
-    """The names of a series in order, and those of them that the sources had already."""
+    """The patch names of a series in order, and those that the sources already had."""
 
     names: tuple[str, ...]
     already: tuple[str, ...]
 
 
 def read_series(folder: Path) -> tuple[Path, ...]:
-    """The patches of a folder in their order. Raises `SourceError` when there is none, or one that is named is not there."""
+    """The patches of a folder in order. Raises `SourceError` if there are none, or if a listed one is missing."""
     series = folder / "series"
     if series.is_file():
         lines = (line.partition("#")[0].strip() for line in series.read_text("utf-8", "replace").splitlines())
@@ -35,34 +35,31 @@ def read_series(folder: Path) -> tuple[Path, ...]:
     else:
         patches = tuple(sorted(path for path in folder.glob("*") if path.suffix in (".patch", ".diff")))
     if not patches:
-        raise SourceError(f"{folder}: there is no patch; add *.patch files, or take rbe.patches out of the configuration")
+        raise SourceError(f"{folder} has no patches; add *.patch files, or remove the key `patches` from the configuration")
     for patch in patches:
         if not patch.resolve().is_relative_to(folder.resolve()) or not patch.is_file():
-            raise SourceError(f"{series}: names {patch.name}, which is not in its folder; add the file or take the line out")
+            raise SourceError(f"{series} lists {patch.name}, which is not in its folder; add the file or remove the line")
     return patches
 
 
 def apply_series(patches: tuple[Path, ...], tree: Path) -> AppliedSeries:
-    """Apply patches to the files below `tree`, in order; one that was applied before is passed over.
+    """Apply patches to the files below `tree` in order, skipping those that are already applied.
 
-    Raises `SourceError` naming the patch, the file and the hunk when one does not apply. The tree is then part patched.
+    Raises `SourceError` with the patch, the file and the hunk if one does not apply. The tree is then partly patched.
     """
     already = []
     for patch in patches:
-        said = _apply(patch, tree, "--check")
-        if said is None:
-            if (said := _apply(patch, tree)) is not None:
-                raise SourceError(_explain(patch, said))
-        elif _apply(patch, tree, "--check", "--reverse") is None:
-            already.append(patch.name)
-        else:
-            raise SourceError(_explain(patch, said))
+        if (refusal := _apply(patch, tree)) is None:  # git applies all of a patch or nothing of it
+            continue
+        if _apply(patch, tree, "--check", "--reverse") is not None:
+            raise SourceError(_explain(patch, refusal))
+        already.append(patch.name)
     return AppliedSeries(tuple(patch.name for patch in patches), tuple(already))
 
 
 def _apply(patch: Path, tree: Path, *options: str) -> str | None:
-    """What git said against the patch; None when it applies."""
-    # Outside of a repository, git applies to plain files; the ceiling keeps it from finding one further up.
+    """Apply a patch; returns git's error message, or None if the patch applied."""
+    # Outside a repository, git applies patches to plain files; the ceiling keeps git from finding a repository further up.
     environment = {
         "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
         "LC_ALL": "C",
@@ -83,22 +80,22 @@ def _apply(patch: Path, tree: Path, *options: str) -> str | None:
     except FileNotFoundError:
         raise SourceError("git is not installed; install it and try again") from None
     except subprocess.TimeoutExpired:
-        raise SourceError(f"{patch.name}: git apply gave no answer within {_LIMIT_S} s") from None
+        raise SourceError(f"{patch.name}: git apply did not finish within {_LIMIT_S} s") from None
     return None if done.returncode == 0 else done.stderr.strip() or "no message"
 
 
-def _explain(patch: Path, said: str) -> str:
-    """A text that names the patch, the file and the hunk."""
-    advice = f"rebase {patch.name} on the sources of this revision, or take it out of the series"
-    if match := _FAILED.search(said):
+def _explain(patch: Path, refusal: str) -> str:
+    """Turn git's error message into one that names the patch, the file and the hunk."""
+    advice = f"rebase {patch.name} on the sources of this revision, or remove it from the series"
+    if match := _FAILED.search(refusal):
         file, line = match["file"], int(match["line"])
         return f"{patch.name} does not apply to {file}: {_hunk_at(patch, file, line)}; {advice}"
-    errors = [line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")]
-    return f"{patch.name} does not apply: {'; '.join(errors[:3]) or said.splitlines()[-1]}; {advice}"
+    errors = [line.removeprefix("error: ") for line in refusal.splitlines() if line.startswith("error: ")]
+    return f"{patch.name} does not apply: {'; '.join(errors[:3]) or refusal.splitlines()[-1]}; {advice}"
 
 
 def _hunk_at(patch: Path, file: str, line: int) -> str:
-    """The hunk of a patch that begins at a line of a file, as its header has it."""
+    """The number and header of the hunk that begins at a line of a file."""
     number, current = 0, ""
     for text in patch.read_text("utf-8", "replace").splitlines():
         if text.startswith(("--- ", "+++ ")):

@@ -1,6 +1,6 @@
-"""Revisions: their keys, and the source states behind them, resolved once.
+"""Resolve revisions: their keys, and the source states behind them.
 
-A revision never changes. When a key is asked for again and the sources have moved on, a new key with a number is made
+A revision never changes. If a key is requested again after the sources have moved on, a numbered key is made
 (`nightly-20261127.2`), so that results of different sources are never mixed under one name.
 """
 
@@ -18,13 +18,13 @@ from accel_ci.errors import ConfigError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.git import checkout, local_path, resolve_source
 
-_LOOKS = 5
+_TRIES = 5
 
 
 def revision_key(
     trigger: Trigger, now: datetime, upstream: Source, backend: Source, pull_request: int | None, slug: str | None
 ) -> str:
-    """The key of a revision, as in `nightly-20261127`, `main-<sha12>`, `pr-<number>-<sha12>`, `manual-<slug>`."""
+    """The key of a revision: `nightly-20261127`, `main-<sha12>`, `pr-<number>-<sha12>`, `manual-<slug>` and so on."""
     if trigger == "nightly":
         return f"nightly-{now:%Y%m%d}"
     if trigger == "intraday":
@@ -33,7 +33,7 @@ def revision_key(
         return f"main-{(upstream.sha or backend.sha or 'unknown')[:12]}"
     if trigger == "pr":
         if pull_request is None:
-            raise ConfigError("a pull request needs its number")
+            raise ConfigError("a revision of a pull request needs the pull request's number")
         return f"pr-{pull_request}-{(backend.sha or 'unknown')[:12]}"
     return f"manual-{re.sub(r'[^a-z0-9]+', '-', (slug or now.strftime('%Y%m%dt%H%M%S')).lower()).strip('-')[:60]}"
 
@@ -49,11 +49,11 @@ def resolve_revision(
     pull_request: int | None = None,
     slug: str | None = None,
 ) -> Revision:
-    """Find out the SHAs that a trigger means now and give them a key.
+    """Resolve the SHAs that a trigger stands for now, and give them a key.
 
-    `known` looks a key up; a known revision with the same source states is returned as it is. `upstream_sha` spares the
-    question when the caller has just asked. Raises `SourceError` when a state that a variant needs cannot be resolved;
-    an upstream that no variant is built from may be unreachable and is then recorded with the reason.
+    `known` looks up a key; a known revision with the same source states is returned unchanged. With `upstream_sha`,
+    upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An upstream that
+    no variant is built from may be unreachable; it is then recorded with the reason.
     """
     now = now or datetime.now(timezone.utc)
     backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
@@ -72,21 +72,21 @@ def resolve_revision(
 def _resolve_and_keep_backend(
     project: Project, trigger: Trigger, backend_ref: str | None, pull_request: int | None
 ) -> Source:
-    """The backend's state now. A working tree, which may change before its files are needed, is kept as it is now."""
-    for _ in range(_LOOKS):
+    """Resolve the backend's state. A working tree is copied at once, because it may change before its files are needed."""
+    for _ in range(_TRIES):
         backend = resolve_backend(project, trigger, backend_ref, pull_request)
         if not backend.dirty:
             return backend
-        with suppress(SourceChangedError):  # somebody saved a file in between
+        with suppress(SourceChangedError):  # a file was saved in between
             checkout_backend(project, backend)
             return backend
-    raise SourceError(f"{project.settings.backend.repository}: changes whenever it is looked at; start again when it rests")
+    raise SourceError(f"{project.settings.backend.repository} keeps changing; start again when no files are being written")
 
 
 def resolve_backend(
     project: Project, trigger: Trigger, backend_ref: str | None = None, pull_request: int | None = None
 ) -> Source:
-    """The backend's state that a trigger means now. Raises `SourceError`."""
+    """Resolve the backend's state for a trigger. Raises `SourceError`."""
     settings, limits = project.settings, project.settings.limits
     if trigger == "pr" and backend_ref is None and local_path(settings.backend.repository, project.root) is None:
         backend_ref = f"refs/pull/{pull_request}/head"
@@ -110,19 +110,19 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         built_from = [n for n in settings.variants_of(trigger) if settings.variant(n).torch_source == "main"]
         if built_from:
             raise SourceError(
-                f"upstream {upstream.repository} cannot be asked for {upstream.ref}, which {', '.join(built_from)} "
+                f"cannot resolve {upstream.ref} of upstream {upstream.repository}, which {', '.join(built_from)} "
                 f"is built from: {error}. Check the network, or set upstream.repository in the configuration"
             ) from None
         return Source(upstream.repository, upstream.ref, None, note=str(error))
 
 
 def checkout_backend(project: Project, backend: Source, *, submodules: bool = False) -> Path:
-    """The folder with the backend's sources at that state, with its submodules where they are asked for."""
+    """Check out the backend's sources at a state, with submodules on request, and return their folder."""
     return _checkout(project, backend, project.settings.backend.repository, submodules)
 
 
 def checkout_upstream(project: Project, upstream: Source, *, submodules: bool = False) -> Path:
-    """The folder with upstream's sources at that state, with its submodules where they are asked for."""
+    """Check out upstream's sources at a state, with submodules on request, and return their folder."""
     return _checkout(project, upstream, project.settings.upstream.repository, submodules)
 
 

@@ -12,7 +12,7 @@ from accel_ci.config.settings import Project
 from accel_ci_tests.conftest import Run
 
 
-def test_a_starter_is_written_and_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:
+def test_the_starter_file_is_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:
     assert accel_ci("init").returncode == 0
     assert accel_ci("validate").returncode == 0
     starter = (tmp_path / "accel_ci.yaml").read_text()
@@ -23,7 +23,7 @@ def test_a_starter_is_written_and_valid_and_never_overwritten(accel_ci: Run, tmp
     (tmp_path / "accel_ci.yaml").write_text("mine")
     again = accel_ci("init")
     assert (again.returncode, (tmp_path / "accel_ci.yaml").read_text()) == (2, "mine")
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_a_wrong_configuration_has_one_line_for_each_mistake(accel_ci: Run, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_every_command_explains_itself(accel_ci: Run, command: list[str]) -> Non
     assert "Usage:" in done.stdout
 
 
-def test_a_dry_run_says_what_would_run_and_makes_nothing(accel_ci: Run, make_project: Callable[..., Project]) -> None:
+def test_a_dry_run_shows_what_would_run_and_makes_nothing(accel_ci: Run, make_project: Callable[..., Project]) -> None:
     project = make_project()
     done = accel_ci("run", "nightly", "--dry-run")
     assert done.stdout.strip() == "nightly on py3: smoke [smoke], then [unit] on 2 card(s)"
@@ -74,7 +74,7 @@ def test_mistakes_are_explained_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_says_what_each_missing_piece_would_enable(accel_ci: Run, make_project: Callable[..., Project]) -> None:
+def test_doctor_shows_what_each_missing_piece_would_enable(accel_ci: Run, make_project: Callable[..., Project]) -> None:
     make_project()
     done = accel_ci("doctor", "--json")
     pieces = {piece["name"]: piece for piece in json.loads(done.stdout)}

@@ -1,4 +1,4 @@
-"""`accel-ci replay`: a failure that depends on the order is met again, from what is stored of the build."""
+"""`accel-ci replay`: a failure that depends on the order is reproduced from the stored results of a build."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUILD = Build("manual-order", "py3")
 
 @pytest.fixture
 def built(repository: Path, make_project: Callable[..., Project]) -> Project:
-    """A project with a build whose one card met a test that fails after another."""
+    """A project with a build in which a test fails after another one on the same card."""
     commit(
         repository,
         {
@@ -57,7 +57,7 @@ def built(repository: Path, make_project: Callable[..., Project]) -> Project:
     return project
 
 
-def test_a_workers_order_is_shown_and_run_again(accel_ci: Run, built: Project) -> None:
+def test_a_worker_is_listed_and_replayed_in_order(accel_ci: Run, built: Project) -> None:
     listed = accel_ci("replay", "--dry-run")
     assert listed.stdout.splitlines() == [
         "--stage device --round 1 --worker w0-0 (card 0): 5 tests, 1 failed",
@@ -74,11 +74,11 @@ def test_a_workers_order_is_shown_and_run_again(accel_ci: Run, built: Project) -
     assert (alone.returncode, alone.stdout.splitlines()[-1]) == (0, "1 of 1 tests ran again, 0 failed")
 
 
-def test_what_cannot_be_replayed_is_said(accel_ci: Run, built: Project) -> None:
+def test_errors_explain_what_cannot_be_replayed(accel_ci: Run, built: Project) -> None:
     unclear = accel_ci("replay", "--worker", "w0-0")
     assert unclear.returncode == 2
-    assert "2 sessions are meant, and one is needed; there are: --stage device --round 1 --worker w0-0" in unclear.stderr
-    assert "0 sessions are meant" in accel_ci("replay", "--test", "no/such.py::test").stderr
+    assert "2 sessions match, but one is needed; choose one of: --stage device --round 1 --worker w0-0" in unclear.stderr
+    assert "0 sessions match" in accel_ci("replay", "--test", "no/such.py::test").stderr
     for entry in (built.home / "results").rglob("*.parquet"):
         entry.unlink()
-    assert "no worker is known of manual-order~py3" in accel_ci("replay", "--dry-run").stderr
+    assert "no workers are stored for manual-order~py3" in accel_ci("replay", "--dry-run").stderr

@@ -1,4 +1,4 @@
-"""Reports and results on the command line: from files to answers, in real processes."""
+"""The commands for reports and results, from files to answers, in real processes."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_every_expected_test_has_one_verdict(stored: Run, tmp_path: Path) -> Non
     (tmp_path / "expected.txt").write_text("# of the selection\nt.T::a\nt.T::b\n\nt.T::gone\n")
     build = ("--revision", "nightly-20261126", "--variant", "py3", "--suite", "unit", "--day", "2026-11-26")
     done = stored("ingest", "26.xml", *build, "--expected", "expected.txt", "--json")
-    said = json.loads(done.stdout)
-    assert {verdict: count for verdict, count in said["verdicts"].items() if count} == {
+    summary = json.loads(done.stdout)
+    assert {verdict: count for verdict, count in summary["verdicts"].items() if count} == {
         "failed": 1,
         "passed": 1,
         "not_run": 1,
     }
-    assert (said["not_run"], said["unexpected"], done.returncode) == (["t.T::gone"], ["t.T::c"], 1)
+    assert (summary["not_run"], summary["unexpected"], done.returncode) == (["t.T::gone"], ["t.T::c"], 1)
     shown = stored("ingest", "26.xml", *build, "--expected", "expected.txt").stdout
     assert "t.T::gone" in shown
     assert "t.T::c" in shown
@@ -97,7 +97,7 @@ def test_tables_for_people(stored: Run) -> None:
 
 
 @pytest.mark.parametrize(("form", "marker"), [("junit", b"<testcase"), ("csv", b'"revision"'), ("parquet", b"PAR1")])
-def test_a_build_can_be_had_in_other_formats(stored: Run, tmp_path: Path, form: str, marker: bytes) -> None:
+def test_a_build_is_exported_in_other_formats(stored: Run, tmp_path: Path, form: str, marker: bytes) -> None:
     done = stored("export", "nightly-20261126~py3", "--format", form, "--output", "out")
     assert done.stdout.strip() == "out: 3 attempts"
     assert marker in (tmp_path / "out").read_bytes()
@@ -109,7 +109,7 @@ def test_a_build_can_be_had_in_other_formats(stored: Run, tmp_path: Path, form: 
     ("content", "status", "word"),
     [(junit({"a": "passed"}), 0, "complete"), (junit({"a": "passed"})[:-12], 1, "truncated"), ("", 2, "empty_file")],
 )
-def test_the_exit_status_tells_how_whole_a_report_is(
+def test_the_exit_status_reflects_the_status_of_a_report(
     accel_ci: Run,
     make_project: Callable[..., Project],
     tmp_path: Path,
@@ -131,4 +131,4 @@ def test_mistakes_are_explained(stored: Run) -> None:
     assert "<revision>~<variant>" in done.stderr
     done = stored("export", "nightly-20261127~py3")
     assert done.returncode == 2
-    assert "nothing is stored" in done.stderr
+    assert "no results are stored for nightly-20261127~py3" in done.stderr

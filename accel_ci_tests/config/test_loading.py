@@ -66,12 +66,12 @@ def test_minimal_configuration_is_valid() -> None:
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.suites", ["smoke", "unti"], "jobs.nightly.suites[1]: there is no suite 'unti'; did you mean 'unit'?"),
-        ("jobs.nightly.suites", ["smoke"], "jobs.nightly.suites: names no suite of the stage 'device'"),
+        ("jobs.nightly.suites", ["smoke"], "jobs.nightly.suites: has no suite of the stage 'device'"),
         ("jobs.main.variants", ["py4"], "jobs.main.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
         ("suites.unit.paths", [], "suites.unit.paths:"),
         ("suites", {}, "suites:"),
-        ("suites.unit.cards", 3, "suites.unit.cards: a test would need 3 cards, and the pool has 2"),
-        ("suites.smoke.cards", 2, "suites.smoke.cards: smoke takes a single card"),
+        ("suites.unit.cards", 3, "suites.unit.cards: a test needs 3 cards, but the pool has 2"),
+        ("suites.smoke.cards", 2, "suites.smoke.cards: smoke uses a single card"),
         ("pool.kind", "dokcer", "pool.kind: there is no kind 'dokcer'; did you mean 'docker'?"),
         ("pool.image", "busybox", "pool.image: unknown key"),
         ("pool", {"kind": "docker", "card_environment": "X"}, "pool.image: is missing"),
@@ -91,7 +91,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool.instance", {"start": "a", "pause": ["b"]}, "pool.instance.start: input should be a valid tuple (it is 'a')"),
         ("pool.instance", {"start": ["a"], "pause": ["b"], "lease_seconds": 1}, "pool.instance.lease_seconds: input"),
         ("pool", {**DOCKER, "user": "a b"}, "pool.user: must be numbers, such as '1000:1000'"),
-        ("suites.bazel", {"paths": ["tests"]}, "suites.bazel: is the suite of the source build; choose another name"),
+        ("suites.bazel", {"paths": ["tests"]}, "suites.bazel: is reserved for the source build; choose another name"),
         ("jobs.nightly_rbe", {"cron": "0 3 * * *"}, "jobs.nightly_rbe: needs the section 'rbe'"),
         ("rbe", {}, "rbe.targets: is missing"),
         ("rbe", {"targets": ["a/..."]}, "rbe.targets[0]: string should match pattern"),
@@ -105,11 +105,11 @@ def test_minimal_configuration_is_valid() -> None:
         ("rbe", {"targets": ["//..."], "executor": "grpcs://me:secret@host"}, "rbe.executor: string should match pattern"),
         ("rbe", {"targets": ["//..."], "excutor": "grpc://x"}, "rbe.excutor: unknown key; did you mean 'executor'?"),
         ("pool", None, "pool:"),
-        ("pool", {**KUBERNETES, "bucket": None}, "pool.bucket: is missing: pods reach their round through a bucket"),
+        ("pool", {**KUBERNETES, "bucket": None}, "pool.bucket: is missing: pods and driver exchange data through a bucket"),
         ("pool", {**KUBERNETES, "quue": "a"}, "pool.quue: unknown key; did you mean 'queue'?"),
         ("pool", {**KUBERNETES, "card_environment": "X"}, "pool.card_environment: unknown key"),
         ("pool", {**KUBERNETES, "resource": "accel"}, "pool.resource: string should match pattern"),
-        ("pool", {**KUBERNETES, "memory": "16 GB"}, "pool.memory: must be a quantity of Kubernetes, such as '4'"),
+        ("pool", {**KUBERNETES, "memory": "16 GB"}, "pool.memory: must be a Kubernetes quantity, such as '4'"),
         ("pool", {**KUBERNETES, "run_as_user": 0}, "pool.run_as_user: input should be greater than or equal to 1"),
         ("pool", {**KUBERNETES, "bucket": {"bucket": "b", "endpoint": "s3"}}, "pool.bucket.bucket: string should match"),
         ("pool", {**KUBERNETES, "tolerations": [{"efect": "NoSchedule"}]}, "pool.tolerations[0].efect: unknown key; did"),
@@ -119,7 +119,7 @@ def test_minimal_configuration_is_valid() -> None:
          "pool.pod_template.spec.restartPolicy: cannot be set here"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_place(path: str, value: object, expected: str) -> None:
+def test_mistakes_are_reported_with_their_place(path: str, value: object, expected: str) -> None:
     lines = mistakes(changed(path, value))
     assert any(re.match(r"accel_ci\.yaml:\d+: " + re.escape(expected), line) for line in lines), lines
 
@@ -129,7 +129,7 @@ def test_sizes_are_read_as_docker_reads_them(size: str, expected: int) -> None:
     assert size_in_bytes(size) == expected
 
 
-def test_a_variant_may_have_rules_and_an_image_of_its_own() -> None:
+def test_a_variant_may_override_wheel_rules_and_image() -> None:
     own = {"wheels": {"size_budget": "2m"}, "image": {"base": "debian@sha256:" + "0" * 64}}
     variant = {"name": "py3", "python": "3.11", "torch": "torch", "runtime": "none"}
     document = {**changed("wheels", {"size_budget": "1m"}), "variants": [variant, {**variant, "name": "odd", **own}]}
@@ -140,7 +140,7 @@ def test_a_variant_may_have_rules_and_an_image_of_its_own() -> None:
     assert settings.image_of(odd) is not None
 
 
-def test_a_variant_with_lists_is_one_for_each_combination() -> None:
+def test_a_variant_with_lists_expands_to_each_combination() -> None:
     common = {"torch_source": "pinned", "requirements": ["pytest", "numpy"]}
     matrix = {"name": "py{python}-{torch}-{runtime}", "python": ["3.11", "3.12"], "torch": "torch==2.13.0", **common}
     odd = {"name": "odd", "python": "3.10", "torch": "torch", "runtime": "rt-9", "build_environment": {"LEGACY": "1"}}
@@ -156,20 +156,20 @@ def test_a_variant_with_lists_is_one_for_each_combination() -> None:
     assert {variant.requirements for variant in found[:4]} == {("pytest", "numpy")}
 
 
-def test_mistakes_of_a_variant_with_lists_are_told_once_and_where_they_stand() -> None:
+def test_mistakes_of_an_expanded_variant_are_reported_once() -> None:
     good = {"name": "good", "python": "3.11", "torch": "torch", "runtime": "none"}
     many = {**good, "name": "py{python}", "python": ["3.11", "3.12"], "runtime": ["a", "b"], "tourch": "x"}
     lines = [line.split(": ", 1)[1] for line in mistakes(changed("variants", [good, many, {**good, "name": "py3.11"}]))]
-    advice = "; variant names are unique, and hold what is a list, as in 'py{python}'"
+    advice = "; variant names are unique: include the values of lists, as in 'py{python}'"
     assert sorted(lines) == [
-        f"variants[1].name: 'py3.11' stands twice{advice}",
-        f"variants[1].name: 'py3.12' stands twice{advice}",
+        f"variants[1].name: 'py3.11' is used twice{advice}",
+        f"variants[1].name: 'py3.12' is used twice{advice}",
         "variants[1].tourch: unknown key; did you mean 'torch'?",
-        f"variants[2].name: 'py3.11' stands twice{advice}",
+        f"variants[2].name: 'py3.11' is used twice{advice}",
     ]
 
 
-def test_every_mistake_has_a_line_of_its_own() -> None:
+def test_each_mistake_has_its_own_line() -> None:
     document = changed("pool.cards", "many")
     document["jobs"] = {}
     document["colour"] = "blue"
@@ -186,14 +186,14 @@ def test_line_numbers_point_into_the_file() -> None:
         parse_settings(text)
 
 
-def test_a_key_that_stands_twice_is_a_mistake() -> None:
+def test_a_duplicate_key_is_a_mistake() -> None:
     text = yaml.safe_dump(minimal_config(), sort_keys=False) + "pool: {card_environment: X}\n"
-    with pytest.raises(ConfigError, match="pool: stands twice"):
+    with pytest.raises(ConfigError, match="pool: appears twice"):
         parse_settings(text)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "just words", "a: [", "a: b: c", "\x00", "!!python/object:os.system {}"])
-def test_what_is_no_mapping_is_one_clear_line(text: str) -> None:
+def test_a_file_that_is_not_a_mapping_gives_one_clear_line(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_settings(text)
     assert str(caught.value).startswith("accel_ci.yaml:")
@@ -227,7 +227,7 @@ def test_any_text_is_a_list_of_mistakes(text: str) -> None:
         parse_settings(text)
 
 
-def test_files_that_come_with_the_project_are_valid() -> None:
+def test_the_files_of_the_project_are_valid() -> None:
     assert load_project(ROOT / "accel_ci.yaml").settings.backend.name == "torch_emu"
     assert parse_settings((ROOT / "accel_ci" / "config" / "starter.yaml").read_text()).backend.name == "my_backend"
 
@@ -258,7 +258,7 @@ def test_the_file_is_found_in_a_parent_folder(tmp_path: Path, monkeypatch: pytes
     assert find_config() == tmp_path / "accel_ci.yaml"
 
 
-def test_a_file_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_file_advises_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACCEL_CI_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     for path in (None, tmp_path / "other.yaml"):

@@ -27,14 +27,14 @@ def test_the_failing_test_of_a_build_fails_again(bench: Bench, faulty_nightly: B
     assert "1 passed" in passes
 
 
-def test_without_a_test_all_that_did_not_pass_are_run(bench: Bench, faulty_nightly: Build) -> None:
+def test_without_a_test_all_that_did_not_pass_run_again(bench: Bench, faulty_nightly: Build) -> None:
     script = bench.accel_ci("reproduce", faulty_nightly.name)
     last = script.strip().splitlines()[-1]
     assert all(f"test_op[{name}]" in last for name in ("atan2", "tan", "erfinv", "to_sparse"))
     assert "test_op[add]" not in last
 
 
-def test_a_test_that_is_not_there_is_answered_with_those_near(bench: Bench, faulty_nightly: Build) -> None:
-    assert "near it: tests/pytorch/test_op_db.py::test_op[to_sparse]" in bench.accel_ci(
+def test_the_error_for_an_unknown_test_lists_similar_ones(bench: Bench, faulty_nightly: Build) -> None:
+    assert "similar tests: tests/pytorch/test_op_db.py::test_op[to_sparse]" in bench.accel_ci(
         "reproduce", faulty_nightly.name, "to_spars", status=2
     )

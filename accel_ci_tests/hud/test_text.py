@@ -1,4 +1,4 @@
-"""How values read."""
+"""The formatting of values on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: every test once, large batches first, and the bound that no schedule beats."""
+"""Plans: every test once, large batches first, and the bound that no schedule can beat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_lower_bound(durations: list[float], cards: int, expected: float) -> Non
     assert lower_bound(durations, cards) == expected
 
 
-def test_tests_of_several_cards_have_batches_and_a_bound_of_their_own() -> None:
+def test_tests_of_several_cards_have_separate_batches_and_bounds() -> None:
     tests = [*some_tests(a=8), *(SelectedTest("wide", f"b.py::test_{n}") for n in range(4))]
     plan = make_plan(tests, {(test.suite, test.test): 1.0 for test in tests}, 4, widths={"wide": 2})
     assert {batch.suite: batch.cards for batch in plan.batches} == {"suite": 1, "wide": 2}
@@ -108,11 +108,11 @@ def test_a_long_test_is_in_the_first_batch_of_its_file_and_small_files_end_in_sm
     of_a = [batch for batch in plan.batches if batch.file == "a.py"]
     assert of_a[0].tests[:2] == ("a.py::test_0", "a.py::test_1")
     assert of_a[0].tests[-1] == "a.py::test_70"
-    assert of_a[0].estimate_s > 30  # a third of the file: it is not more than a card's share
+    assert of_a[0].estimate_s > 30  # a third of the file, which is within a card's share
     assert of_a[-1].estimate_s == 1
 
 
-def test_batches_are_no_shorter_than_a_part_of_what_collecting_costs() -> None:
+def test_batches_are_not_much_shorter_than_collection() -> None:
     tests = some_tests(a=1000)
     durations = {(test.suite, test.test): 0.1 for test in tests}
     plan = make_plan(tests, durations, cards=50, collect_s=8.0)

@@ -1,4 +1,4 @@
-"""Predictions: by hand for small plans, and beside what the simulation of workers comes to."""
+"""Predictions: small plans checked by hand, and others against the simulation of workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of_suite(suite: str, count: int, file: str = "a.py") -> list[SelectedTest]:
     return [SelectedTest(suite, f"{file}::test_{number}") for number in range(count)]
 
 
-def test_set_up_is_that_of_an_earlier_build_or_a_second_for_each_file() -> None:
+def test_setup_time_comes_from_an_earlier_build_or_is_a_second_per_file() -> None:
     tests = of_suite("s", 4)
     plan = make_plan(tests, {("s", test.test): 10.0 for test in tests}, 2)
     assert predicted_makespan(plan, 2, setup_s=7.0) == 27.0
@@ -32,7 +32,7 @@ def test_tests_of_several_cards_come_after_the_others() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.floats(0, 50)), min_size=1, max_size=60), st.integers(1, 9))
-def test_a_prediction_is_between_the_bound_and_one_after_the_other(tests: list[tuple[int, float]], cards: int) -> None:
+def test_a_prediction_lies_between_the_bound_and_the_sum(tests: list[tuple[int, float]], cards: int) -> None:
     known = {("s", f"f{file}.py::test_{number}"): seconds for number, (file, seconds) in enumerate(tests)}
     plan = make_plan([SelectedTest(*key) for key in known], known, cards)
     predicted = predicted_makespan(plan, cards, setup_s=0.0)
@@ -40,7 +40,7 @@ def test_a_prediction_is_between_the_bound_and_one_after_the_other(tests: list[t
 
 
 @pytest.mark.parametrize("cards", [8, 64])
-def test_a_prediction_is_near_what_the_simulation_comes_to(cards: int) -> None:
+def test_a_prediction_is_close_to_the_simulation(cards: int) -> None:
     night = make_night(seed=1, cards=cards)
     plan = plan_night(night)
     ready_s = sum(night["ready_s"]) / cards

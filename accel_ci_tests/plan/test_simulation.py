@@ -1,4 +1,4 @@
-"""Nights simulated with the real planner and claim rule: nothing is lost, and all cards end together."""
+"""Nights simulated with the real planner and claim rule: nothing is lost, and all cards finish together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def every_test_once(night: Night) -> Counter[str]:
 
 @pytest.mark.parametrize("publish_s", [0.0, 3.0])
 @pytest.mark.parametrize("deaths", [0.0, 0.3])
-def test_every_test_runs_to_its_end_once_though_cards_die(deaths: float, publish_s: float) -> None:
+def test_every_test_runs_to_its_end_once_although_cards_die(deaths: float, publish_s: float) -> None:
     night = small_night(deaths=deaths)
     assert any(night["dies_s"]) == bool(deaths)
     outcome = simulate(night, publish_s)
@@ -36,7 +36,7 @@ def test_every_test_runs_to_its_end_once_though_cards_die(deaths: float, publish
     assert outcome.claims <= outcome.tried
 
 
-def test_a_night_on_which_all_cards_die_says_what_is_lost() -> None:
+def test_a_night_on_which_all_cards_die_lists_lost_tests() -> None:
     night = small_night(cards=2)
     night["dies_s"] = [200.0, 300.0]
     outcome = simulate(night)
@@ -50,7 +50,7 @@ def test_a_small_night_ends_near_the_lower_bound(seed: int) -> None:
     assert 1 <= simulate(night).makespan_s / night["lower_bound_s"] < 1.05
 
 
-def test_the_same_night_gives_the_same() -> None:
+def test_the_same_night_gives_the_same_result() -> None:
     first, second = small_night(seed=5, deaths=0.1), small_night(seed=5, deaths=0.1)
     assert first == second
     assert simulate(first, 3.0) == simulate(second, 3.0)
@@ -72,12 +72,12 @@ def test_the_planner_sees_nothing_of_tonight() -> None:
     ("ready_s", "durations", "expected"),
     [([1.0, 3.0], [4.0, 4.0], 6.0), ([1.0, 3.0], [1.0], 2.0), ([1.0, 3.0], [9.0, 1.0], 10.0), ([2.0], [1.0, 1.0], 4.0)],
 )
-def test_the_bound_that_no_schedule_beats(ready_s: list[float], durations: list[float], expected: float) -> None:
+def test_lower_bound_with_late_cards(ready_s: list[float], durations: list[float], expected: float) -> None:
     assert bound_s(ready_s, durations) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rule", PEERS)
-def test_the_rules_of_others_run_every_test_and_beat_no_bound(rule: str) -> None:
+def test_peers_run_every_test_and_never_beat_the_bound(rule: str) -> None:
     night = small_night()
     outcome = PEERS[rule](night)
     assert outcome.ended == every_test_once(night)
@@ -102,7 +102,9 @@ def test_the_command_prints_json_and_fails_when_tests_are_lost(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
-def test_the_command_says_what_is_not_a_night(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_files_that_are_not_nights(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "night.json").write_text(content)
     with pytest.raises(SystemExit):
         main([str(tmp_path / "night.json")])

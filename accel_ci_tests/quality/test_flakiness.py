@@ -21,7 +21,7 @@ def test_wilson_interval(hits: int, tries: int, low: float, high: float) -> None
     assert wilson_interval(hits, tries) == pytest.approx((low, high), abs=1e-6)
 
 
-def test_the_worst_come_first_and_the_steady_do_not_come() -> None:
+def test_the_worst_come_first_and_stable_tests_are_left_out() -> None:
     def history(test: str, builds: int, flaky: int) -> TestHistory:
         return TestHistory("py3", "unit", test, builds, 0, flaky, 1.0, None)
 

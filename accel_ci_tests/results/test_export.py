@@ -58,7 +58,7 @@ def exported(store: ResultsStore, form: str, suite: str | None = None) -> bytes:
     return sink.getvalue()
 
 
-def test_junit_reads_back_to_the_same_outcomes(store: ResultsStore) -> None:
+def test_exported_junit_has_the_same_outcomes(store: ResultsStore) -> None:
     report = parse_bytes(exported(store, "junit", "unit"))
     assert (report.status, report.warnings - {"duration_missing"}) == ("complete", frozenset())
     found = {(row.classname, row.name, row.attempt): row for row in report.rows}
@@ -74,7 +74,7 @@ def test_junit_reads_back_to_the_same_outcomes(store: ResultsStore) -> None:
     assert ("infra", "bad card") in found["tests.test_a", "test_n", 0].properties
 
 
-def test_junit_comes_back_to_the_same_verdicts(store: ResultsStore, tmp_path: Path) -> None:
+def test_exported_junit_has_the_same_verdicts(store: ResultsStore, tmp_path: Path) -> None:
     (tmp_path / "out.xml").write_bytes(exported(store, "junit", "unit"))
     again = ResultsStore(tmp_path / "again")
     found = ingest([tmp_path / "out.xml"], BUILD, "unit", DAY, again)
@@ -84,7 +84,7 @@ def test_junit_comes_back_to_the_same_verdicts(store: ResultsStore, tmp_path: Pa
     for kept, stored in ((store, before), (again, after)):
         verdicts.append(kept.judged(stored).select(["test", "verdict"]).to_pylist())
         assert {row["card"] for row in kept.read(stored, ["card"]).to_pylist()} - {None} == {"0"}
-    infra = "tests/test_a.py::test_n"  # JUnit has a status for it, and the pool's word is a property
+    infra = "tests/test_a.py::test_n"  # JUnit has a status for it, and the pool's reason is a property
     assert [row for row in verdicts[0] if row["test"] != infra] == [row for row in verdicts[1] if row["test"] != infra]
 
 
@@ -105,5 +105,5 @@ def test_csv_and_parquet_hold_every_row(store: ResultsStore) -> None:
 
 
 def test_nothing_to_export_is_an_error(store: ResultsStore) -> None:
-    with pytest.raises(AccelCiError, match="nothing is stored of r~v, suite gone"):
+    with pytest.raises(AccelCiError, match="no results are stored for r~v, suite gone"):
         export(store, BUILD, io.BytesIO(), "csv", "gone")

@@ -82,7 +82,7 @@ def test_the_failures_of_a_build_by_signature(store: ResultsStore) -> None:
     )
     assert (second.signature, second.tests, second.attempts, second.infra) == ("device lost", 1, 1, 1)
     assert failures(store, N2, "other") == []
-    with pytest.raises(AccelCiError, match="nothing is stored of n3~py3"):
+    with pytest.raises(AccelCiError, match="no results are stored for n3~py3"):
         failures(store, Build("n3", "py3"))
 
 

@@ -31,7 +31,7 @@ from accel_ci.results.signature import SIGNATURE_CHARS, signature, signatures
         ("nul \x00 and \u202e stay", "nul \x00 and \u202e stay"),
     ],
 )
-def test_what_differs_between_runs_is_masked(message: str, expected: str) -> None:
+def test_differences_between_runs_are_masked(message: str, expected: str) -> None:
     assert signature(message) == expected
 
 
@@ -40,7 +40,7 @@ def test_signatures_are_bounded_and_cheap_for_hostile_messages() -> None:
         assert len(signature(hostile)) <= SIGNATURE_CHARS
 
 
-def test_a_column_keeps_its_places_and_its_nulls() -> None:
+def test_a_column_keeps_its_order_and_nulls() -> None:
     column = pa.chunked_array([pa.array([None, "at 1"]), pa.array(["at 2", None])])
     assert signatures(column).to_pylist() == [None, "at <n>", "at <n>", None]
     assert signatures(pa.nulls(3, pa.string())).to_pylist() == [None] * 3

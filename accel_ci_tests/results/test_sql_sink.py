@@ -29,7 +29,7 @@ BUILD, DAY = Build("r'; --", "v"), date(2026, 11, 27)
 
 
 def empty_postgres() -> Iterator[str]:
-    """A schema of its own in the real database."""
+    """A new, empty schema in the real database."""
     assert POSTGRES is not None
     schema = f"test_{uuid.uuid4().hex}"
     administer(f"CREATE SCHEMA {schema}")
@@ -52,7 +52,7 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=real_postgres)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database with nothing in it."""
+    """An empty database."""
     if request.param == "postgres":
         yield from empty_postgres()
     else:
@@ -77,7 +77,7 @@ def written(engine: Engine) -> list[tuple[str, int, int, str, str | None]]:
         return [tuple(row) for row in connection.execute(select(*columns).order_by("test", "round", "attempt"))]
 
 
-def test_a_suite_is_there_once_however_often_it_is_written(
+def test_a_suite_is_stored_once_however_often_it_is_written(
     engine: Engine, url: str, store: ResultsStore, attempt: Callable[..., Attempt]
 ) -> None:
     write_attempts(
@@ -104,21 +104,19 @@ def test_a_suite_is_there_once_however_often_it_is_written(
 
 def test_rows_are_written_in_batches(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     write_attempts(store, BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
-    heard: list[int] = []
-    assert sink(engine, store, store.suites()[0], heard.append) == BATCH_ROWS + 3
-    assert heard == [BATCH_ROWS, 3]
+    batches: list[int] = []
+    assert sink(engine, store, store.suites()[0], batches.append) == BATCH_ROWS + 3
+    assert batches == [BATCH_ROWS, 3]
 
 
-def test_hostile_texts_are_kept_as_the_database_can(
-    engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]
-) -> None:
+def test_hostile_texts_are_stored(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     names = ["'; DROP TABLE accel_ci_attempts; --", "%s %(a)s :b", "a\nb", "\U0001f4a9", "x" * 10_000]
     write_attempts(store, BUILD, DAY, [attempt(name, "failed", message=name, infra=name) for name in [*names, "a\x00b"]])
     sink(engine, store, store.suites()[0])
     assert {row[0] for row in written(engine)} == {*names, r"a\u{0}b"}
 
 
-def test_a_failure_leaves_what_was_there(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+def test_a_failed_write_changes_nothing(engine: Engine, store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     write_attempts(store, BUILD, DAY, [attempt("a", "passed")])
     sink(engine, store, store.suites()[0])
     before = written(engine)
@@ -133,9 +131,7 @@ def test_a_failure_leaves_what_was_there(engine: Engine, store: ResultsStore, at
 
 
 @real_postgres
-def test_writers_at_the_same_time_leave_the_rows_of_one(
-    postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
-) -> None:
+def test_of_concurrent_writers_one_wins(postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
     stores = [ResultsStore(tmp_path / str(number)) for number in range(TRIES + 4)]  # more than any of them has tries
     for number, store in enumerate(stores):
         write_attempts(store, BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(200)])
@@ -149,7 +145,7 @@ def test_writers_at_the_same_time_leave_the_rows_of_one(
 
 
 @real_postgres
-def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_needs(
+def test_writers_that_start_at_every_statement_of_another_cause_no_deadlock(
     postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
 ) -> None:
     stores = [ResultsStore(tmp_path / str(number)) for number in range(4)]
@@ -157,9 +153,9 @@ def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_n
         write_attempts(store, BUILD, DAY, [attempt(f"{number}-{row}", "passed") for row in range(3)])
     first, *others = stores
     engine, engine_of_others = open_sink(postgres), open_sink(postgres)
-    refusals: list[str] = []
+    errors: list[str] = []
     for one in (engine, engine_of_others):
-        event.listen(one, "handle_error", lambda context: refusals.append(type(context.original_exception).__name__))
+        event.listen(one, "handle_error", lambda context: errors.append(type(context.original_exception).__name__))
     with ThreadPoolExecutor(len(others)) as threads:
         begun: list[Future[int]] = []
 
@@ -173,22 +169,20 @@ def test_writers_that_begin_at_every_statement_of_another_lock_nothing_that_it_n
         assert sink(engine, first, first.suites()[0]) == 3
         assert [one.result() for one in begun] == [3] * len(others)
     assert len({test.partition("-")[0] for test, *_ in written(engine)}) == 1
-    assert "DeadlockDetected" not in refusals
+    assert "DeadlockDetected" not in errors
     for one in (engine, engine_of_others):
         one.dispose()
 
 
 @real_postgres
-def test_writers_that_stand_in_line_write_all_at_their_first_try(
-    postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]
-) -> None:
+def test_waiting_writers_succeed_at_the_first_try(postgres: str, tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
     store = ResultsStore(tmp_path)
     write_attempts(store, BUILD, DAY, [attempt("a", "passed")])
     engine = open_sink(postgres)
     stored = store.suites()[0]
     sink(engine, store, stored)
-    refusals: list[object] = []
-    event.listen(engine, "handle_error", lambda context: refusals.append(context.original_exception))
+    errors: list[object] = []
+    event.listen(engine, "handle_error", lambda context: errors.append(context.original_exception))
     others: list[Future[int]] = []
     with ThreadPoolExecutor(TRIES + 2) as threads:
 
@@ -199,13 +193,15 @@ def test_writers_that_stand_in_line_write_all_at_their_first_try(
                 write_attempts(store, BUILD, DAY, [attempt("a", "passed"), attempt("b", "passed")])
 
         assert sink(engine, store, stored, let_others_wait) == 1
-        assert [other.result() for other in others] == [2] * (TRIES + 2), "each writes what the store holds in its turn"
+        assert [other.result() for other in others] == [2] * (TRIES + 2), (
+            "each writes what the store holds when its turn comes"
+        )
     assert [row[0] for row in written(engine)] == ["a", "b"]
-    assert refusals == []
+    assert errors == []
     engine.dispose()
 
 
-def test_tables_that_another_makes_meanwhile_are_used(url: str, engine: Engine) -> None:
+def test_tables_created_by_another_writer_are_used(url: str, engine: Engine) -> None:
     METADATA.drop_all(engine)
 
     made: list[Table] = []
@@ -227,29 +223,29 @@ def test_tables_that_another_makes_meanwhile_are_used(url: str, engine: Engine) 
 
 @real_postgres
 @pytest.mark.parametrize("times", [TRIES - 1, TRIES])
-def test_a_connection_that_the_database_ends_is_made_anew(
+def test_a_connection_closed_by_the_database_is_opened_again(
     postgres: str, store: ResultsStore, attempt: Callable[..., Attempt], times: int
 ) -> None:
     write_attempts(store, BUILD, DAY, [attempt(f"t{number}", "passed") for number in range(BATCH_ROWS + 3)])
     engine = open_sink(postgres)
-    heard: list[int] = []
+    batches: list[int] = []
 
     def end_connections(rows: int) -> None:
-        heard.append(rows)
-        if len(heard) <= times:
+        batches.append(rows)
+        if len(batches) <= times:
             ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = :name"
             administer(ends, name=postgres.rpartition("=")[2])
 
     if times < TRIES:
         assert sink(engine, store, store.suites()[0], end_connections) == len(written(engine)) == BATCH_ROWS + 3
     else:
-        with pytest.raises(AccelCiError, match=f"refused r'; --~v, suite unit {TRIES} times, at last: "):
+        with pytest.raises(AccelCiError, match=f"refused r'; --~v, suite unit {TRIES} times; the last error: "):
             sink(engine, store, store.suites()[0], end_connections)
         assert written(engine) == []
     engine.dispose()
 
 
-def test_the_tables_are_ones_that_mysql_can_hold() -> None:
+def test_mysql_can_hold_the_tables() -> None:
     dialect = mysql.dialect()
     made = [str(CreateTable(table).compile(dialect=dialect)) for table in METADATA.sorted_tables]
     made += [str(CreateIndex(index).compile(dialect=dialect)) for index in ATTEMPTS_TABLE.indexes]
@@ -260,14 +256,14 @@ def test_the_tables_are_ones_that_mysql_can_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "message"),
     [
-        ("no url", "URL cannot be used"),
-        ("nodialect://u:hunter2@h/d", "URL cannot be used"),
-        ("postgresql://u:hunter2@127.0.0.1:9/d", "database cannot be used"),
+        ("no url", "URL of the database is not usable"),
+        ("nodialect://u:hunter2@h/d", "URL of the database is not usable"),
+        ("postgresql://u:hunter2@127.0.0.1:9/d", "cannot use the database"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_told_without_its_password(url: str, says: str) -> None:
-    with pytest.raises(AccelCiError, match=says) as raised:
+def test_errors_of_the_database_do_not_show_its_password(url: str, message: str) -> None:
+    with pytest.raises(AccelCiError, match=message) as raised:
         open_sink(url)
     assert "hunter2" not in str(raised.value)

@@ -18,7 +18,7 @@ def test_the_commit_is_the_last_one_that_touched_the_folder(repository: Path, tm
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_uncommitted_changes_are_a_state_of_their_own(repository: Path, tmp_path: Path, staged: bool) -> None:
+def test_uncommitted_changes_make_a_new_state(repository: Path, tmp_path: Path, staged: bool) -> None:
     (repository / "backend" / "new.py").write_text("x = 1\n")
     (repository / "backend" / "ignored.log").write_text("noise\n")
     (repository / ".gitignore").write_text("*.log\n")
@@ -51,7 +51,7 @@ def test_a_subdirectory_of_a_subdirectory_repository(repository: Path, tmp_path:
     assert sorted(path.name for path in files.iterdir()) == ["a.py", "b.py"]
 
 
-def test_a_remote_is_asked_and_fetched_at_the_commit(repository: Path, tmp_path: Path) -> None:
+def test_a_remote_is_resolved_and_fetched_at_the_commit(repository: Path, tmp_path: Path) -> None:
     url = repository.as_uri()
     sha = git(repository, "rev-parse", "HEAD")
     state = resolve_source(url, "refs/heads/main", "backend", tmp_path, timeout_s=30)
@@ -76,7 +76,7 @@ def test_a_branch_may_be_named_without_its_prefix(repository: Path) -> None:
         ("ext::sh -c true", "main", ".", "not allowed|no such folder|failed"),
     ],
 )
-def test_what_cannot_be_read_is_named(
+def test_errors_name_what_cannot_be_read(
     repository: Path, tmp_path: Path, repository_name: str, ref: str, subdirectory: str, message: str
 ) -> None:
     with pytest.raises(SourceError, match=message):
@@ -101,7 +101,7 @@ def test_credentials_do_not_show() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_link_that_leads_out_of_the_sources_is_refused(repository: Path, tmp_path: Path) -> None:
+def test_a_link_that_points_outside_the_sources_is_refused(repository: Path, tmp_path: Path) -> None:
     (repository / "backend" / "link").symlink_to("/etc/passwd")
     state = resolve_source("repository", "HEAD", "backend", tmp_path, timeout_s=30)
     with pytest.raises(SourceError, match=r"cannot be checked out: .*link"):

@@ -13,7 +13,7 @@ BEFORE = "".join(f"line {number}\n" for number in range(1, 31))
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree of plain files, below a folder that is a git repository itself."""
+    """A tree of plain files below a folder that is itself a git repository."""
     git(tmp_path, "init", "--quiet")
     path = tmp_path / "tree"
     (path / "src").mkdir(parents=True)
@@ -46,7 +46,7 @@ def test_a_series_is_applied_in_order(tree: Path, patches: Path) -> None:
     assert (lines[2], lines[24]) == ("LINE THREE", "line twenty-five")
 
 
-def test_what_is_applied_already_is_passed_over(tree: Path, patches: Path) -> None:
+def test_applied_patches_are_skipped(tree: Path, patches: Path) -> None:
     (patches / "series").write_text("# only the first\n0001-words.patch\n\n")
     apply_series(read_series(patches), tree)
     before = (tree / "src" / "a.txt").read_text()
@@ -69,7 +69,7 @@ def test_a_file_that_is_missing_is_named(tree: Path, patches: Path) -> None:
         apply_series(read_series(patches), tree)
 
 
-def test_text_that_is_no_patch_is_named(tree: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_patch_is_named(tree: Path, tmp_path: Path) -> None:
     patch = tmp_path / "broken.patch"
     patch.write_text("this is no patch\n")
     with pytest.raises(SourceError, match=r"^broken\.patch does not apply: "):
@@ -86,13 +86,13 @@ def test_a_patch_cannot_reach_outside_of_the_tree(tree: Path, tmp_path: Path) ->
 
 def test_a_series_names_files_of_its_folder(patches: Path, tmp_path: Path) -> None:
     (patches / "series").write_text("0003-gone.patch\n")
-    with pytest.raises(SourceError, match=r"names 0003-gone\.patch, which is not in its folder"):
+    with pytest.raises(SourceError, match=r"lists 0003-gone\.patch, which is not in its folder"):
         read_series(patches)
     (tmp_path / "outside.patch").write_text("")
     (patches / "series").write_text("../outside.patch\n")
-    with pytest.raises(SourceError, match=r"names outside\.patch"):
+    with pytest.raises(SourceError, match=r"lists outside\.patch"):
         read_series(patches)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(SourceError, match="there is no patch"):
+    with pytest.raises(SourceError, match="has no patches"):
         read_series(empty)

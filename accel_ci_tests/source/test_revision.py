@@ -32,12 +32,12 @@ def test_keys(trigger: Trigger, pull_request: int | None, slug: str | None, key:
     assert revision_key(trigger, NOW, UPSTREAM, BACKEND, pull_request, slug) == key
 
 
-def test_a_pull_request_has_a_number() -> None:
+def test_a_pull_request_needs_a_number() -> None:
     with pytest.raises(ConfigError, match="number"):
         revision_key("pr", NOW, UPSTREAM, BACKEND, None, None)
 
 
-def test_sources_that_moved_on_get_a_key_of_their_own(repository: Path, make_project: Callable[..., Project]) -> None:
+def test_changed_sources_get_a_new_key(repository: Path, make_project: Callable[..., Project]) -> None:
     project = make_project(upstream={"repository": repository.as_uri(), "ref": "refs/heads/main"})
     known: dict[str, Revision] = {}
 
@@ -55,7 +55,9 @@ def test_sources_that_moved_on_get_a_key_of_their_own(repository: Path, make_pro
     assert resolve().key == "nightly-20261127.3"
 
 
-def test_an_upstream_that_nothing_is_built_from_may_be_away(repository: Path, make_project: Callable[..., Project]) -> None:
+def test_an_upstream_that_nothing_is_built_from_may_be_unreachable(
+    repository: Path, make_project: Callable[..., Project]
+) -> None:
     project = make_project(upstream={"repository": "file:///nowhere", "ref": "main"})
     revision = resolve_revision(project, "nightly", lambda key: None, now=NOW)
     assert revision.upstream.sha is None
@@ -72,10 +74,10 @@ def test_an_upstream_that_a_variant_is_built_from_must_answer(
 
 
 @pytest.mark.parametrize(("changes", "resolved"), [(5, True), (1000, False)])
-def test_a_working_tree_that_is_written_to_is_looked_at_again(
+def test_a_changing_working_tree_is_read_again(
     repository: Path, make_project: Callable[..., Project], changes: int, resolved: bool
 ) -> None:
-    """Git's filter stands for somebody who saves a file whenever it has been read."""
+    """A git filter stands in for a person who saves a file each time it is read."""
     (repository / ".gitattributes").write_text("*.live filter=live\n")
     count = repository.parent / "count"
     count.touch()
@@ -87,5 +89,5 @@ def test_a_working_tree_that_is_written_to_is_looked_at_again(
         assert revision.backend.dirty
         assert count.stat().st_size == changes
     else:
-        with pytest.raises(SourceError, match="changes whenever it is looked at; start again"):
+        with pytest.raises(SourceError, match="keeps changing; start again"):
             resolve_revision(make_project(), "nightly", lambda key: None, now=NOW)

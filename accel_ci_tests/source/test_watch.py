@@ -28,7 +28,7 @@ def test_rule(cursor: str | None, sha: str, minutes_since_start: int | None, exp
     assert isinstance(next_step(cursor, sha, started, NOW, HOUR), expected)
 
 
-def test_waiting_says_until_when() -> None:
+def test_waiting_shows_until_when() -> None:
     step = next_step("old", "new", NOW - timedelta(minutes=10), NOW, HOUR)
     assert isinstance(step, Wait)
     assert "12:50:00" in step.reason

@@ -1,4 +1,4 @@
-"""Adds the one thing that pyproject.toml cannot say: a version that takes its local label from the environment."""
+"""Add what pyproject.toml cannot express: a version with a local label from the environment."""
 
 import os
 import re
@@ -13,7 +13,7 @@ LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*", re.IGNORECASE)
 
 
 def version() -> str:
-    """Return the version of this build: the base one, with the local label that was asked for, if any."""
+    """Return the version of this build, with the local label from the environment, if any."""
     label = os.environ.get(LABEL_VARIABLE, "")
     if label:
         if not LABEL.fullmatch(label):
@@ -23,7 +23,7 @@ def version() -> str:
             )
         return f"{BASE_VERSION}+{label}"
     recorded = Path(__file__).with_name("PKG-INFO")
-    # In an unpacked sdist the version was decided when the sdist was made.
+    # In an unpacked sdist, the version was set when the sdist was made.
     return message_from_string(recorded.read_text("utf-8"))["Version"] if recorded.exists() else BASE_VERSION
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Conveniences only: the page says everything without them.
+// Only conveniences: the page is complete without them.
 for (const time of document.querySelectorAll("[data-age]")) {
   const minutes = Math.round((Date.now() - Date.parse(time.dateTime)) / 60000);
   if (minutes < 2) continue;

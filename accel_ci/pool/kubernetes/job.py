@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel_ci.config.pod_template import WORKER, lay_over
+from accel_ci.config.pod_template import WORKER, overlay
 from accel_ci.config.settings import KubernetesPoolSettings
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "accel-ci"}
@@ -88,7 +88,7 @@ def job_manifest(settings: KubernetesPoolSettings, request: JobRequest) -> dict[
             "backoffLimit": 6 + 4 * request.pods,
             "activeDeadlineSeconds": int(settings.queue_seconds + settings.round_seconds),
             "ttlSecondsAfterFinished": settings.keep_seconds,
-            "template": lay_over(template, settings.pod_template),
+            "template": overlay(template, settings.pod_template),
         },
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config.pod_template import lay_over, template_mistakes
+from accel_ci.config.pod_template import overlay, template_mistakes
 from accel_ci.config.settings import KubernetesPoolSettings
 from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name, label
 from accel_ci.pool.kubernetes.pod_entry import ask
@@ -170,8 +170,8 @@ def test_mistakes_of_a_template_have_a_place(template: dict[str, Any], place: tu
 
 
 def test_laying_over() -> None:
-    assert lay_over({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": 4}) == {"a": {"b": 1, "c": 3}, "d": 4}
-    assert lay_over({"x": [1]}, {"x": [2]}) == {"x": [2]}
+    assert overlay({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}, "d": 4}) == {"a": {"b": 1, "c": 3}, "d": 4}
+    assert overlay({"x": [1]}, {"x": [2]}) == {"x": [2]}
 
 
 def test_names() -> None:

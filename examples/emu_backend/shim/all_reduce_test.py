@@ -1,4 +1,4 @@
-"""What needs two cards at once; a CI runs it where they are."""
+"""A test that needs two cards at once; a CI runs it where there are two."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""The kernel against numbers worked out here, in shards, with a report of its own: a test case for each length."""
+"""Compare the kernel with numbers computed here, in shards that write their own report: a test case for each length."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ shim = ctypes.CDLL(str(pathlib.Path(__file__).parent / "libemu_shim.so"))
 
 
 def fault_of(length: int) -> str | None:
-    """What is wrong with the kernel at this length; None when nothing is."""
+    """The fault of the kernel at this length; None if there is none."""
     x = (ctypes.c_float * length)(*range(length))
     y = (ctypes.c_float * length)(*([1.0] * length))
     shim.emu_shim_axpy(ctypes.c_float(2.0), x, y, ctypes.c_size_t(length))

@@ -1,4 +1,4 @@
-"""The shim and the Python package agree on which cards are visible. Needs no torch: the package's own start is left out."""
+"""The shim and the Python package agree on the visible cards. Needs no torch: the package's own `__init__` is skipped."""
 
 import ctypes
 import pathlib
@@ -17,14 +17,14 @@ shim = ctypes.CDLL(str(ROOT / "shim" / "libemu_shim.so"))
 
 
 def of_shim(text: str | None, present: int) -> tuple[int, ...] | None:
-    """The visible cards as the shim sees them; None where it says that the value means nothing."""
+    """The visible cards according to the shim; None if it calls the value invalid."""
     ids = (ctypes.c_int * 8)()
     count = shim.emu_shim_visible(None if text is None else text.encode(), present, ids, ctypes.c_size_t(8))
     return None if count < 0 else tuple(ids[:count])
 
 
 def of_package(text: str | None, present: int) -> tuple[int, ...] | None:
-    """The same as the package sees them."""
+    """The visible cards according to the package; None if it calls the value invalid."""
     try:
         return cards.visible_from(text, range(present))
     except cards.CardsError:

@@ -1,4 +1,4 @@
-// What a runtime in C++ would offer: the visible cards, and a kernel. The C names are what Python loads.
+// The interface of a runtime in C++: the visible cards, and a kernel. Python loads the C names.
 #ifndef EMU_SHIM_H_
 #define EMU_SHIM_H_
 
@@ -6,14 +6,14 @@
 
 extern "C" {
 
-// Writes the physical ids that the value of EMU_VISIBLE_CARDS shows of `present` cards to `ids`, and returns how many
-// there are; -1 for a value that means nothing. `text` may be null: then all cards are visible.
+// Writes the physical ids of the visible cards, given the value of EMU_VISIBLE_CARDS and `present` cards, to `ids`.
+// Returns their number, or -1 if the value is invalid. `text` may be null: then all cards are visible.
 int emu_shim_visible(const char* text, int present, int* ids, size_t capacity);
 
 // y = a * x + y over `count` numbers.
 void emu_shim_axpy(float a, const float* x, float* y, size_t count);
 
-// Sums `count` numbers of each of `cards` buffers into all of them. Returns -1 unless there are two cards or more.
+// Writes the sums of the first `count` numbers of `cards` buffers to all of them. Returns -1 for fewer than two cards.
 int emu_shim_all_reduce(float* const* buffers, int cards, size_t count);
 
 }  // extern "C"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The C names that Python loads are there.
+# The library has the C names that Python loads.
 for symbol in emu_shim_visible emu_shim_axpy emu_shim_all_reduce; do
-  grep -q "$symbol" "$1" || { echo "$symbol is not in $1"; exit 1; }
+  grep -q "$symbol" "$1" || { echo "$1 has no $symbol"; exit 1; }
 done

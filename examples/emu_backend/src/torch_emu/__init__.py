@@ -1,7 +1,7 @@
 """An emulated accelerator, `emu`, as an out-of-tree PyTorch backend.
 
-Here belongs only the way in: what PyTorch's autoload calls, and the version. Nothing here may import torch at the
-top, because torch imports this package while it is itself being imported.
+Only the entry point for PyTorch's autoload and the version belong here. Nothing here may import torch at the top level,
+because torch imports this package while torch itself is being imported.
 """
 
 __all__ = ["__version__"]
@@ -9,7 +9,7 @@ __all__ = ["__version__"]
 
 def _autoload() -> None:
     """Register the device; PyTorch calls this through the entry point group `torch.backends`."""
-    # Where this package is imported before torch, this line runs the autoload, and with it a whole inner call.
+    # If this package is imported before torch, this line runs the autoload, and so calls this function again.
     import torch  # noqa: F401
     from torch_emu.registration import register
 
@@ -17,7 +17,7 @@ def _autoload() -> None:
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up only when somebody asks: the look-up costs more than the rest of this module."""
+    """Look up the version on demand: the look-up costs more than the rest of this module."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,6 +1,6 @@
-"""Mixed precision: which operators `torch.autocast("emu")` runs in the lower precision, and which in float32.
+"""Mixed precision: the operators that `torch.autocast("emu")` runs in the lower precision or in float32.
 
-Here belongs the choice and its registration; PyTorch has none for a device that it does not know.
+The choice and its registration belong here; PyTorch has none for a device that it does not know.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def _kernel(overload: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., An
 
 
 def register(library: torch.library.Library) -> None:
-    """Register the casts in a library of the namespace `aten`, which has to be kept alive."""
+    """Register the casts in a library of the namespace `aten`, which must be kept alive."""
     for names, dtype in ((LOWER, lambda: torch.get_autocast_dtype(NAME)), (FLOAT32, lambda: torch.float32)):
         for name in names:
             packet, _, overload = name.partition(".")

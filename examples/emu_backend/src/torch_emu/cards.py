@@ -1,7 +1,7 @@
-"""The emulated cards: how many this machine has, and which of them this process sees.
+"""The emulated cards: those that this machine has, and those that this process sees.
 
-A card has a physical id, the same in every process. A device index, as in `emu:0`, counts only the cards that are
-seen. Here belongs everything that turns the one into the other; nothing here needs torch.
+A card has a physical id, the same in every process. A device index, as in `emu:0`, counts only visible cards. The
+conversion between them belongs here; nothing here needs torch.
 """
 
 import os
@@ -14,7 +14,7 @@ from torch_emu.faults import Faults, active
 COUNT_VARIABLE = "EMU_CARDS"
 VISIBLE_VARIABLE = "EMU_VISIBLE_CARDS"
 DEFAULT_COUNT = 2
-# PyTorch keeps a device index in eight bits with a sign.
+# PyTorch stores a device index as a signed eight-bit number.
 MOST = 128
 
 _ID = re.compile(r"-?\d+")
@@ -25,7 +25,7 @@ class CardsError(ValueError):
 
 
 def count_from(text: str | None) -> int:
-    """Return how many cards the machine has, given the value of EMU_CARDS."""
+    """Return the number of cards of the machine, given the value of EMU_CARDS."""
     if text is None or not text.strip():
         return DEFAULT_COUNT
     count = int(text) if re.fullmatch(r"\s*\d+\s*", text) else -1
@@ -35,17 +35,17 @@ def count_from(text: str | None) -> int:
 
 
 def present_from(count: int, faults: Faults) -> tuple[int, ...]:
-    """Return the physical ids that are there, given how many there should be and which are missing."""
+    """Return the physical ids of the present cards, given their number and the missing ones."""
     if faults.all_cards_missing:
         return ()
     return tuple(card for card in range(count) if card not in faults.missing_cards)
 
 
 def visible_from(text: str | None, present: Sequence[int]) -> tuple[int, ...]:
-    """Return the physical ids that are seen, in device order, given the value of EMU_VISIBLE_CARDS.
+    """Return the physical ids of the visible cards, in device order, given the value of EMU_VISIBLE_CARDS.
 
     As with CUDA_VISIBLE_DEVICES, an empty value hides all cards, and a card that does not exist hides itself and
-    those that are listed after it.
+    those listed after it.
     """
     if text is None:
         return tuple(present)
@@ -54,7 +54,7 @@ def visible_from(text: str | None, present: Sequence[int]) -> tuple[int, ...]:
     for part in (part.strip() for part in text.split(",")) if text.strip() else ():
         if not _ID.fullmatch(part):
             raise CardsError(
-                f"{VISIBLE_VARIABLE}={text!r}: {part!r} is no card; give physical ids separated by commas, such as 0,1"
+                f"{VISIBLE_VARIABLE}={text!r}: {part!r} is not a card; use physical ids separated by commas, as in 0,1"
             )
         card = int(part)
         if card in seen:
@@ -73,9 +73,9 @@ def visible() -> tuple[int, ...]:
 
 
 def physical(index: int) -> int:
-    """Return the physical card behind a device index; raise RuntimeError where there is none."""
+    """Return the physical card of a device index; raise RuntimeError if there is none."""
     cards = visible()
     if not 0 <= index < len(cards):
-        seen = f"visible are {len(cards)}, with the physical ids {list(cards)}" if cards else "no card is visible"
+        seen = f"{len(cards)} visible, with the physical ids {list(cards)}" if cards else "no card is visible"
         raise RuntimeError(f"emu:{index} does not exist: {seen}")
     return cards[index]

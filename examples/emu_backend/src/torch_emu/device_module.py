@@ -1,6 +1,6 @@
-"""The module `torch.emu`: what PyTorch and its users ask a device.
+"""The module `torch.emu`: the interface of a device for PyTorch and its users.
 
-Here belong only functions that are part of that interface.
+Only functions of that interface belong here.
 """
 
 import torch
@@ -18,7 +18,7 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    """Return how many cards this process sees."""
+    """Return the number of cards that this process sees."""
     return len(cards.visible())
 
 
@@ -42,13 +42,13 @@ def set_device(device: int | str | torch.device) -> None:
 
 
 def get_device_name(device: int | str | torch.device = 0) -> str:
-    """Return a name for people, with the physical id of the card."""
+    """Return a readable name, with the physical id of the card."""
     index = device if isinstance(device, int) else (torch.device(device).index or 0)
     return f"emulated card {cards.physical(index)}"
 
 
 def synchronize(device: int | str | torch.device | None = None) -> None:
-    """Return at once: every kernel has ended when its call returns."""
+    """Return immediately: every kernel has ended when its call returns."""
 
 
 def manual_seed(seed: int) -> None:
@@ -71,7 +71,7 @@ def set_rng_state(new_state: torch.Tensor, device: int | str | torch.device = "e
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Return the types that autocast can lower to."""
+    """Return the types that autocast can use."""
     return [torch.bfloat16, torch.float16]
 
 

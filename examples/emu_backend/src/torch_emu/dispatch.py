@@ -1,7 +1,7 @@
-"""How an operator runs: on the CPU, on the memory of the cards, with its results on the device again.
+"""Run operators on the CPU, on the memory of the cards, and put their results back on the device.
 
-Here belongs the way of one operator from PyTorch's dispatcher to the memory and back, for all operators alike; no
-operator has an implementation of its own.
+The path of an operator from PyTorch's dispatcher to the memory and back belongs here. It is the same for all operators;
+none has its own implementation.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ MOVES = frozenset(
 TAKES_HOST_TENSORS = frozenset(
     {"_copy_from_and_resize", "_index_put_impl", "_unsafe_index", "_unsafe_index_put", "copy", "index", "index_put"}
 )
-"""Operators that may be given tensors of the host and of the device together."""
+"""Operators that accept tensors of the host and of the device together."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What the way of an operator depends on."""
+    """The properties that the path of an operator depends on."""
 
     name: str
     computes: bool
@@ -52,7 +52,7 @@ class Operator:
 
 @cache
 def operator(func: Any) -> Operator:
-    """Return what is to be known of an overload; all overloads, in-place and out variants share one name."""
+    """Return the properties of an overload; all overloads, in-place and out variants share one name."""
     name = func._schema.name.partition("::")[2]
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
@@ -62,7 +62,7 @@ def operator(func: Any) -> Operator:
 
 
 class _Call:
-    """The arguments of one call, brought to the host, and where they came from."""
+    """The arguments of one call, moved to the host, and their origin."""
 
     __slots__ = ("host", "index", "op", "target", "wrappers")
 
@@ -95,7 +95,7 @@ class _Call:
         return value
 
     def check(self) -> None:
-        """Raise where tensors of the host and of the device meet in an operator that no card could run."""
+        """Raise if an operator that no card could run gets tensors of both host and device."""
         if self.host is not None and self.index is not None and not self.op.mixes:
             raise self._scattered(self.host.device)
 
@@ -106,7 +106,7 @@ class _Call:
         )
 
     def result_index(self) -> int | None:
-        """Return the device index that new tensors belong on, or None where they belong on another device."""
+        """Return the device index for new tensors, or None if they belong on another device."""
         if self.target is None:
             return self.index
         if self.target.type != NAME:
@@ -172,12 +172,12 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator that no tensor of the device takes part in, so that only its device brought it here."""
+    """Run an operator that has no tensor of the device as argument, only the device itself."""
     return run(func, args, kwargs)
 
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy into an existing tensor; PyTorch asks for this by its own name where `torch.tensor` fills a tensor."""
+    """Copy into an existing tensor; PyTorch calls this by name when `torch.tensor` fills a tensor."""
     return run(torch.ops.aten.copy_.default, (target, source, non_blocking), {})
 
 

@@ -1,7 +1,7 @@
-"""Which faults were asked for: the language of EMU_FAULTS.
+"""Parse the requested faults: the language of EMU_FAULTS.
 
-Here belongs parsing and nothing else. What a fault does is in `injection`, what it remembers between processes is in
-`state`, and which cards it takes away is in `cards`.
+Only parsing belongs here. The effects of faults are in `injection`, their memory between processes is in `state`, and
+missing cards are in `cards`.
 """
 
 import os
@@ -23,7 +23,7 @@ _CARD = re.compile(r"\d+")
 
 
 class FaultError(ValueError):
-    """EMU_FAULTS has an entry that means nothing."""
+    """EMU_FAULTS has an invalid entry."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Faults:
     hang: frozenset[str] = frozenset()
     """Operators that never return."""
     bad_cards: Mapping[int, int] = field(default_factory=dict)
-    """Physical card to the number of kernels that it still runs rightly."""
+    """Physical card to the number of kernels that it still runs correctly."""
     missing_cards: frozenset[int] = frozenset()
-    """Physical cards that are not there."""
+    """Physical cards that are missing."""
     all_cards_missing: bool = False
-    """Whether no card at all is there."""
+    """True if all cards are missing."""
     slow_cards: Mapping[int, float] = field(default_factory=dict)
-    """Physical card to how many times as long each of its kernels takes."""
+    """Physical card to the factor by which its kernels are slower."""
 
     @property
     def ops(self) -> frozenset[str]:
@@ -96,7 +96,7 @@ def _factor(entry: str, amount: str | None) -> float:
 
 
 def parse(text: str) -> Faults:
-    """Return the faults that the text asks for; raise FaultError, naming the entry, where it means nothing."""
+    """Return the faults that the text requests; raise FaultError with the entry if one is invalid."""
     ops: dict[str, set[str]] = {"flaky": set(), "crash": set(), "hang": set()}
     bad: dict[int, int] = {}
     slow: dict[int, float] = {}
@@ -110,12 +110,12 @@ def parse(text: str) -> Faults:
         elif kind == "bad_card":
             card = _card(entry, subject)
             if card in bad:
-                raise _refuse(entry, f"speaks a second time of card {card}")
+                raise _refuse(entry, f"names card {card} a second time")
             bad[card] = _kernels(entry, amount)
         elif kind == "slow_card":
             card = _card(entry, subject)
             if card in slow:
-                raise _refuse(entry, f"speaks a second time of card {card}")
+                raise _refuse(entry, f"names card {card} a second time")
             slow[card] = _factor(entry, amount)
         elif kind == "missing_device" and amount is None:
             if subject is None:
@@ -123,7 +123,7 @@ def parse(text: str) -> Faults:
             else:
                 missing.add(_card(entry, subject))
         else:
-            raise _refuse(entry, "is no known fault")
+            raise _refuse(entry, "is not a known fault")
     return Faults(
         flaky=frozenset(ops["flaky"]),
         crash=frozenset(ops["crash"]),
@@ -137,5 +137,5 @@ def parse(text: str) -> Faults:
 
 @cache
 def active() -> Faults:
-    """Return the faults of this process, read once: a fault does not come or go while a process runs."""
+    """Return the faults of this process, read once: they do not change while a process runs."""
     return parse(os.environ.get(VARIABLE, ""))

@@ -1,7 +1,7 @@
-"""The health probe: does each visible card still compute rightly?
+"""The health probe: check that each visible card computes correctly.
 
-`python -m torch_emu.health` prints one line of JSON for each card and ends with 0 only if there is one and all are
-healthy. Faults of operators do not touch it: it judges cards.
+`python -m torch_emu.health` prints one line of JSON per card and exits with 0 only if there is a card and all are
+healthy. It checks cards, so faults of operators do not affect it.
 """
 
 import json
@@ -19,7 +19,7 @@ SIDE = 16
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the probe found out about one physical card, or with card None about there being none."""
+    """The probe's result for one physical card; with card None, that there is no card."""
 
     card: int | None
     healthy: bool
@@ -27,8 +27,8 @@ class Verdict:
 
 
 def _run(operator: Any, *args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    # Not through torch's dispatcher, whose first call to a device in Python imports torch.distributed.tensor, for
-    # half as long as the import of torch itself takes. From here on the way to the card is the same.
+    # Bypasses torch's dispatcher, whose first call to a device in Python imports torch.distributed.tensor, which takes
+    # half as long as the import of torch itself. The rest of the path to the card is the same.
     return dispatch.run(operator, args, kwargs)
 
 
@@ -38,7 +38,7 @@ def _reason(index: int) -> str | None:
     on_card = _run(aten._to_copy.default, numbers, device=torch.device(NAME, index))
     if not torch.equal(_run(aten._to_copy.default, on_card, device=dispatch.CPU), numbers):
         return "numbers change on the way to the card and back"
-    # Whole numbers, small enough for float32 to hold exactly: equal means equal.
+    # Whole numbers, small enough to be exact in float32, so that they can be compared for equality.
     for operator, expected in ((aten.add.Tensor, numbers + numbers), (aten.mm.default, numbers @ numbers)):
         found = _run(aten._to_copy.default, _run(operator, on_card, on_card), device=dispatch.CPU)
         difference = (found - expected).abs().max().item()

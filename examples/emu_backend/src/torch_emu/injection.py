@@ -1,7 +1,7 @@
-"""What faults do when a kernel runs.
+"""Inject faults when a kernel runs.
 
-Here belongs everything that spoils, slows or ends a kernel. Without faults nothing of this is on the path of a
-kernel: `dispatch` asks `wanted()` once, when the device is registered.
+Everything that corrupts, slows or ends a kernel belongs here. Without faults, none of it is on the path of a kernel:
+`dispatch` calls `wanted()` once, when the device is registered.
 """
 
 import os
@@ -18,7 +18,7 @@ from torch_emu import state
 from torch_emu.faults import VARIABLE, FaultError, active
 
 SHORTEST_SLEEP = 0.001
-"""Below this, sleeping takes longer than asked, so time that is owed is saved up to here."""
+"""Shorter sleeps take longer than requested, so owed time is saved up to this."""
 
 _probing: ContextVar[bool] = ContextVar("_probing", default=False)
 _turns: dict[tuple[int, str], bool] = {}
@@ -32,16 +32,16 @@ def wanted() -> bool:
 
 
 def check() -> None:
-    """Raise where a fault could never show: an operator that reaches no device, or no folder to remember in."""
+    """Raise if a fault could never show: its operator reaches no device, or there is no folder for its state."""
     for op in sorted(active().ops):
         packet = getattr(torch.ops.aten, op, None)
         if packet is None:
             raise FaultError(f"{VARIABLE}: aten has no operator {op!r}")
-        # An out variant often has a kernel of its own also where the operator proper is taken apart.
+        # An out variant often has its own kernel even if the operator itself is decomposed.
         overloads = [getattr(packet, name) for name in packet.overloads() if "out" not in name]
         if all(_is_composite(overload) for overload in overloads):
             raise FaultError(
-                f"{VARIABLE}: PyTorch takes {op!r} apart before it reaches a device; name an operator it consists of"
+    """Raise if a fault could never show: its operator reaches no device, or its state has no folder."""
             )
     if active().remembers:
         state.prepare()
@@ -53,7 +53,7 @@ def _is_composite(overload: Any) -> bool:
 
 @contextmanager
 def probing() -> Iterator[None]:
-    """Let this thread run kernels as a health probe does: faults of operators are off and no kernel is counted."""
+    """Let this thread run kernels as a health probe: faults of operators are off, and no kernel is counted."""
     token = _probing.set(True)
     try:
         yield
@@ -62,10 +62,10 @@ def probing() -> Iterator[None]:
 
 
 def run(op: str, card: int, computes: bool, kernel: Callable[[], Any], written: Sequence[torch.Tensor]) -> Any:
-    """Run one kernel on a physical card with the faults of this process and return what it gives.
+    """Run one kernel on a physical card with the faults of this process and return its result.
 
-    `written` are the tensors that the kernel writes into; `computes` is false where it only moves or describes data,
-    which no fault of a card touches.
+    `written` are the tensors that the kernel writes to; `computes` is false if it only moves or describes data, which
+    no fault of a card affects.
     """
     faults = active()
     probe = _probing.get()
@@ -87,7 +87,7 @@ def run(op: str, card: int, computes: bool, kernel: Callable[[], Any], written: 
 
 def _crash() -> NoReturn:
     signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
-    # A handler that swallows the signal must not let the kernel go on.
+    # A handler that swallows the signal must not let the kernel continue.
     os._exit(128 + signal.SIGSEGV)
 
 
@@ -97,7 +97,7 @@ def _hang() -> NoReturn:
 
 
 def _is_wrong_turn(op: str) -> bool:
-    # Keyed by process, because a forked child is a process of its own and takes its own turn.
+    # Keyed by process, because a forked child takes its own turn.
     key = (os.getpid(), op)
     if key not in _turns:
         _turns[key] = state.count(f"flaky-{op}") % 2 == 1
@@ -150,6 +150,6 @@ def _wrong(tensor: torch.Tensor) -> torch.Tensor:
         return ~tensor
     if not tensor.is_floating_point() and not tensor.is_complex():
         return tensor + 1
-    # Off by more than any tolerance, at every size of number and also where the right answer is no number.
+    # Off by more than any tolerance, for numbers of every size, and even if the right answer is not a number.
     wrong = tensor + tensor.abs() + 1
     return torch.where(torch.isfinite(wrong), wrong, 0)

@@ -1,6 +1,6 @@
-"""Making PyTorch know the device.
+"""Register the device with PyTorch.
 
-Here belongs the registration, which happens once per process whatever is imported, reloaded or called again.
+This happens once per process, whatever is imported, reloaded or called again.
 """
 
 import torch
@@ -21,8 +21,8 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 
 def register() -> None:
-    """Register the device and its kernels; do nothing where that was done before."""
-    # Asked of torch and not of this module, which may have been imported anew.
+    """Register the device and its kernels, unless that was done before."""
+    # Check torch instead of this module, which may have been imported again.
     if hasattr(torch, NAME):
         return
     cards.visible()
@@ -33,11 +33,11 @@ def register() -> None:
     _setup_privateuseone_for_python_backend(NAME, backend_module=device_module, hook=_Hooks())
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(dispatch.fallback, "PrivateUse1")
-    # PyTorch has this for the autocast of each device that it knows: what has no rule is left as it is.
+    # PyTorch does this for the autocast of each device that it knows: operators without a rule are left unchanged.
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     aten = torch.library.Library("aten", "IMPL")
-    # Where PyTorch sets the dispatch of Python aside, a fallback is not found and the kernel must have a name.
+    # While PyTorch disables Python dispatch, it does not find a fallback, so this kernel is registered by name.
     aten.impl("_copy_from", dispatch.copy_from, "PrivateUse1")
     autocast.register(aten)
-    # A library takes its kernels away when it is collected.
+    # A library removes its kernels when it is garbage-collected.
     device_module._libraries = (everything, aten)

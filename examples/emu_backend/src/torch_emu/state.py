@@ -1,8 +1,8 @@
-"""What faults remember between processes: small counters and marks in one private folder.
+"""The state of faults between processes: small counters and marks in one private folder.
 
-Here belongs all access to EMU_STATE_DIR. The folder may lie in a temporary directory that everybody can write to, so
-it is opened only if it is a real folder of this user that nobody else can write to, and all files are reached through
-that opened folder.
+All access to EMU_STATE_DIR belongs here. The folder may be in a temporary directory that everybody can write to, so it
+is opened only if it is a real folder of this user that nobody else can write to, and all files are accessed relative to
+the opened folder.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ VARIABLE = "EMU_STATE_DIR"
 
 
 class StateError(RuntimeError):
-    """The folder for the memory of faults cannot be trusted or used."""
+    """The folder for the state of faults cannot be trusted or used."""
 
 
 def directory() -> Path:
-    """Return where the memory of faults lies."""
+    """Return the folder for the state of faults."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"torch_emu-{os.getuid()}"
 
@@ -35,11 +35,11 @@ def _opened() -> Iterator[int]:
             path.mkdir(mode=0o700)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise StateError(f"{path} cannot hold the memory of faults: {error.strerror}; set {VARIABLE}") from error
+        raise StateError(f"{path} cannot hold the state of faults: {error.strerror}; set {VARIABLE}") from error
     try:
         facts = os.fstat(handle)
         if facts.st_uid != os.getuid():
-            raise StateError(f"{path} belongs to another user; set {VARIABLE} to a folder of your own")
+            raise StateError(f"{path} belongs to another user; set {VARIABLE} to your own folder")
         if stat.S_IMODE(facts.st_mode) & 0o022:
             raise StateError(f"{path} can be written to by other users; chmod it to 0700 or set {VARIABLE}")
         yield handle
@@ -54,14 +54,14 @@ def prepare() -> None:
 
 
 def count(name: str) -> int:
-    """Add one to a counter that all processes share and return its new value."""
+    """Increment a counter that all processes share and return its new value."""
     with _opened() as folder:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(f"{name}.count", flags, 0o600, dir_fd=folder)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             value = int(os.pread(handle, 32, 0) or b"0") + 1
-            # One write of a number that never gets shorter: a process killed here leaves a whole number behind.
+            # A single write of a number that never gets shorter: a process killed here leaves a complete number behind.
             os.pwrite(handle, b"%d" % value, 0)
             return value
         finally:
@@ -69,14 +69,14 @@ def count(name: str) -> int:
 
 
 def mark(name: str) -> None:
-    """Leave a mark that stays until somebody removes its file."""
+    """Set a mark that stays until its file is removed."""
     with _opened() as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(f"{name}.mark", flags, 0o600, dir_fd=folder))
 
 
 def marked(name: str) -> bool:
-    """Return whether a mark was left, by this or any earlier process."""
+    """Return whether a mark was set, by this or any earlier process."""
     with _opened() as folder:
         try:
             os.stat(f"{name}.mark", dir_fd=folder, follow_symlinks=False)

@@ -1,6 +1,6 @@
-"""The tensor of the device: a wrapper that PyTorch sees on `emu`, around a CPU tensor that plays the card's memory.
+"""The tensor of the device: a wrapper that PyTorch sees on `emu`, around a CPU tensor that acts as the card's memory.
 
-Here belongs what a tensor is. What happens when an operator runs on it is in `dispatch`.
+Operators on it are in `dispatch`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class EmuTensor(torch.Tensor):
     """A tensor on an emulated card."""
 
     run_operator: ClassVar[Callable[[Any, tuple, dict], Any]]
-    """Runs one operator; `dispatch` sets it, so that this class never asks for a module that was imported anew."""
+    """Run one operator; `dispatch` sets it, so that this class never uses a module that was imported again."""
 
     _memory: torch.Tensor
 
@@ -37,7 +37,7 @@ class EmuTensor(torch.Tensor):
             device=torch.device(NAME, index),
             requires_grad=requires_grad,
         )
-        # Pending conjugations and negations are resolved outside of this device, which has to see that there are any.
+        # Pending conjugations and negations are resolved outside this device, so the wrapper must show them.
         if memory.is_conj():
             torch._C._set_conj(wrapper, True)
         if memory.is_neg():
@@ -47,7 +47,7 @@ class EmuTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Run an operator that at least one tensor of this device takes part in."""
+        """Run an operator with at least one tensor of this device."""
         return EmuTensor.run_operator(func, args, kwargs or {})
 
     @property
@@ -58,15 +58,15 @@ class EmuTensor(torch.Tensor):
     @data.setter
     def data(self, other: torch.Tensor) -> None:
         torch.Tensor.data.__set__(self, other)
-        # PyTorch only exchanges its own half of the wrapper, shape and dtype.
+        # PyTorch only replaces its own half of the wrapper, shape and dtype.
         self._memory = other._memory if isinstance(other, EmuTensor) else other
 
     def describe_memory_again(self) -> None:
-        """Make shape and strides those of the memory, after an operator changed them in place."""
+        """Update shape and strides from the memory after an operator changed them in place."""
         torch.Tensor.data.__set__(self, EmuTensor(self._memory, self.device.index))
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:
-        """Return what a tensor of the CPU with these values shows, and the device."""
+        """Return the representation of a CPU tensor with these values, plus the device."""
         autograd = f", grad_fn=<{self.grad_fn.name()}>" if self.grad_fn else ", requires_grad=True"
         shown = repr(self.detach().cpu()).removesuffix(")")
         return f"{shown}, device='{self.device}'{autograd if self.requires_grad else ''})"
@@ -80,7 +80,7 @@ class EmuTensor(torch.Tensor):
         return self.cpu().tolist()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Save as the values and the name of the device, which every loader of PyTorch understands."""
+        """Save the values and the name of the device, which every loader of PyTorch understands."""
         values = self.detach().cpu()
         return torch._utils._rebuild_device_tensor_from_cpu_tensor, (
             values,

@@ -1,11 +1,11 @@
-"""What every user of the image does first: look for the card, put numbers on it, and calculate."""
+"""The first steps of every user of the image: find the card, put numbers on it, and calculate."""
 
 import pytest
 import torch
 
 
 def test_the_cards_are_enumerated() -> None:
-    """Every card that this process sees has an index, a name and works."""
+    """Every visible card has an index and a name, and works."""
     count = torch.accelerator.device_count()
     assert count >= 1
     names = {torch.emu.get_device_name(index) for index in range(count)}
@@ -17,7 +17,7 @@ def test_the_cards_are_enumerated() -> None:
     "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool], ids=str
 )
 def test_numbers_survive_the_way_to_the_card_and_back(dtype: torch.dtype) -> None:
-    """Of every type that a model has."""
+    """Tensors of every type that models use."""
     numbers = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(dtype)
     back = numbers.to("emu").cpu()
     assert back.dtype == dtype
@@ -26,7 +26,7 @@ def test_numbers_survive_the_way_to_the_card_and_back(dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "fmod", "eq", "less"])
 def test_arithmetic(name: str) -> None:
-    """An operator of two tensors gives on the card what it gives on the CPU."""
+    """An operator on two tensors has the same result on the card and on the CPU."""
     torch.manual_seed(0)
     one, other = torch.randn(4, 5), torch.randn(4, 5)
     operator = getattr(torch, name)
@@ -44,7 +44,7 @@ def test_products_and_sums() -> None:
 
 
 def test_work_is_done_after_synchronize() -> None:
-    """Waiting for the card is possible and loses nothing."""
+    """Waiting for the card works and loses nothing."""
     total = torch.arange(100.0, device="emu").sum()
     torch.emu.synchronize()
     assert total.item() == 4950.0

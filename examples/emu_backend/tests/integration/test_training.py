@@ -1,4 +1,4 @@
-"""Several parts of PyTorch together, as a user's program puts them together."""
+"""Several parts of PyTorch together, as in a user's program."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ def small_model() -> nn.Module:
 
 
 def task(device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return pictures that are brighter above or below, and which of the two each is."""
+    """Return pictures that are brighter at the top or at the bottom, and a label for each."""
     torch.manual_seed(1)
     labels = torch.arange(32) % 2
     pictures = torch.randn(32, 1, 8, 8)
@@ -51,7 +51,7 @@ def train(model: nn.Module, device: str, optimizer: type[torch.optim.Optimizer],
     "optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW], ids=lambda kind: kind.__name__
 )
 def test_the_loss_falls_as_on_the_cpu(optimizer: type[torch.optim.Optimizer]) -> None:
-    """A model learns on the card, step by step what it learns on the CPU."""
+    """A model learns on the card, with the same losses as on the CPU at each step."""
     on_card = train(small_model().to("emu"), "emu", optimizer)
     on_cpu = train(small_model(), "cpu", optimizer)
     assert on_card[-1] < on_card[0]
@@ -59,7 +59,7 @@ def test_the_loss_falls_as_on_the_cpu(optimizer: type[torch.optim.Optimizer]) ->
 
 
 def test_a_state_dict_is_saved_and_loaded() -> None:
-    """A trained model survives a file, on the card and, where asked for, on the CPU."""
+    """A trained model can be saved and loaded, on the card and on the CPU."""
     model = small_model().to("emu")
     train(model, "emu", torch.optim.Adam, steps=2)
     file = io.BytesIO()
@@ -83,7 +83,7 @@ def test_a_state_dict_is_saved_and_loaded() -> None:
 
 
 def test_a_model_is_copied_and_comes_back() -> None:
-    """A deep copy is a model of its own, and a model can leave the card."""
+    """A deep copy is an independent model, and a model can be moved off the card."""
     model = small_model().to("emu")
     other = copy.deepcopy(model)
     with torch.no_grad():

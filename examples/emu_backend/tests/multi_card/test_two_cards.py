@@ -1,4 +1,4 @@
-"""Two cards at once: that they are told apart, and that numbers get from one to the other."""
+"""Two cards at once: they are distinct, and data can be copied from one to the other."""
 
 import pytest
 import torch
@@ -6,19 +6,19 @@ import torch
 
 @pytest.fixture(autouse=True)
 def two_cards() -> None:
-    """Say what is missing, rather than fail at the first tensor."""
+    """Report what is missing instead of failing at the first tensor."""
     if torch.accelerator.device_count() < 2:
         pytest.fail(f"two cards are needed, {torch.accelerator.device_count()} visible")
 
 
 def test_both_cards_are_seen() -> None:
-    """Each with a name of its own."""
+    """Each card has its own name."""
     assert torch.emu.get_device_name(0) != torch.emu.get_device_name(1)
 
 
 @pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0)])
 def test_a_tensor_goes_from_card_to_card(source: int, target: int) -> None:
-    """Both ways, and the copy is a copy."""
+    """Copies work in both directions and are independent."""
     numbers = torch.arange(6.0, device=f"emu:{source}")
     there = numbers.to(f"emu:{target}")
     numbers.zero_()
@@ -33,7 +33,7 @@ def test_tensors_of_two_cards_do_not_mix() -> None:
 
 
 def test_a_batch_is_split_over_the_cards() -> None:
-    """A replica of the model on each card answers for half of the batch."""
+    """A replica of the model on each card computes half of the batch."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 2)
     batch = torch.randn(8, 4)
@@ -47,7 +47,7 @@ def test_a_batch_is_split_over_the_cards() -> None:
 
 
 def test_a_model_is_split_over_the_cards() -> None:
-    """One layer on each: the forward pass crosses over. (A backend in Python has no backward pass beyond card 0.)"""
+    """One layer on each card: the forward pass crosses over. (Python backends have no backward pass beyond card 0.)"""
     torch.manual_seed(0)
     first, second = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
     batch = torch.randn(5, 4)

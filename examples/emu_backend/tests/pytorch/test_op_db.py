@@ -1,8 +1,8 @@
-"""PyTorch's own operator database on the device: each operator's forward result against the CPU.
+"""PyTorch's own operator database on the device: compare each operator's forward result with the CPU's.
 
-One test for each OpInfo, whose id is the name of the operator and of its variant and nothing else: it is the same in
-every run and every process. An operator is tested in float32, and where it has no float32, in the first type of
-`DTYPES` that it has, because a bitwise operator can be as wrong as any other.
+There is one test for each OpInfo. Its id is only the name of the operator and of its variant, so it is the same in all
+runs and processes. An operator is tested in float32 or, if it does not support that, in the first type of `DTYPES`
+that it supports, because a bitwise operator can be as wrong as any other.
 """
 
 import itertools
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16, torch.float16)
 SAMPLES = 3
 SAMPLING_SECONDS = 2.0
-"""No further sample is taken after this time, so that slow ones do not hold up everything."""
+"""No further sample is taken after this time, so that slow samples do not delay everything."""
 
 
 def id_of(op: OpInfo) -> str:
@@ -39,7 +39,7 @@ def dtype_of(op: OpInfo) -> torch.dtype | None:
 def samples(op: OpInfo, dtype: torch.dtype) -> Iterator[SampleInput]:
     """Yield the first few sample inputs of an operator, on the device."""
     start = time.perf_counter()
-    # Not op.sample_inputs: it adds a look through the whole stack for each operator, longer than all the rest here.
+    # Not op.sample_inputs: it inspects the whole stack for each operator, which takes longer than everything else here.
     for sample in itertools.islice(op.sample_inputs_func(op, DEVICE, dtype, False), SAMPLES):
         yield sample
         if time.perf_counter() - start > SAMPLING_SECONDS:
@@ -52,7 +52,7 @@ def on_cpu(value: Any) -> Any:
     def move(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
             base = part._base
-            # An operator may reach beyond a view, into what it is a view of.
+            # An operator may reach beyond a view, into its base.
             if base is not None and base.is_contiguous() and base.dtype == part.dtype and not part.is_conj():
                 return base.to(CPU, copy=True).as_strided(part.shape, part.stride(), part.storage_offset())
             return part.to(CPU, copy=True)
@@ -80,7 +80,7 @@ def result(op: OpInfo, seed: int, sample: tuple[Any, tuple[Any, ...], dict[str, 
 
 
 def compare(found: list[Any], expected: list[Any], values: bool) -> None:
-    """Check that a result lies on the device and equals the one of the CPU."""
+    """Check that a result is on the device and equals the CPU's."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         if not isinstance(other, torch.Tensor):
@@ -101,7 +101,7 @@ assert len(set(IDS)) == len(IDS), "two operators of op_db would share one test i
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("op", op_db, ids=IDS)
 def test_op(op: OpInfo) -> None:
-    """The operator gives on the device what it gives on the CPU."""
+    """The operator has the same result on the device and on the CPU."""
     dtype = dtype_of(op)
     if dtype is None:
         pytest.skip(f"the CPU runs {id_of(op)} in none of the types of this test")
@@ -111,7 +111,7 @@ def test_op(op: OpInfo) -> None:
     for sample in samples(op, dtype):
         whole = (sample.input, sample.args, sample.kwargs)
         reference = tuple(on_cpu(part) for part in whole)
-        # What is left in memory that nobody wrote to is not the same anywhere.
+        # The contents of memory that was never written to are arbitrary.
         compare(result(op, seed, whole), result(op, seed, reference), values="empty" not in op.name)
         compared += 1
     if not compared:

@@ -1,4 +1,4 @@
-"""The first things that anybody does with the device; `import torch` has to be enough for all of them."""
+"""The first things that anybody does with the device; `import torch` must be enough for all of them."""
 
 import torch
 
@@ -13,7 +13,7 @@ def test_the_device_is_found_through_autoload() -> None:
 
 
 def test_a_tensor_goes_to_the_card_and_back() -> None:
-    """Values, type and shape survive both copies, and the copies are copies."""
+    """Values, type and shape survive both copies, and the copies are independent."""
     numbers = torch.arange(6, dtype=torch.int16).reshape(2, 3)
     on_card = numbers.to("emu")
     assert on_card.device == torch.device("emu", 0)
@@ -39,12 +39,12 @@ def test_a_tensor_can_be_made_on_the_card() -> None:
 
 
 def test_a_tensor_shows_its_device() -> None:
-    """What is printed tells it from a tensor of the CPU."""
+    """The printed form differs from that of a CPU tensor."""
     assert repr(torch.ones(2, device="emu")) == "tensor([1., 1.], device='emu:0')"
 
 
 def test_backward() -> None:
-    """The gradient is computed on the card and lies there."""
+    """The gradient is computed on the card and stays there."""
     x = torch.tensor([1.0, 2.0, 3.0], device="emu", requires_grad=True)
     (x * x).sum().backward()
     assert x.grad is not None
@@ -53,7 +53,7 @@ def test_backward() -> None:
 
 
 def test_linear() -> None:
-    """A layer that is moved to the card gives what it gave on the CPU."""
+    """A layer that is moved to the card has the same result as on the CPU."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 2)
     batch = torch.randn(3, 4)

@@ -1,4 +1,4 @@
-"""Which cards there are and which are seen."""
+"""The cards that exist, and those that are visible."""
 
 import pytest
 from torch_emu.cards import CardsError, count_from, present_from, visible_from
@@ -39,13 +39,13 @@ def test_which_cards_are_seen(text: str | None, seen: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["a", "0;1", "0,", "0,,1", "emu:0", "0,0", "5,x"])
 def test_a_malformed_choice_is_refused(text: str) -> None:
-    """The message names the variable and the value, also where the bad part would not have been seen."""
+    """The message names the variable and the value, even if the bad part would not have mattered."""
     with pytest.raises(CardsError, match=f"EMU_VISIBLE_CARDS='{text}'"):
         visible_from(text, (0, 1, 2))
 
 
 def test_a_missing_card_keeps_the_ids_of_the_others() -> None:
-    """Physical ids do not move up."""
+    """Physical ids do not change."""
     assert present_from(3, parse("missing_device:1")) == (0, 2)
     assert present_from(3, parse("missing_device")) == ()
     assert present_from(3, parse("missing_device:9")) == (0, 1, 2)

@@ -1,4 +1,4 @@
-"""What is easy to get wrong in a device that wraps the tensors of another."""
+"""Mistakes that a device which wraps the tensors of another device makes easily."""
 
 import pytest
 import torch
@@ -16,13 +16,13 @@ def test_a_number_mixes_with_everything() -> None:
 
 
 def test_a_card_that_is_not_seen_is_refused() -> None:
-    """The message says which are."""
-    with pytest.raises(RuntimeError, match=r"emu:100 does not exist: visible are \d+"):
+    """The message lists the devices that exist."""
+    with pytest.raises(RuntimeError, match=r"emu:100 does not exist: \d+ visible"):
         torch.ones(2, device="emu:100")
 
 
 def test_a_view_shares_its_memory() -> None:
-    """Writing through a view changes what it is a view of, and the other way round."""
+    """Writing through a view changes its base, and the other way round."""
     whole = torch.zeros(2, 3, device="emu")
     whole.t()[1].fill_(5)
     assert whole.tolist() == [[0, 5, 0], [0, 5, 0]]
@@ -45,7 +45,7 @@ def test_shape_follows_an_operator_that_changes_it_in_place() -> None:
 
 
 def test_data_can_be_exchanged() -> None:
-    """Assigning .data exchanges the values, not only the description."""
+    """Assigning .data replaces the values, not only the shape and dtype."""
     x = torch.zeros(2, device="emu", requires_grad=True)
     x.data = torch.ones(3, device="emu")
     assert x.tolist() == [1.0, 1.0, 1.0]
@@ -62,7 +62,7 @@ def test_a_pending_conjugation_is_seen() -> None:
 
 
 def test_random_numbers_are_repeatable() -> None:
-    """The state that can be read and set is the one that the numbers come from."""
+    """The state that can be read and set determines the random numbers."""
     torch.manual_seed(3)
     state = torch.emu.get_rng_state()
     first = torch.rand(3, device="emu").tolist()
@@ -71,6 +71,6 @@ def test_random_numbers_are_repeatable() -> None:
 
 
 def test_another_layout_is_refused() -> None:
-    """There are no sparse tensors, and the message says so."""
+    """There are no sparse tensors, and the message explains that."""
     with pytest.raises(NotImplementedError, match="sparse"):
         torch.eye(2, device="emu").to_sparse()

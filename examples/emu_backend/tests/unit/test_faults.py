@@ -6,7 +6,7 @@ from torch_emu.faults import ALLOWED, FaultError, Faults, parse
 
 @pytest.mark.parametrize("text", ["", "  "])
 def test_nothing_asked_for_is_no_fault(text: str) -> None:
-    """Faults are off unless somebody asks."""
+    """Faults are off by default."""
     assert parse(text) == Faults()
     assert not parse(text).touches_kernels
 

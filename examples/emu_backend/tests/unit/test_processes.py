@@ -20,7 +20,7 @@ RIGHT, WRONG = "[2.0, 2.0]", "[5.0, 5.0]"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Return a function that runs Python in an environment without any setting of the backend but the given ones."""
+    """Return a function that runs Python with only the given settings of the backend in its environment."""
 
     def start(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("EMU_")}
@@ -33,13 +33,13 @@ def run(tmp_path: Path) -> Run:
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a process printed, given that it ended well."""
+    """Return the output of a process that succeeded."""
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def health(run: Run, **settings: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the exit code of the health probe and what it says of each card."""
+    """Return the exit code of the health probe and its result for each card."""
     done = run("-m", "torch_emu.health", **settings)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -53,7 +53,7 @@ def test_healthy_cards(run: Run) -> None:
 
 
 def test_the_probe_names_physical_cards(run: Run) -> None:
-    """A card keeps its id where it is the only one seen."""
+    """A card keeps its id if it is the only visible one."""
     code, lines = health(run, EMU_CARDS="3", EMU_VISIBLE_CARDS="2", EMU_FAULTS="bad_card:0")
     assert (code, lines) == (0, [{"card": 2, "healthy": True, "reason": None}])
 
@@ -64,14 +64,14 @@ def test_the_probe_names_physical_cards(run: Run) -> None:
     ids=["missing", "hidden", "none"],
 )
 def test_no_card_is_a_failure(run: Run, settings: dict[str, str]) -> None:
-    """The probe says that it found nothing to probe."""
+    """The probe reports that no card is visible."""
     code, lines = health(run, **settings)
     assert code == 1
     assert [line["reason"] for line in lines] == ["no card is visible"]
 
 
 def test_a_bad_card_is_found(run: Run) -> None:
-    """The probe fails, and says which card it was and what it did."""
+    """The probe fails and reports the card and its fault."""
     code, lines = health(run, EMU_FAULTS="bad_card:1")
     assert code == 1
     assert lines[0] == HEALTHY[0]
@@ -104,7 +104,7 @@ def test_a_card_goes_bad_and_stays_bad(run: Run) -> None:
 
 
 def test_a_slow_card_takes_longer_and_is_healthy(run: Run) -> None:
-    """Each kernel takes the factor longer, with right results."""
+    """Each kernel takes longer by the factor, with correct results."""
     code = """if True:
         import time, torch
         def seconds(device):
@@ -121,13 +121,13 @@ def test_a_slow_card_takes_longer_and_is_healthy(run: Run) -> None:
 
 
 def test_a_missing_card(run: Run) -> None:
-    """The others are there, with their own ids."""
+    """The other cards keep their ids."""
     code = "import torch; print(torch.emu.device_count(), torch.emu.get_device_name(0))"
     assert output(run("-c", code, EMU_FAULTS="missing_device:0")) == "1 emulated card 1"
 
 
 def test_no_card_leaves_a_usable_torch(run: Run) -> None:
-    """Without cards the accelerator is not available, and using it says why."""
+    """Without cards, the accelerator is not available, and using it gives the reason."""
     code = """if True:
         import torch
         print(torch.accelerator.is_available(), torch.emu.device_count(), torch.ones(2).sum().item())
@@ -139,7 +139,7 @@ def test_no_card_leaves_a_usable_torch(run: Run) -> None:
 
 
 def test_a_flaky_operator_is_wrong_in_every_other_process(run: Run) -> None:
-    """Wrong, right, wrong; within a process always the same, and for in-place and out variants alike."""
+    """Wrong, right, wrong; always the same within a process, and for in-place and out variants too."""
     code = """if True:
         import torch
         x = torch.ones(2, device="emu")
@@ -152,14 +152,14 @@ def test_a_flaky_operator_is_wrong_in_every_other_process(run: Run) -> None:
 
 
 def test_a_process_that_does_not_run_the_operator_takes_no_turn(run: Run) -> None:
-    """Only those count that see the fault."""
+    """Only processes with the fault count."""
     settings = {"EMU_FAULTS": "flaky:add"}
     output(run("-c", "import torch; torch.ones(2, device='emu') * 2", **settings))
     assert output(run("-c", ADD, **settings)) == WRONG
 
 
 def test_a_crashing_operator_kills_the_process(run: Run) -> None:
-    """The process dies of the signal; what it did before stands, and the probe lives."""
+    """The process dies from the signal; its earlier output remains, and the probe survives."""
     settings = {"EMU_FAULTS": "crash:add"}
     done = run("-c", "import torch; print('before', flush=True)\n" + ADD, **settings)
     assert done.returncode == -signal.SIGSEGV
@@ -168,7 +168,7 @@ def test_a_crashing_operator_kills_the_process(run: Run) -> None:
 
 
 def test_a_hanging_operator_never_returns(run: Run, tmp_path: Path) -> None:
-    """The process is alive and quiet until somebody ends it, and ends when told to."""
+    """The process stays alive and silent until it is ended, and then ends."""
     code = "import torch; x = torch.ones(2, device='emu'); print('before', flush=True); x + 1; print('after')"
     environment = {**os.environ, "EMU_FAULTS": "hang:add", "EMU_STATE_DIR": str(tmp_path / "state")}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -184,10 +184,10 @@ def test_a_hanging_operator_never_returns(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"EMU_FAULTS": "explode:add"}, "'explode:add' is no known fault; allowed"),
+        ({"EMU_FAULTS": "explode:add"}, "'explode:add' is not a known fault; allowed"),
         ({"EMU_FAULTS": "flaky:no_such_op"}, "aten has no operator 'no_such_op'"),
-        ({"EMU_FAULTS": "crash:linear"}, "takes 'linear' apart"),
-        ({"EMU_VISIBLE_CARDS": "first"}, "'first' is no card"),
+        ({"EMU_FAULTS": "crash:linear"}, "decomposes 'linear'"),
+        ({"EMU_VISIBLE_CARDS": "first"}, "'first' is not a card"),
         ({"EMU_CARDS": "many"}, "EMU_CARDS='many'"),
     ],
     ids=["fault", "operator", "composite", "visible", "cards"],
@@ -221,7 +221,7 @@ def test_import_in_every_order_and_again(run: Run) -> None:
 
 
 def test_a_spawned_child_has_the_device(run: Run, tmp_path: Path) -> None:
-    """A tensor can be made on the card in a child that imports everything anew."""
+    """A tensor can be made on the card in a child that imports everything again."""
     script = tmp_path / "spawn.py"
     script.write_text(
         "import multiprocessing, torch\n"
@@ -233,6 +233,6 @@ def test_a_spawned_child_has_the_device(run: Run, tmp_path: Path) -> None:
 
 
 def test_autoload_can_be_turned_off(run: Run) -> None:
-    """Then torch does not know the device until somebody imports the backend."""
+    """Torch then does not know the device until the backend is imported."""
     code = "import torch; print(hasattr(torch, 'emu')); import torch_emu; print(torch.emu.device_count())"
     assert output(run("-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")).split() == ["False", "2"]

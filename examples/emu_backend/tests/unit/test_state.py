@@ -1,4 +1,4 @@
-"""What faults remember between processes, and where they refuse to."""
+"""The state of faults between processes, and the folders that are refused."""
 
 import multiprocessing
 from pathlib import Path
@@ -9,20 +9,20 @@ from torch_emu import state
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for the memory of faults that does not exist yet."""
+    """Return a folder for the state of faults that does not exist yet."""
     path = tmp_path / "deep" / "state"
     monkeypatch.setenv(state.VARIABLE, str(path))
     return path
 
 
 def count_often(times: int) -> None:
-    """Count in a process of its own."""
+    """Count in a separate process."""
     for _ in range(times):
         state.count("shared")
 
 
 def test_the_folder_is_private(folder: Path) -> None:
-    """It is made when needed, for this user alone."""
+    """It is created when needed, with access only for this user."""
     state.prepare()
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -38,7 +38,7 @@ def test_no_count_is_lost_between_processes(folder: Path) -> None:
 
 
 def test_a_mark_stays(folder: Path) -> None:
-    """It is there from when it was left until its file is removed."""
+    """It stays from the time it is set until its file is removed."""
     assert not state.marked("card")
     state.mark("card")
     state.mark("card")
@@ -68,7 +68,7 @@ def test_a_link_in_the_folder_is_not_followed(folder: Path, tmp_path: Path) -> N
 
 
 def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
-    """What lies there could be anybody's."""
+    """Its files could belong to anybody."""
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.raises(state.StateError, match="other users"):
