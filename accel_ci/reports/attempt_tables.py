@@ -23,7 +23,7 @@ from .characters import Characters
 from .detect import read_chunks_of
 from .durations import duration_of
 from .json_lines import DAMAGE, Object, read_objects
-from .report import DEFAULT_LIMITS, Limits, Status
+from .report import DEFAULT_LIMITS, ReadLimits, Status
 from .runner_lines import SAID_ONCE, attempts_of
 
 _TYPES: dict[str, pa.DataType] = {
@@ -67,7 +67,7 @@ class Attempts:
         return "salvaged" if self.warnings & (DAMAGE | {"gzip_corrupt"}) else "complete"
 
 
-def read_attempts(paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> Iterator[Attempts]:
+def read_attempts(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Attempts]:
     """The attempts of workers' files, plain or gzip, one after the other; memory grows with their rows."""
     tables = _read_together(paths, limits)
     if tables is not None:
@@ -82,7 +82,7 @@ def read_attempts(paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> Ite
             yield Attempts(SCHEMA.empty_table(), frozenset({f"x_unreadable ({error.strerror})"}))
 
 
-def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | None:
+def _read_together(paths: Sequence[Path], limits: ReadLimits) -> list[pa.Table] | None:
     """A table for each file; None if one of them may not be what was read of it."""
     import duckdb  # 20 MB that reports of other kinds do without
 
@@ -121,7 +121,7 @@ def _spread(events: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _read_by_line(path: Path, limits: Limits) -> Attempts:
+def _read_by_line(path: Path, limits: ReadLimits) -> Attempts:
     import duckdb
 
     characters = Characters(read_chunks_of(path), limits)

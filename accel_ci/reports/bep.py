@@ -19,7 +19,7 @@ from .detect import read_as, read_chunks_of
 from .identities import Identities, Identity
 from .json_lines import DAMAGE, Object, object_of
 from .junit import read_junit
-from .report import SEVERITY, ColumnReport, Limits, ReportProperties, Row
+from .report import SEVERITY, ColumnReport, ReadLimits, ReportProperties, Row
 from .text import escaped, is_blank, plain
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -46,7 +46,7 @@ class _Target:
     aborted: Object | None = None
 
 
-def read_bep(events: Iterable[Object], warnings: set[str], limits: Limits, testlogs: Path | None = None) -> ColumnReport:
+def read_bep(events: Iterable[Object], warnings: set[str], limits: ReadLimits, testlogs: Path | None = None) -> ColumnReport:
     """Read a stream of build events; never raises.
 
     Args:
@@ -112,7 +112,7 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
 class _TargetReader:
     """Makes the rows of one label."""
 
-    def __init__(self, target: _Target, warnings: set[str], limits: Limits, testlogs: Path | None) -> None:
+    def __init__(self, target: _Target, warnings: set[str], limits: ReadLimits, testlogs: Path | None) -> None:
         self.incomplete = False  # a test.xml was not read to its end
         self.properties: ReportProperties = []
         self._target, self._warnings, self._limits, self._testlogs = target, warnings, limits, testlogs

@@ -18,7 +18,7 @@ from .bep import below_folder, below_testlogs
 from .characters import Characters
 from .detect import read_chunks_of
 from .json_lines import Object, object_of, read_objects
-from .report import DEFAULT_LIMITS, Limits
+from .report import DEFAULT_LIMITS, ReadLimits
 from .text import plain
 
 _MESSAGE_CHARS = 8000
@@ -57,7 +57,7 @@ class BuildSummary:
         return self.exit_name is not None
 
 
-def read_build(folder: Path, limits: Limits = DEFAULT_LIMITS) -> BuildSummary:
+def read_build(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> BuildSummary:
     """Read `bep.ndjson` in a folder; never raises for what is in it, and a file that is not there says nothing."""
     summary = BuildSummary()
     said: dict[str, str] = {}
@@ -93,7 +93,7 @@ def read_build(folder: Path, limits: Limits = DEFAULT_LIMITS) -> BuildSummary:
     return summary
 
 
-def _events(path: Path, limits: Limits) -> Iterator[Object]:
+def _events(path: Path, limits: ReadLimits) -> Iterator[Object]:
     try:
         yield from read_objects(Characters(read_chunks_of(path), limits), limits)
     except OSError:

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from .report import Limits
+from .report import ReadLimits
 
 SPACE = " \t\r\n"
 INVALID = "\udfff"
@@ -42,7 +42,7 @@ class Characters:
         gzip_fault: Whether a gzip stream was faulty otherwise.
     """
 
-    def __init__(self, source: Iterable[bytes], limits: Limits) -> None:
+    def __init__(self, source: Iterable[bytes], limits: ReadLimits) -> None:
         """Read from chunks of bytes, each as large as the source gives them."""
         self.warnings: set[str] = set()
         self.special = self.had_special = False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .characters import Characters
-from .report import ColumnReport, Limits, rejected
+from .report import ColumnReport, ReadLimits, rejected
 
 Reader = Callable[[Characters], ColumnReport]
 
@@ -19,7 +19,7 @@ _STOPPED = frozenset({"malformed", "trailing_content", "nesting_too_deep", "x_to
 _CUT = frozenset({"truncated", "x_expansion_limit"})
 
 
-def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: Limits) -> ColumnReport:
+def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: ReadLimits) -> ColumnReport:
     """Have chunks of bytes read by the reader for their first character."""
     characters = Characters(chunks, limits)
     first = characters.first()

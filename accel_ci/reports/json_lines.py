@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .characters import INVALID, Characters
-from .report import Limits
+from .report import ReadLimits
 from .text import FORBIDDEN
 
 Object = dict[str, Any]
@@ -28,7 +28,7 @@ def object_of(value: object) -> Object:
     return value if isinstance(value, dict) else {}
 
 
-def read_objects(characters: Characters, limits: Limits) -> Iterator[Object]:
+def read_objects(characters: Characters, limits: ReadLimits) -> Iterator[Object]:
     """The objects of a file; lines that are none are skipped with a warning."""
     warnings = characters.warnings
     for line, whole in _lines(characters, limits):
@@ -48,7 +48,7 @@ def read_objects(characters: Characters, limits: Limits) -> Iterator[Object]:
             warnings.add("bad_json_line" if whole else "truncated")
 
 
-def _lines(characters: Characters, limits: Limits) -> Iterator[tuple[str, bool]]:
+def _lines(characters: Characters, limits: ReadLimits) -> Iterator[tuple[str, bool]]:
     """Lines with whether a line feed ended them; long ones with their texts cut."""
     line = _Line(limits, characters.warnings)
     for chunk in characters:
@@ -65,7 +65,7 @@ def _lines(characters: Characters, limits: Limits) -> Iterator[tuple[str, bool]]
 class _Line:
     """A line in the making. Once it is long, its strings are cut at the limit while it grows."""
 
-    def __init__(self, limits: Limits, warnings: set[str]) -> None:
+    def __init__(self, limits: ReadLimits, warnings: set[str]) -> None:
         self._limits, self._warnings = limits, warnings
         self._clear()
 

@@ -19,7 +19,7 @@ from .durations import parse_duration
 from .identities import Identities, Identity
 from .markup import Damage, Markup, Rejection, Tag, Values
 from .outcomes import refined, worst
-from .report import SEVERITY, ColumnReport, Limits, Properties, rejected
+from .report import SEVERITY, ColumnReport, ReadLimits, Properties, rejected
 from .text import escaped, first_line, is_blank, plain
 
 _Tags = Iterator[tuple[Tag, Values] | None]
@@ -80,7 +80,7 @@ class _Case:
 
 
 def read_junit(
-    characters: Characters, limits: Limits, target: str | None = None, *, one_by_one: bool = False
+    characters: Characters, limits: ReadLimits, target: str | None = None, *, one_by_one: bool = False
 ) -> ColumnReport:
     """Read a JUnit report; never raises.
 
@@ -102,7 +102,7 @@ def read_junit(
 
 
 class _Reader:
-    def __init__(self, characters: Characters, limits: Limits, target: str | None, one_by_one: bool) -> None:
+    def __init__(self, characters: Characters, limits: ReadLimits, target: str | None, one_by_one: bool) -> None:
         self.report = ColumnReport(warnings=characters.warnings)
         self._markup = Markup(characters, limits, _CASE)
         self._limits, self._target, self._identities = limits, target, Identities()

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from .characters import INVALID, SPACE, Characters
-from .report import Limits
+from .report import ReadLimits
 from .text import FORBIDDEN
 
 Values = list[str | None]
@@ -85,7 +85,7 @@ class Markup:
     Damage raises `Damage`; what was given out before lies wholly before it. Warnings go to the `Characters`' own.
     """
 
-    def __init__(self, characters: Characters, limits: Limits, wanted: tuple[str, ...] = ()) -> None:
+    def __init__(self, characters: Characters, limits: ReadLimits, wanted: tuple[str, ...] = ()) -> None:
         self.warnings = characters.warnings
         self._characters, self._limits, self._wanted = characters, limits, wanted
         self._chunks = iter(characters)

@@ -17,7 +17,7 @@ from .detect import read_as, read_chunks_of
 from .group import merge_files
 from .json_lines import read_objects
 from .junit import read_junit
-from .report import DEFAULT_LIMITS, ColumnReport, GroupReport, Limits, Report, rejected
+from .report import DEFAULT_LIMITS, ColumnReport, GroupReport, ReadLimits, Report, rejected
 from .reportlog import read_reportlog
 from .runner_lines import read_runner_lines
 
@@ -26,18 +26,18 @@ _NO_REPORTS = frozenset({"expected.json"})  # what a folder of a case holds besi
 _PIECE = 1 << 18
 
 
-def parse_bytes(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Report:
+def parse_bytes(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a report that is in memory; never raises for what is in it."""
     pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
     return read_chunks(pieces, limits).report()
 
 
-def parse_file(path: Path, limits: Limits = DEFAULT_LIMITS) -> Report:
+def parse_file(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a report; never raises for what is in it, `OSError` if the file cannot be read."""
     return read_file(path, limits).report()
 
 
-def parse_group(folder: Path, limits: Limits = DEFAULT_LIMITS) -> GroupReport:
+def parse_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> GroupReport:
     """Read a folder as one test job: a Bazel group if it has `bep.ndjson`, else every file below is a report of it.
 
     `OSError` only if the folder itself cannot be read.
@@ -46,12 +46,12 @@ def parse_group(folder: Path, limits: Limits = DEFAULT_LIMITS) -> GroupReport:
     return report if isinstance(report, GroupReport) else GroupReport(**vars(report))
 
 
-def parse_path(path: Path, limits: Limits = DEFAULT_LIMITS) -> Report:
+def parse_path(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a file, or a folder as one group."""
     return parse_group(path, limits) if path.is_dir() else parse_file(path, limits)
 
 
-def read_chunks(chunks: Iterable[bytes], limits: Limits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
+def read_chunks(chunks: Iterable[bytes], limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
     """Read a report from chunks of bytes of any size; `testlogs` is the local copy of `bazel-testlogs`."""
     readers = {
         "<": functools.partial(read_junit, limits=limits),
@@ -60,12 +60,12 @@ def read_chunks(chunks: Iterable[bytes], limits: Limits = DEFAULT_LIMITS, testlo
     return read_as(readers, chunks, limits)
 
 
-def read_file(path: Path, limits: Limits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
+def read_file(path: Path, limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
     """Like `parse_file`, as columns."""
     return read_chunks(read_chunks_of(path), limits, testlogs)
 
 
-def read_group(folder: Path, limits: Limits = DEFAULT_LIMITS) -> ColumnReport:
+def read_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> ColumnReport:
     """Like `parse_group`, as columns."""
     if (folder / BEP_FILE).is_file():
         return read_file(folder / BEP_FILE, limits, folder / "testlogs")
@@ -75,7 +75,7 @@ def read_group(folder: Path, limits: Limits = DEFAULT_LIMITS) -> ColumnReport:
     return merge_files((path.relative_to(folder).as_posix(), _read_any(path, limits)) for path in paths)
 
 
-def _read_any(path: Path, limits: Limits) -> ColumnReport:
+def _read_any(path: Path, limits: ReadLimits) -> ColumnReport:
     """A file of a group, which may be none that can be read."""
     if not path.is_file():
         return ColumnReport("rejected", {"x_not_a_file"})
@@ -85,7 +85,7 @@ def _read_any(path: Path, limits: Limits) -> ColumnReport:
         return ColumnReport("rejected", {"x_unreadable"})
 
 
-def _read_json_lines(characters: Characters, limits: Limits, testlogs: Path | None) -> ColumnReport:
+def _read_json_lines(characters: Characters, limits: ReadLimits, testlogs: Path | None) -> ColumnReport:
     """JSON lines, whose first object says what they are."""
     objects: Iterator[dict[str, object]] = read_objects(characters, limits)
     first = next(objects, None)

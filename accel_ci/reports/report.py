@@ -22,7 +22,7 @@ SEVERITY: dict[Outcome, int] = {
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReadLimits:
     """What a report may cost; past a limit a warning tells, and the status where rows may be missing.
 
     Attributes:
@@ -42,7 +42,7 @@ class Limits:
     expansion: int = 400
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadLimits()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .durations import duration_of
 from .identities import Identities
 from .json_lines import DAMAGE, Object
 from .outcomes import refined, worst
-from .report import ColumnReport, Limits, Properties, Row
+from .report import ColumnReport, ReadLimits, Properties, Row
 from .text import escaped, first_line, is_blank, plain
 
 _Key = tuple[str, str | None]
@@ -42,7 +42,7 @@ class _Reader:
         self._rerun: dict[_Key, _Execution] = {}  # the last execution of the key, if it held a rerun
         self._finished = False
 
-    def read(self, records: Iterable[Object], limits: Limits) -> None:
+    def read(self, records: Iterable[Object], limits: ReadLimits) -> None:
         for record in records:
             kind = record.get("$report_type")
             if kind == "TestReport":
@@ -146,7 +146,7 @@ class _Reader:
         )  # fmt: skip
 
 
-def read_reportlog(records: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
+def read_reportlog(records: Iterable[Object], warnings: set[str], limits: ReadLimits) -> ColumnReport:
     """Read a pytest-reportlog from its objects; never raises."""
     reader = _Reader(warnings)
     reader.read(records, limits)

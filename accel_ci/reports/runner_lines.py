@@ -8,7 +8,7 @@ from accel_ci.model import OUTCOMES
 
 from .durations import duration_of
 from .json_lines import DAMAGE, Object
-from .report import ColumnReport, Limits, Row
+from .report import ColumnReport, ReadLimits, Row
 from .reportlog import split_node_id
 from .text import escaped, is_blank, plain
 
@@ -17,7 +17,7 @@ SAID_ONCE = ("round", "card", "host", "worker")
 """What `worker_started` says for all attempts after it; an attempt that says it itself is right for itself."""
 
 
-def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
+def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: ReadLimits) -> ColumnReport:
     """Read the events of a worker; never raises. Attempts of a test are counted in the order of their lines."""
     report = ColumnReport(warnings=warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}

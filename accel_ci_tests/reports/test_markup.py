@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accel_ci.reports.characters import Characters
 from accel_ci.reports.markup import Damage, Markup, Rejection
-from accel_ci.reports.report import Limits
+from accel_ci.reports.report import ReadLimits
 
 from .documents import damaged, documents, pieces
 
@@ -20,8 +20,8 @@ Events = list[tuple[str, dict[str, str]] | None]
 
 def by_markup(data: bytes, size: int = 1 << 20) -> tuple[Events, str]:
     """Elements with attributes, None for ends, and how it ended."""
-    characters = Characters((data[start : start + size] for start in range(0, len(data), size)), Limits(depth=1000))
-    markup = Markup(characters, Limits(depth=1000))
+    characters = Characters((data[start : start + size] for start in range(0, len(data), size)), ReadLimits(depth=1000))
+    markup = Markup(characters, ReadLimits(depth=1000))
     events: Events = []
     try:
         tag, values = markup.root()

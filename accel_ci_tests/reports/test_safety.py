@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from accel_ci.reports.detect import read_as
 from accel_ci.reports.junit import read_junit
 from accel_ci.reports.parse import parse_bytes, read_chunks
-from accel_ci.reports.report import DEFAULT_LIMITS, ColumnReport, Limits, Report, to_json
+from accel_ci.reports.report import DEFAULT_LIMITS, ColumnReport, ReadLimits, Report, to_json
 
 from .comparison import end
 from .documents import damaged, pieces
@@ -188,12 +188,12 @@ def test_entities_are_refused(dtd: str) -> None:
 def test_limits_have_names() -> None:
     case = b'<testcase classname="c" name="n%d" time="1"/>'
     cases = b"<testsuite>" + b"".join(case % number for number in range(30)) + b"</testsuite>"
-    report = parse_bytes(cases, Limits(rows=10))
+    report = parse_bytes(cases, ReadLimits(rows=10))
     assert (*end(report), len(report.rows)) == ("salvaged", {"x_too_many_rows"}, 10)
     bomb = gzip.compress(b"<testsuite><system-out>" + b"." * (1 << 22))
-    assert "x_expansion_limit" in parse_bytes(bomb, Limits(expanded=1 << 20)).warnings
+    assert "x_expansion_limit" in parse_bytes(bomb, ReadLimits(expanded=1 << 20)).warnings
     line = b'{"$report_type":"TestReport","nodeid":"a::b","when":"call","outcome":"passed","x":[%s1]}\n' % (b"1," * 300_000)
-    report = parse_bytes(b'{"$report_type":"SessionStart"}\n' + line, Limits(line=1 << 18))
+    report = parse_bytes(b'{"$report_type":"SessionStart"}\n' + line, ReadLimits(line=1 << 18))
     assert "x_line_too_long" in report.warnings
     assert report.status == "salvaged"
 
