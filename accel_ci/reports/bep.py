@@ -1,7 +1,7 @@
-"""Bazel's Build Event Protocol to rows: its word on targets over what each `test.xml` says.
+"""Bazel's Build Event Protocol to rows: the status of targets, and the cases of each `test.xml`.
 
-Here belong events, attempts, and where Bazel keeps a `test.xml`. Only files below the folder `testlogs` beside the events
-are read.
+Here belong events, attempts, and the place of a `test.xml`. Only files below the folder `testlogs` beside the events are
+read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from accel_ci.model import Outcome
 
 from .detect import read_as, read_chunks_of
 from .identities import Identities, Identity
-from .json_lines import DAMAGE, Object, object_of
-from .junit import read_junit
+from .json_lines import Object, object_of
+from .junit.read import read_junit
 from .report import SEVERITY, ColumnReport, ReadLimits, ReportProperties, Row
 from .text import escaped, is_blank, plain
+from .warning_codes import WarningCode
 
 _OUTCOMES: dict[str, Outcome] = {
     "PASSED": "passed", "FLAKY": "passed", "FAILED": "failed", "TIMEOUT": "timeout", "INCOMPLETE": "error",
@@ -46,13 +47,15 @@ class _Target:
     aborted: Object | None = None
 
 
-def read_bep(events: Iterable[Object], warnings: set[str], limits: ReadLimits, testlogs: Path | None = None) -> ColumnReport:
+def read_bep(
+    events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None = None
+) -> ColumnReport:
     """Read a stream of build events; never raises.
 
     Args:
         events: The objects of its lines.
-        warnings: Takes the codes of what is found.
-        limits: What the report and each `test.xml` may cost.
+        warnings: The set to add codes to.
+        limits: Those of the report, and of each `test.xml`.
         testlogs: The local copy of `bazel-testlogs`, if there is one.
     """
     targets: dict[str, _Target] = {}
@@ -61,26 +64,24 @@ def read_bep(events: Iterable[Object], warnings: set[str], limits: ReadLimits, t
         complete |= event.get("lastMessage") is True
         _take(targets, event)
     report = ColumnReport(warnings=warnings)
-    incomplete = False
     for target in targets.values():
         if target.is_test:
             reader = _TargetReader(target, warnings, limits, testlogs)
             for row in reader.rows():
                 report.columns.append(row)
             report.properties += reader.properties
-            incomplete |= reader.incomplete
+            if reader.incomplete:
+                report.status = "salvaged"
         if len(report.columns) > limits.rows:
             warnings.add("x_too_many_rows")
             break
     if not complete:
         warnings.add("bep_incomplete")
-    if incomplete or warnings & (DAMAGE | {"bep_incomplete", "x_too_many_rows"}):
-        report.status = "salvaged"
     return report
 
 
 def _take(targets: dict[str, _Target], event: Object) -> None:
-    """Note one event at its target."""
+    """Add one event to its target."""
     for kind, its_id in object_of(event.get("id")).items():
         label = object_of(its_id).get("label")
         if not isinstance(label, str) or is_blank(label):
@@ -96,9 +97,7 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
             if "aborted" not in event:
                 target.summary = object_of(event.get(kind))
         elif kind == "targetConfigured":
-            configured = object_of(event.get("configured"))
-            is_test = "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
-            target.is_test |= is_test
+            target.is_test |= is_test_target(event)
         elif kind == "targetCompleted" and "completed" in event:
             completed = object_of(event["completed"])
             if completed.get("success") is True:
@@ -112,7 +111,7 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
 class _TargetReader:
     """Makes the rows of one label."""
 
-    def __init__(self, target: _Target, warnings: set[str], limits: ReadLimits, testlogs: Path | None) -> None:
+    def __init__(self, target: _Target, warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None) -> None:
         self.incomplete = False  # a test.xml was not read to its end
         self.properties: ReportProperties = []
         self._target, self._warnings, self._limits, self._testlogs = target, warnings, limits, testlogs
@@ -150,17 +149,16 @@ class _TargetReader:
         if target.failed is not None and not target.succeeded:
             self._warnings.add("target_failed_to_build")
             message = object_of(target.failed.get("failureDetail")).get("message")
-            return self._row("error", _said(message) or "FAILED_TO_BUILD")
+            return self._row("error", _text(message) or "FAILED_TO_BUILD")
         if target.aborted is not None and not target.succeeded:
             self._warnings.add("target_aborted")
-            return self._row(
-                "not_run", _said(target.aborted.get("description")) or _status(target.aborted.get("reason"), "aborted")
-            )
+            message = _text(target.aborted.get("description")) or _status(target.aborted.get("reason"), "aborted")
+            return self._row("not_run", message)
         self._warnings.add("target_missing_result")
         return self._row("not_run", None)
 
     def _with_summary(self, rows: list[Row]) -> list[Row]:
-        """The rows of final attempts, and the verdict on the whole target where it is worse."""
+        """The rows of final attempts, and one for the whole target where its summary is worse."""
         status = _status((self._target.summary or {}).get("overallStatus"))
         outcome = _outcome(status)
         if status == "NO_STATUS" or not _is_worse(outcome, rows):
@@ -186,7 +184,7 @@ class _TargetReader:
         return rows
 
     def _overridden(self, rows: list[Row], own: Row, result: Object | None = None) -> list[Row]:
-        """Rows none of which is as bad as Bazel says, with its word."""
+        """Add Bazel's status to rows that are all better than it."""
         self._warnings.add("bep_overrides_xml")
         for place, row in reversed(list(enumerate(rows))):
             if (row.classname, row.name, row.file) == (own.classname, own.name, own.file):
@@ -266,14 +264,20 @@ class _TargetReader:
         return below_folder(self._testlogs, "/".join(filter(None, [package, name, "_".join(parts), leaf])))
 
 
+def is_test_target(event: Object) -> bool:
+    """Whether a `targetConfigured` event is of a test."""
+    configured = object_of(event.get("configured"))
+    return "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+
+
 def below_testlogs(uri: str) -> str | None:
-    """The path below Bazel's `testlogs` that the URI of a file names; None where it names another."""
+    """The path of a file below Bazel's `testlogs` from its URI; None for a URI that is not below it."""
     _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
     return below if found and uri.startswith("file:") else None
 
 
 def below_folder(folder: Path, relative: str) -> Path | None:
-    """The file at a path below a folder; None if it is not there or elsewhere."""
+    """The file at a path below a folder; None if it is missing, or outside the folder."""
     try:
         path = (folder / relative.lstrip("/")).resolve()
         inside = path.is_relative_to(folder.resolve())
@@ -296,7 +300,7 @@ def _status(value: object, default: str = "NO_STATUS") -> str:
     return plain(value) if isinstance(value, str) and value else default
 
 
-def _said(message: object) -> str | None:
+def _text(message: object) -> str | None:
     return plain(message) if isinstance(message, str) and not is_blank(message) else None
 
 
@@ -316,7 +320,7 @@ def _seconds(result: Object) -> float | None:
 
 
 def _number(value: object) -> int | None:
-    """A 64-bit number of proto3 JSON, which may be a string; None for anything else."""
+    """A 64-bit number of proto3 JSON, which may be a string; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
         return value
     if isinstance(value, float) and value.is_integer() and 0 <= value < 10**15:

@@ -1,6 +1,6 @@
-"""What Bazel's events say of the build itself: how it ended, what it did, which targets failed to build, and why.
+"""Bazel's events as a summary of the build itself: its end, its actions, the targets that failed to build, and why.
 
-The tests' rows are `bep.py`'s part. Only files below the folder `actions` beside the events are read.
+The tests' rows belong to `bep.py`. Only files below the folder `actions` beside the events are read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from accel_ci.model import BazelActions
 
-from .bep import below_folder, below_testlogs
+from .bep import below_folder, below_testlogs, is_test_target
 from .characters import Characters
 from .detect import read_chunks_of
 from .json_lines import Object, object_of, read_objects
@@ -30,7 +30,7 @@ _REMOTE_KINDS = frozenset({"remoteExecution", "remoteOptions", "grpcServer"})
 
 @dataclass
 class TargetBuild:
-    """A target: Bazel's last word on it, its logs below `testlogs`, and what broke its build."""
+    """A target: its last status, its logs below `testlogs`, and the message of what broke its build."""
 
     label: str
     status: str = "NO_STATUS"
@@ -43,7 +43,7 @@ class TargetBuild:
 
 @dataclass
 class BuildSummary:
-    """A build in short; `exit_name` is Bazel's name for its exit status, None when the events end before it."""
+    """The summary of a build. `exit_name` is Bazel's name for its exit status, None when the events end before it."""
 
     exit_name: str | None = None
     exit_code: int | None = None
@@ -53,14 +53,14 @@ class BuildSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether Bazel came to its end."""
+        """Whether Bazel reported its end."""
         return self.exit_name is not None
 
 
 def read_build(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> BuildSummary:
-    """Read `bep.ndjson` in a folder; never raises for what is in it, and a file that is not there says nothing."""
+    """Read `bep.ndjson` in a folder; never raises for its content. The summary of a missing file is empty."""
     summary = BuildSummary()
-    said: dict[str, str] = {}
+    messages: dict[str, str] = {}
     roots: dict[str, list[str]] = {}
     for event in _events(folder / "bep.ndjson", limits):
         its_id = object_of(event.get("id"))
@@ -77,7 +77,7 @@ def read_build(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> BuildSummar
             summary.actions = _actions(object_of(object_of(event.get("buildMetrics")).get("actionSummary")))
         elif isinstance(label, str) and label:
             if kind == "actionCompleted":
-                said[label] = _message(object_of(event.get("action")), folder / "actions")
+                messages[label] = _message(object_of(event.get("action")), folder / "actions")
             else:
                 target = summary.targets.setdefault(label, TargetBuild(label))
                 _take(target, kind, event)
@@ -88,7 +88,7 @@ def read_build(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> BuildSummar
                     ]
     for label, roots_of in roots.items():
         target = summary.targets[label]
-        found = next((said[root] for root in (*roots_of, label) if said.get(root)), None)
+        found = next((messages[root] for root in (*roots_of, label) if messages.get(root)), None)
         target.message = found or target.message
     return summary
 
@@ -102,16 +102,14 @@ def _events(path: Path, limits: ReadLimits) -> Iterator[Object]:
 
 def _take(target: TargetBuild, kind: str, event: Object) -> None:
     if kind == "targetConfigured":
-        configured = object_of(event.get("configured"))
-        target.is_test |= "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+        target.is_test |= is_test_target(event)
     elif kind == "targetCompleted":
         completed = object_of(event.get("completed"))
         if completed.get("success") is not True and "aborted" not in event:
             target.status = "FAILED_TO_BUILD"
-            detail = object_of(completed.get("failureDetail"))
-            message = detail.get("message")
-            target.message = plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) and message else None
-            target.out_of_reach = bool(_REMOTE_KINDS & detail.keys()) or bool(_OUT_OF_REACH.search(target.message or ""))
+            target.message = _failure(completed) or None
+            kinds = object_of(completed.get("failureDetail")).keys()
+            target.out_of_reach = bool(_REMOTE_KINDS & kinds) or bool(_OUT_OF_REACH.search(target.message or ""))
     elif kind == "testResult":
         result = object_of(event.get("testResult"))
         if result:
@@ -126,13 +124,13 @@ def _take(target: TargetBuild, kind: str, event: Object) -> None:
 
 
 def _log(output: Object) -> str | None:
-    """Where a log lies below `testlogs`; None for what is no log, or is elsewhere."""
+    """The path of a log below `testlogs`; None for another output, or one that is elsewhere."""
     uri = output.get("uri")
     return below_testlogs(uri) if output.get("name") == "test.log" and isinstance(uri, str) else None
 
 
 def _message(action: Object, actions: Path) -> str:
-    """What a failed action printed, else Bazel's word."""
+    """The output of a failed action, else Bazel's message."""
     for stream in ("stderr", "stdout"):
         uri = object_of(action.get(stream)).get("uri")
         path = below_folder(actions, unquote(uri).rpartition("/")[2]) if isinstance(uri, str) and uri else None
@@ -141,7 +139,11 @@ def _message(action: Object, actions: Path) -> str:
                 text = file.read(_MESSAGE_CHARS).decode("utf-8", "replace").strip()
             if text:
                 return plain(text)
-    message = object_of(action.get("failureDetail")).get("message")
+    return _failure(action)
+
+
+def _failure(payload: Object) -> str:
+    message = object_of(payload.get("failureDetail")).get("message")
     return plain(message)[:_MESSAGE_CHARS] if isinstance(message, str) else ""
 
 

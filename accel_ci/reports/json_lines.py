@@ -1,6 +1,6 @@
 """JSON lines as objects, from hostile characters, with bounded memory.
 
-Here belongs what is true of every format with one object per line: torn and bad lines, long ones, forbidden characters.
+Here belongs what is true of every format with one object per line: torn, bad and long lines, forbidden characters.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from typing import Any
 from .characters import INVALID, Characters
 from .report import ReadLimits
 from .text import FORBIDDEN
+from .warning_codes import WarningCode
 
 Object = dict[str, Any]
 
 _SUSPECT = re.compile(r"\\(?:u(?:00[01]|[dD][89a-fA-F]|[fF]{3}[eEfF])|[bf])")
 _TOKEN = re.compile(r'[^"\\]+|"|\\(?:u[0-9a-fA-F]{4}|[^u]|u)', re.DOTALL)
 _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-DAMAGE = frozenset({"truncated", "bad_json_line", "x_line_too_long"})
-"""Warnings for lines that were skipped."""
 
 
 def object_of(value: object) -> Object:
-    """The value where it is an object, else an empty one."""
+    """The value if it is an object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def read_objects(characters: Characters, limits: ReadLimits) -> Iterator[Object]:
-    """The objects of a file; lines that are none are skipped with a warning."""
+    """The objects of a file; other lines are skipped with a warning."""
     warnings = characters.warnings
     for line, whole in _lines(characters, limits):
         special = characters.had_special
@@ -49,7 +48,7 @@ def read_objects(characters: Characters, limits: ReadLimits) -> Iterator[Object]
 
 
 def _lines(characters: Characters, limits: ReadLimits) -> Iterator[tuple[str, bool]]:
-    """Lines with whether a line feed ended them; long ones with their texts cut."""
+    """Lines, each with True if a line feed ends it; the texts of long lines are cut."""
     line = _Line(limits, characters.warnings)
     for chunk in characters:
         first, *others = chunk.split("\n")
@@ -63,9 +62,9 @@ def _lines(characters: Characters, limits: ReadLimits) -> Iterator[tuple[str, bo
 
 
 class _Line:
-    """A line in the making. Once it is long, its strings are cut at the limit while it grows."""
+    """A line as its pieces come in. Once it is long, its strings are cut at the limit while it grows."""
 
-    def __init__(self, limits: ReadLimits, warnings: set[str]) -> None:
+    def __init__(self, limits: ReadLimits, warnings: set[WarningCode]) -> None:
         self._limits, self._warnings = limits, warnings
         self._clear()
 
@@ -74,7 +73,7 @@ class _Line:
         self._size = 0
         self._long = False
         self._rest = ""  # an escape that the end of a piece cut
-        self._string: int | None = None  # the size of the string that is open
+        self._string: int | None = None  # characters so far of the string that is open
 
     def add(self, piece: str) -> None:
         """Add characters, without line feeds."""
@@ -91,7 +90,7 @@ class _Line:
             self._shorten(line)
 
     def take(self) -> str | None:
-        """The line, and begin the next one; None if it was too long."""
+        """Return the line and begin the next one; None if it was too long."""
         line = "".join(self._pieces) + self._rest
         too_long = self._size > self._limits.line
         self._clear()

@@ -1,61 +1,61 @@
-"""The event lines of the project's own runner to rows: one for each `attempt` line."""
+"""The event lines of the project's own runner to rows, one for each `attempt` line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from accel_ci.model import OUTCOMES
 
-from .durations import duration_of
-from .json_lines import DAMAGE, Object
+from .json_lines import Object
 from .report import ColumnReport, ReadLimits, Row
 from .reportlog import split_node_id
 from .text import escaped, is_blank, plain
+from .times import duration_of
+from .warning_codes import WarningCode
 
 _PROPERTIES = ("suite", "round", "started_at", "card", "host", "worker")
-SAID_ONCE = ("round", "card", "host", "worker")
-"""What `worker_started` says for all attempts after it; an attempt that says it itself is right for itself."""
+STARTED_FIELDS = ("round", "card", "host", "worker")
+"""The fields of `worker_started` that hold for all attempts after it, unless an attempt has its own."""
 
 
-def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: ReadLimits) -> ColumnReport:
-    """Read the events of a worker; never raises. Attempts of a test are counted in the order of their lines."""
+def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> ColumnReport:
+    """Read the events of a worker; never raises. The attempts of a test are numbered in the order of their lines."""
     report = ColumnReport(warnings=warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}
     finished = False
 
-    def heard() -> Iterator[Object]:
+    def watched() -> Iterator[Object]:
         nonlocal finished
         for event in events:
             finished |= event.get("event") == "worker_finished"
             yield event
 
-    for event in attempts_of(heard()):
+    for event in attempts_of(watched()):
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
         row = _row(event, warnings)
         identity = (row.classname, row.name, row.file)
         attempts[identity] = attempts.get(identity, -1) + 1
-        report.columns.append(Row(**{**vars(row), "attempt": attempts[identity]}))
+        report.columns.append(replace(row, attempt=attempts[identity]))
     if not finished:
         warnings.add("x_worker_unfinished")
-    if warnings & (DAMAGE | {"x_too_many_rows"}):
-        report.status = "salvaged"
     return report
 
 
 def attempts_of(events: Iterable[Object]) -> Iterator[Object]:
-    """The attempts among events, each with what its worker said once."""
-    said: Object = {}
+    """The attempts among events, each with the fields of its worker's start."""
+    started: Object = {}
     for event in events:
-        describe = {name: value for name, value in event.items() if value is not None}
-        if describe.get("event") == "worker_started":
-            said |= {name: describe[name] for name in SAID_ONCE if name in describe}
-        elif describe.get("event") == "attempt":
-            yield {**said, **describe}
+        given = {name: value for name, value in event.items() if value is not None}
+        if given.get("event") == "worker_started":
+            started |= {name: given[name] for name in STARTED_FIELDS if name in given}
+        elif given.get("event") == "attempt":
+            yield {**started, **given}
 
 
-def _row(event: Object, warnings: set[str]) -> Row:
+def _row(event: Object, warnings: set[WarningCode]) -> Row:
     test, outcome, message, duration = (event.get(name) for name in ("test", "outcome", "message", "duration_s"))
     identity = split_node_id(test if isinstance(test, str) else "")
     classname, name, file = shown = tuple(map(escaped, identity))

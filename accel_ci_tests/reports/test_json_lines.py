@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accel_ci.model import OUTCOMES
 from accel_ci.reports.attempt_tables import read_attempts
-from accel_ci.reports.parse import parse_bytes, parse_file, parse_group
+from accel_ci.reports.parse import parse_bytes, parse_path
 from accel_ci.reports.report import Report
 from accel_ci.reports.reportlog import split_node_id
 from accel_ci.runner.events import EventLog
@@ -156,7 +156,7 @@ def bazel(folder: Path, *events: dict[str, Any], **files: str) -> Report:
         path = folder / "testlogs" / "a" / "b" / "c" / (name.replace("__", "/") + ".xml")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return parse_group(folder)
+    return parse_path(folder)
 
 
 def of(report: Report) -> list[tuple[Any, ...]]:
@@ -231,7 +231,7 @@ def test_bazel_files_stay_below_testlogs(tmp_path: Path, uri: str, found: bool) 
     link = folder / "testlogs" / "a" / "b" / "c" / "test.xml"
     link.unlink()
     link.symlink_to(tmp_path / "secret.xml")
-    assert [row.name for row in parse_group(folder).rows] == ["a/b/c"]
+    assert [row.name for row in parse_path(folder).rows] == ["a/b/c"]
 
 
 def test_bazel_targets_without_results(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_what_was_said_once_is_of_the_attempts_after_it(tmp_path: Path) -> None:
             ("t0", "0", "w0"), ("t1", "own", "w0"), ("t2", "1", "w1"),
         ]  # fmt: skip
         assert second.table.to_pylist()[0]["card"] is None
-    parsed = parse_file(plain)
+    parsed = parse_path(plain)
     assert [dict(row.properties).get("card") for row in parsed.rows] == ["0", "own", "1"]
 
 

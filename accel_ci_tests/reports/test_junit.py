@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from accel_ci.reports.junit import parse_timestamp
 from accel_ci.reports.parse import parse_bytes
 from accel_ci.reports.report import Report, Row
+from accel_ci.reports.times import parse_timestamp
 
 CASE = '<testcase classname="c" name="n" time="1"'
 

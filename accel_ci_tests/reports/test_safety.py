@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accel_ci.reports.detect import read_as
-from accel_ci.reports.junit import read_junit
+from accel_ci.reports.junit.read import read_junit
 from accel_ci.reports.parse import parse_bytes, read_chunks
 from accel_ci.reports.report import DEFAULT_LIMITS, ColumnReport, ReadLimits, Report, to_json
 
@@ -231,11 +231,11 @@ def _parse_apart(path: Path, megabytes: int) -> tuple[Report, int]:
     """Read a file in a process of its own that gets so much memory beyond what it begins with; its peak in bytes."""
     script = r"""
 import json, pathlib, re, sys
-from accel_ci.reports.parse import parse_file
+from accel_ci.reports.parse import parse_path
 def peak(): # getrusage would give that of pytest, whose child this is, where it is higher
     return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 begin = peak()
-report = parse_file(pathlib.Path(sys.argv[1]))
+report = parse_path(pathlib.Path(sys.argv[1]))
 print(json.dumps([report.status, sorted(report.warnings), len(report.rows), (peak() - begin) * 1024]))
 """
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, check=True, text=True, timeout=200)

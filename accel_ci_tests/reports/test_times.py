@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accel_ci.reports.durations import parse_duration
+from accel_ci.reports.times import parse_duration
 
 
 @pytest.mark.parametrize(
