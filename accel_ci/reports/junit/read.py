@@ -10,7 +10,7 @@ from accel_ci.reports.report import ColumnReport, ReadLimits, rejected
 from accel_ci.reports.times import parse_timestamp
 
 from .fields import Fields
-from .rows import CASE_ATTRIBUTES, Children, Rows, Suite
+from .rows import CASE_ATTRIBUTES, CHILDLESS, Children, Rows, Suite
 from .runs import Runs
 from .verdicts import OUTCOMES, RERUNS, verdict_of_element
 
@@ -65,7 +65,7 @@ class _Reader:
                 continue
             tag, values = event
             if tag.name == "testcase":
-                children = Children() if tag.closed else self._children(tags)
+                children = CHILDLESS if tag.closed else self._children(tags)
                 suite = self._suites[-1]
                 self.rows.add(suite, tag, values, children)
                 self._cases += 1

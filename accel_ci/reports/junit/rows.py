@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ class Children:
     properties: list[tuple[str, str]] = field(default_factory=list)
 
 
-_CHILDLESS = Children()
+CHILDLESS = Children()
 
 
 class Rows:
@@ -55,13 +55,14 @@ class Rows:
         self._lists: tuple[list[Any], ...] = (
             c.classname, c.name, c.file, c.outcome, c.duration_s, c.message, c.attempt, self._suites,
         )  # fmt: skip
+        self._appends: list[Callable[[Any], None]] = [column.append for column in self._lists]
 
     @property
     def room(self) -> int:
         """How many more rows the limit allows."""
         return self._limits.rows - len(self._columns)
 
-    def add(self, suite: Suite, tag: Tag, values: Values, children: Children = _CHILDLESS) -> None:
+    def add(self, suite: Suite, tag: Tag, values: Values, children: Children = CHILDLESS) -> None:
         """Add the rows of a test case that is closed; raises `Damage` at the limit."""
         classname_at, name_at, file_at, time_at, status_at, result_at = tag.places
         fields = self._fields
@@ -83,7 +84,7 @@ class Rows:
                     return
         elif values[status_at] is not None or values[result_at] is not None:
             outcome = outcome_of_attributes(values[status_at], values[result_at], fields)
-        row = len(self._columns) + len(children.reruns)
+        row = len(self._suites) + len(children.reruns)
         if row >= self._limits.rows:
             raise Damage("x_too_many_rows")
         given = self._identities.give((classname, name, file), row)
@@ -140,8 +141,8 @@ class Rows:
         columns.target = [self._target] * count
 
     def _append(self, *values: object) -> None:
-        for column, value in zip(self._lists, values, strict=True):
-            column.append(value)
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
 
     def _torn_down(self, suite: Suite, identity: Identity) -> int | None:
         """The row of the case whose teardown failed; None if there is none, or one was merged into it before."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from accel_ci.model import Outcome
 from accel_ci.reports.markup import Tag, Values
 from accel_ci.reports.outcomes import refined, worst
+from accel_ci.reports.report import SEVERITY
 from accel_ci.reports.text import first_line, is_blank
 
 from .fields import Fields
@@ -59,10 +60,10 @@ def verdict_of_element(tag: Tag, values: Values, text: str, fields: Fields) -> E
 
 def worst_of(verdicts: Sequence[ElementVerdict], fields: Fields) -> tuple[Outcome, str | None]:
     """The worst outcome of one or more elements, with the message of the first that has it."""
-    outcome = worst(verdict.outcome for verdict in verdicts)
-    if any(verdict.outcome != outcome for verdict in verdicts):
+    first = min(verdicts, key=lambda verdict: SEVERITY[verdict.outcome])
+    if len({verdict.outcome for verdict in verdicts}) > 1:
         fields.warnings.add("multiple_outcomes")
-    return outcome, next(verdict.message for verdict in verdicts if verdict.outcome == outcome)
+    return first.outcome, first.message
 
 
 def outcome_of_attributes(status: str | None, result: str | None, fields: Fields) -> Outcome:
