@@ -265,7 +265,7 @@ class _TargetReader:
 
 
 def is_test_target(event: Object) -> bool:
-    """Whether a `targetConfigured` event is of a test."""
+    """True if a `targetConfigured` event is of a test."""
     configured = object_of(event.get("configured"))
     return "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
 

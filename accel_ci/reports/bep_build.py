@@ -53,7 +53,7 @@ class BuildSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether Bazel reported its end."""
+        """True if Bazel reported its end."""
         return self.exit_name is not None
 
 

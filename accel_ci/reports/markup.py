@@ -19,19 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .characters import INVALID, SPACE, Characters
+from .characters import INVALID, Characters
 from .report import ReadLimits
+from .scanner import MAX_NAME, Damage, Scanner
 from .text import FORBIDDEN
-from .warning_codes import WarningCode
 
 Values = list[str | None]
 
-_START = (
-    r":A-Z_a-z\xC0-\xD6\xD8-\xF6\xF8-\u02FF\u0370-\u037D\u037F-\u1FFF\u200C\u200D\u2070-\u218F\u2C00-\u2FEF\u3001-\uD7FF"
-    r"\uF900-\uFDCF\uFDF0-\uFFFD\U00010000-\U000EFFFF"
-)
-_NAME = re.compile(rf"[{_START}][{_START}\-.0-9\xB7\u0300-\u036F\u203F\u2040]*")
-_SPACES = re.compile(f"[{SPACE}]*")
 _DECLARATION = re.compile(
     r"""[ \t\n]+version[ \t\n]*=[ \t\n]*(?:"([A-Za-z0-9_.:-]+)"|'([A-Za-z0-9_.:-]+)')"""
     r"""(?:[ \t\n]+encoding[ \t\n]*=[ \t\n]*(?:"[A-Za-z][\w.-]*"|'[A-Za-z][\w.-]*'))?"""
@@ -47,22 +41,13 @@ _NOT_SIMPLE = re.compile(r"&(?!(?:lt|gt|amp|quot|apos);)")
 _OPEN_REFERENCE = re.compile(r"&(?:#x?[0-9a-fA-F]{0,300}|[A-Za-z_:][\w:.-]{0,300})?\Z")
 _SIMPLE = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 _RUN_CHARS = 1 << 15
-_MAX_NAME = 1 << 16
 _MAX_ATTRIBUTES = 10_000
 _MAX_SKELETONS = 4096
 _MAX_SKELETON = 1024
 
 
-class Damage(Exception):
-    """The input ends or is not well-formed at this place; see the code."""
-
-    def __init__(self, code: WarningCode) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 class Rejection(Damage):
-    """The input is not a report, whatever follows."""
+    """The input is not a report; the rest of it does not matter."""
 
 
 class Tag:
@@ -90,20 +75,15 @@ class Tag:
         return values[self.index.get(attribute, -1)]
 
 
-class Markup:
+class Markup(Scanner):
     """Reads a document: `root()` first, then `tags()`.
 
     Damage raises `Damage`; the tags before it lie wholly before the damage. Warnings are added to those of `characters`.
     """
 
     def __init__(self, characters: Characters, limits: ReadLimits, wanted: tuple[str, ...] = ()) -> None:
-        self.warnings = characters.warnings
-        self._characters, self._limits, self._wanted = characters, limits, wanted
-        self._chunks = iter(characters)
-        self._buffer = ""
-        self._at = 0
-        self._special = False  # whether the buffer may hold invalid bytes or forbidden characters
-        self._after_return = False
+        super().__init__(characters)
+        self._limits, self._wanted = limits, wanted
         self._skeletons: dict[tuple[str, ...], Tag] = {}
         self._size: int | None = None  # of the text that is open
         self._kept: list[str] | None = None
@@ -121,7 +101,7 @@ class Markup:
                 self._spaces()
                 if self._char() != "<":
                     raise Damage("malformed")
-                self._fill(_MAX_NAME)
+                self._fill(MAX_NAME)
                 if self._buffer.startswith("<?", self._at):
                     self._instruction()
                 elif self._buffer.startswith("<!--", self._at):
@@ -227,7 +207,7 @@ class Markup:
 
     def value(self, raw: str) -> str:
         """An attribute's value from the text between its quotes; raises `Damage`."""
-        return self._cut(self._expanded(self._note(raw.replace("\n", " ").replace("\t", " "))))
+        return self._cut(self._normal(raw))
 
     def unescaped(self, text: str) -> str:
         """The text of an element without children; raises `Damage`."""
@@ -243,84 +223,6 @@ class Markup:
         """Return the text since `open_text`, cut at the limit."""
         kept, self._kept, self._size = self._kept or [], None, None
         return "".join(kept)
-
-    # --- the buffer -----------------------------------------------------------------------------------------------
-
-    def _more(self) -> bool:
-        """Read another chunk into the buffer; False at the end of the input."""
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            return False
-        if self._after_return and chunk.startswith("\n"):
-            chunk = chunk[1:]
-            self._after_return = False
-        if "\r" in chunk:
-            self._after_return = chunk.endswith("\r")
-            chunk = chunk.replace("\r\n", "\n").replace("\r", "\n")
-        elif chunk:
-            self._after_return = False
-        rest = self._buffer[self._at :]
-        self._special = self._characters.special or (self._special and bool(rest))
-        self._buffer, self._at = rest + chunk, 0
-        return True
-
-    def _more_or_cut(self) -> None:
-        if not self._more():
-            raise Damage("truncated")
-
-    def _fill(self, count: int) -> None:
-        """Read until the buffer has this many characters, or all that are left."""
-        while len(self._buffer) - self._at < count and self._more():
-            pass
-
-    def _char(self) -> str:
-        while self._at >= len(self._buffer):
-            self._more_or_cut()
-        return self._buffer[self._at]
-
-    def _spaces(self) -> bool:
-        """Skip whitespace; True if there was any."""
-        skipped = False
-        while match := _SPACES.match(self._buffer, self._at):
-            skipped |= match.end() > self._at
-            self._at = match.end()
-            if self._at < len(self._buffer) or not self._more():
-                break
-        return skipped
-
-    def _name(self) -> str:
-        while True:
-            match = _NAME.match(self._buffer, self._at)
-            end = match.end() if match else self._at
-            if end - self._at > _MAX_NAME:
-                raise Damage("malformed")
-            if end < len(self._buffer):
-                break
-            self._more_or_cut()
-        if match is None:
-            raise Damage("malformed")
-        self._at = end
-        return match[0]
-
-    def _until(self, end: str) -> Iterator[str]:
-        """Yield the characters before `end` in pieces, then skip `end`."""
-        while (found := self._buffer.find(end, self._at)) < 0:
-            safe = len(self._buffer) - len(end) + 1
-            if safe > self._at:
-                piece = self._buffer[self._at : safe]
-                self._at = safe
-                yield piece
-            self._more_or_cut()
-        piece = self._buffer[self._at : found]
-        self._at = found + len(end)
-        yield piece
-
-    def _expect(self, expected: str) -> None:
-        self._fill(len(expected))
-        there = self._buffer[self._at : self._at + len(expected)]
-        if there != expected:
-            raise Damage("truncated" if expected.startswith(there) else "malformed")
-        self._at += len(expected)
 
     # --- outside of elements --------------------------------------------------------------------------------------
 
@@ -465,12 +367,14 @@ class Markup:
             piece = rest + piece
             cut = _reference_at_end(piece)
             rest = piece[cut:]
-            value = self._expanded(self._note(piece[:cut].replace("\n", " ").replace("\t", " ")))
-            kept.append(value[:room])
+            kept.append(self._normal(piece[:cut])[:room])
             room -= len(kept[-1])
         if rest:
             raise Damage("malformed")
         return self._cut("".join(kept))
+
+    def _normal(self, value: str) -> str:
+        return self._expanded(self._note(value.replace("\n", " ").replace("\t", " ")))
 
     def _cut(self, value: str) -> str:
         if len(value) > self._limits.text:
@@ -509,10 +413,8 @@ class Markup:
             self.warnings.add("output_truncated")
 
     def _expanded(self, text: str) -> str:
-        """A text with its references replaced."""
-        if "&" not in text:
-            return text
-        return _REFERENCE.sub(self._character, text)
+        """Replace the references in a text."""
+        return _REFERENCE.sub(self._character, text) if "&" in text else text
 
     def _character(self, reference: re.Match[str]) -> str:
         name, decimal, hexadecimal = reference.groups()

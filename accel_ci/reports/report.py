@@ -25,7 +25,7 @@ SEVERITY: dict[Outcome, int] = {
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """What reading a report may cost; past a limit the report has a warning, and is salvaged where rows may be missing.
+    """Limits of reading a report; past one, the report has a warning, and is salvaged where rows may be missing.
 
     Attributes:
         depth: Elements open at once; one more is damage (`nesting_too_deep`).

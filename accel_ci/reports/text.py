@@ -14,7 +14,7 @@ FORBIDDEN = re.compile(f"[{_FORBIDDEN}]")
 
 
 def is_blank(text: str | None) -> bool:
-    """Whether a text is missing, empty or only whitespace."""
+    """True if a text is missing, empty or only whitespace."""
     return text is None or not text.strip(SPACE)
 
 

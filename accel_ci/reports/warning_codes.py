@@ -1,7 +1,6 @@
-"""Warning codes of reports: what each means, grouped by its effect on the status of the report.
+"""Warning codes of reports: the meaning of each, grouped by their effect on the status of the report.
 
-Every code that a reader emits stands here, and nowhere else; mypy checks the readers. `docs/report_warnings.md` shows the
-same sentences.
+Every code that a reader emits is defined here; mypy checks the readers. `docs/report_warnings.md` has the same sentences.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ MEANINGS = REJECTED | EMPTY | SALVAGED | NOTED
 
 
 def salvages(warnings: Set[WarningCode]) -> bool:
-    """Whether rows may be missing from a report that has these warnings."""
+    """True if rows may be missing from a report with these warnings."""
     return not SALVAGED.keys().isdisjoint(warnings)
 
 

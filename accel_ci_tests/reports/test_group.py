@@ -1,4 +1,4 @@
-"""Folders: files of one job, their order, attempts across them, the status of the whole."""
+"""Folders: the files of one job, their order, attempts across them, the status of the job."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_status(tmp_path: Path, files: dict[str, bytes], status: str) -> None:
     assert status not in ("empty", "rejected") or not report.rows
 
 
-def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_listed(tmp_path: Path) -> None:
     write(tmp_path, {"a": suite("a")})
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")

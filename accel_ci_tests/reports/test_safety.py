@@ -1,4 +1,4 @@
-"""Whatever the bytes are: no exception, no unbounded memory, no row that is not there, and the same however they come."""
+"""For any bytes: no exception, bounded memory, no invented rows, and the same result whole, in chunks and compressed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_gzip_makes_no_difference(data: bytes) -> None:
 @given(damaged(), st.integers(1, 4))
 @settings(max_examples=300)
 def test_the_fast_path_makes_no_difference(data: bytes, copies: int) -> None:
-    """Runs of ordinary cases are read many at a time; the result is that of one by one."""
+    """Runs of ordinary cases are read many at a time, with the same result as one by one."""
     if copies > 1:
         data = data.replace(b"<testcase", b"<testcase classname='x' name='y'/><testcase")
     data = b"<!---->" + data.removeprefix(b'<?xml version="1.0" encoding="utf-8"?>')
@@ -117,7 +117,7 @@ SMALL = textwrap.dedent("""\
     """).encode()
 
 
-def test_each_prefix_gives_the_rows_that_were_closed() -> None:
+def test_each_prefix_has_the_rows_that_were_closed() -> None:
     whole = parse_bytes(SMALL)
     assert (whole.status, len(whole.rows)) == ("complete", 5)
     body = SMALL.rstrip()
@@ -134,7 +134,7 @@ def test_each_prefix_gives_the_rows_that_were_closed() -> None:
             assert report.status == ("rejected" if cut else "empty")
 
 
-def test_each_prefix_of_gzip_gives_the_rows_that_were_decoded() -> None:
+def test_each_prefix_of_gzip_has_the_rows_that_were_decoded() -> None:
     data, whole = gzip.compress(SMALL), parse_bytes(SMALL)
     for cut in range(len(data)):
         report = parse_bytes(data[:cut])
@@ -228,11 +228,11 @@ def test_long_json_texts() -> None:
 
 
 def _parse_apart(path: Path, megabytes: int) -> tuple[Report, int]:
-    """Read a file in a process of its own that gets so much memory beyond what it begins with; its peak in bytes."""
+    """Read a file in a process of its own, which may use this much memory more than at its start."""
     script = r"""
 import json, pathlib, re, sys
 from accel_ci.reports.parse import parse_path
-def peak(): # getrusage would give that of pytest, whose child this is, where it is higher
+def peak(): # getrusage returns the peak of pytest, the parent, where that is higher
     return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 begin = peak()
 report = parse_path(pathlib.Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Every case of the shared corpus, where it is."""
+"""Every case of the shared corpus, where it is present."""
 
 from __future__ import annotations
 

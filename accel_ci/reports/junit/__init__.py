@@ -1,1 +1,1 @@
-"""JUnit XML, whoever wrote it, to rows. XML itself is `markup.py`'s concern."""
+"""JUnit XML of any producer to rows. XML itself belongs to `markup.py`."""

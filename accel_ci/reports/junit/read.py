@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from accel_ci.reports.characters import Characters
-from accel_ci.reports.markup import Damage, Markup, Rejection, Tag, Values
+from accel_ci.reports.markup import Markup, Rejection, Tag, Values
 from accel_ci.reports.report import ColumnReport, ReadLimits, rejected
+from accel_ci.reports.scanner import Damage
 from accel_ci.reports.times import parse_timestamp
 
 from .fields import Fields
@@ -26,7 +27,7 @@ def read_junit(
 
     Args:
         characters: The report, from its first `<`.
-        limits: What it may cost.
+        limits: The limits of reading it.
         target: The Bazel label that stands for a missing class name.
         one_by_one: Do not take ordinary cases many at a time, which is slower and has the same result.
     """

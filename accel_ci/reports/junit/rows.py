@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from accel_ci.model import Outcome
 from accel_ci.reports.identities import Identities, Identity
-from accel_ci.reports.markup import Damage, Tag, Values
+from accel_ci.reports.markup import Tag, Values
 from accel_ci.reports.report import SEVERITY, ColumnReport, Properties, ReadLimits
+from accel_ci.reports.scanner import Damage
 
 from .fields import Fields
 from .verdicts import ElementVerdict, outcome_of_attributes, worst_of
@@ -59,7 +60,7 @@ class Rows:
 
     @property
     def room(self) -> int:
-        """How many more rows the limit allows."""
+        """The number of rows that the limit still allows."""
         return self._limits.rows - len(self._columns)
 
     def add(self, suite: Suite, tag: Tag, values: Values, children: Children = CHILDLESS) -> None:

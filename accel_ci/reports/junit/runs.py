@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from accel_ci.reports.markup import Damage, Markup, Tag, Values
+from accel_ci.reports.markup import Markup, Tag, Values
+from accel_ci.reports.scanner import Damage
 from accel_ci.reports.text import is_blank
 
 from .fields import Fields
@@ -22,13 +23,13 @@ _MAX_WAIT = 64
 
 
 class Runs:
-    """Takes runs of cases from the markup into rows. After runs that were empty it waits for some cases."""
+    """Takes runs of cases from the markup into rows. After an empty run it waits for some cases."""
 
     def __init__(self, markup: Markup, fields: Fields, rows: Rows) -> None:
         self._markup, self._fields, self._rows = markup, fields, rows
-        self._children: dict[tuple[str, str], ElementVerdict] = {}  # by start and end tag, whatever the text
+        self._children: dict[tuple[str, str], ElementVerdict] = {}  # by start and end tag, without the text
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
-        self._wait = self._waited = 0  # cases to be read one by one before the next run
+        self._wait = self._waited = 0  # cases to read one by one before the next run
 
     def take(self, tag: Tag, suite: Suite) -> int:
         """Take the ordinary cases that follow a case with this tag; returns their number."""

@@ -1,4 +1,4 @@
-"""Outcomes of test cases from their elements and attributes. How rows are made from them is `rows.py`'s concern."""
+"""Outcomes of test cases from their elements and attributes. Rows are made from them in `rows.py`."""
 
 from __future__ import annotations
 
