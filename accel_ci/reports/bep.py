@@ -17,9 +17,9 @@ from accel_ci.model import Outcome
 
 from .detect import read_as, read_chunks_of
 from .identities import Identities, Identity
-from .json_lines import Object, object_of
+from .json_lines import Object, object_of, objects_of
 from .junit.read import read_junit
-from .report import SEVERITY, ColumnReport, ReadLimits, ReportProperties, Row
+from .report import SEVERITY, ReadLimits, Report, ReportProperties, Row
 from .text import escaped, is_blank, plain
 from .warning_codes import WarningCode
 
@@ -49,7 +49,7 @@ class _Target:
 
 def read_bep(
     events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None = None
-) -> ColumnReport:
+) -> Report:
     """Read a stream of build events; never raises.
 
     Args:
@@ -63,7 +63,7 @@ def read_bep(
     for event in events:
         complete |= event.get("lastMessage") is True
         _take(targets, event)
-    report = ColumnReport(warnings=warnings)
+    report = Report(warnings=warnings)
     for target in targets.values():
         if target.is_test:
             reader = _TargetReader(target, warnings, limits, testlogs)
@@ -82,7 +82,7 @@ def read_bep(
 
 def _take(targets: dict[str, _Target], event: Object) -> None:
     """Add one event to its target."""
-    for kind, its_id in object_of(event.get("id")).items():
+    for kind, its_id in object_of(event, "id").items():
         label = object_of(its_id).get("label")
         if not isinstance(label, str) or is_blank(label):
             continue
@@ -90,22 +90,22 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
         if kind == "testResult":
             target.is_test = True
             if "aborted" not in event:
-                run, shard, attempt = (_number(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
-                target.results[run, shard, attempt] = object_of(event.get(kind))
+                run, shard, attempt = (number_of(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
+                target.results[run, shard, attempt] = object_of(event, kind)
         elif kind == "testSummary":
             target.is_test = True
             if "aborted" not in event:
-                target.summary = object_of(event.get(kind))
+                target.summary = object_of(event, kind)
         elif kind == "targetConfigured":
             target.is_test |= is_test_target(event)
         elif kind == "targetCompleted" and "completed" in event:
-            completed = object_of(event["completed"])
+            completed = object_of(event, "completed")
             if completed.get("success") is True:
                 target.succeeded = True
             else:
                 target.failed = completed
         if "aborted" in event and kind in ("targetCompleted", "testResult", "testSummary"):
-            target.aborted = object_of(event["aborted"])
+            target.aborted = object_of(event, "aborted")
 
 
 class _TargetReader:
@@ -116,8 +116,8 @@ class _TargetReader:
         self.properties: ReportProperties = []
         self._target, self._warnings, self._limits, self._testlogs = target, warnings, limits, testlogs
         summary = target.summary or {}
-        self._shards = max([_number(summary.get("shardCount")) or 1, *(shard for _, shard, _ in target.results)])
-        self._runs = max([_number(summary.get("runCount")) or 1, *(run for run, _, _ in target.results)])
+        self._shards = max([number_of(summary.get("shardCount")) or 1, *(shard for _, shard, _ in target.results)])
+        self._runs = max([number_of(summary.get("runCount")) or 1, *(run for run, _, _ in target.results)])
         self._last: dict[tuple[int, int], int] = {}  # by run and shard: the final attempt
         for run, shard, attempt in target.results:
             self._last[run, shard] = max(attempt, self._last.get((run, shard), 0))
@@ -148,7 +148,7 @@ class _TargetReader:
             return self._row(_outcome(status), status)
         if target.failed is not None and not target.succeeded:
             self._warnings.add("target_failed_to_build")
-            message = object_of(target.failed.get("failureDetail")).get("message")
+            message = object_of(target.failed, "failureDetail").get("message")
             return self._row("error", _text(message) or "FAILED_TO_BUILD")
         if target.aborted is not None and not target.succeeded:
             self._warnings.add("target_aborted")
@@ -179,7 +179,7 @@ class _TargetReader:
             rows = self._overridden(rows, own, result)
         elif outcome == "passed" and any(SEVERITY[row.outcome] <= SEVERITY["failed"] for row in rows):
             self._warnings.add("bep_xml_disagree")
-        if result.get("cachedLocally") is True or object_of(result.get("executionInfo")).get("cachedRemotely") is True:
+        if is_cached(result):
             rows = [replace(row, cached=True) for row in rows]
         return rows
 
@@ -232,7 +232,7 @@ class _TargetReader:
             name = names[identity] + self._run_suffix(run)
             yield replace(row, name=name, attempt=row.attempt + attempt - 1)
 
-    def _read_xml(self, path: Path) -> ColumnReport | None:
+    def _read_xml(self, path: Path) -> Report | None:
         try:
             readers = {"<": lambda characters: read_junit(characters, self._limits, self._label)}
             return read_as(readers, read_chunks_of(path), self._limits)
@@ -241,12 +241,8 @@ class _TargetReader:
 
     def _xml_path(self, run: int, shard: int, attempt: int) -> Path | None:
         """The local copy of an attempt's `test.xml`, if it lists one."""
-        outputs = self._target.results[run, shard, attempt].get("testActionOutput")
-        uris = [
-            output.get("uri")
-            for output in (outputs if isinstance(outputs, list) else [])
-            if isinstance(output, dict) and output.get("name") == "test.xml"
-        ]
+        outputs = objects_of(self._target.results[run, shard, attempt].get("testActionOutput"))
+        uris = [output.get("uri") for output in outputs if output.get("name") == "test.xml"]
         if self._testlogs is None or not uris:
             return None
         uri = uris[0] if isinstance(uris[0], str) else ""
@@ -266,8 +262,13 @@ class _TargetReader:
 
 def is_test_target(event: Object) -> bool:
     """True if a `targetConfigured` event is of a test."""
-    configured = object_of(event.get("configured"))
+    configured = object_of(event, "configured")
     return "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+
+
+def is_cached(result: Object) -> bool:
+    """True if the payload of a `testResult` comes from a cache."""
+    return result.get("cachedLocally") is True or object_of(result, "executionInfo").get("cachedRemotely") is True
 
 
 def below_testlogs(uri: str) -> str | None:
@@ -315,11 +316,11 @@ def _seconds(result: Object) -> float | None:
     millis = result.get("testAttemptDurationMillis")
     if isinstance(millis, float) and 0 <= millis < math.inf:
         return millis / 1000
-    number = _number(millis)
+    number = number_of(millis)
     return None if number is None else number / 1000
 
 
-def _number(value: object) -> int | None:
+def number_of(value: object) -> int | None:
     """A 64-bit number of proto3 JSON, which may be a string; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
         return value

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from .characters import Characters
-from .report import ColumnReport, ReadLimits, rejected
+from .report import ReadLimits, Report, rejected
 from .warning_codes import WarningCode, salvages
 
-Reader = Callable[[Characters], ColumnReport]
+Reader = Callable[[Characters], Report]
 
 _CHUNK = 1 << 18
 # After these warnings the reader stops early, so that it does not reach a fault of gzip.
@@ -22,12 +22,12 @@ _STOPPED: set[WarningCode] = {
 _CUT: set[WarningCode] = {"truncated", "x_expansion_limit"}
 
 
-def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: ReadLimits) -> ColumnReport:
+def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: ReadLimits) -> Report:
     """Read chunks of bytes with the reader for their first character."""
     characters = Characters(chunks, limits)
     first = characters.first()
     if not first:
-        return ColumnReport("empty", {"empty_file"})
+        return Report("empty", {"empty_file"})
     reader = readers.get(first)
     if reader is None:
         return rejected("unknown_format", characters.warnings)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from .report import ColumnReport, FileStatus, Status
+from .report import FileStatus, Report, Status
 
 _Identity = tuple[str | None, str, str, str | None]
 
@@ -30,9 +30,9 @@ def decisive(files: Sequence[_File]) -> Sequence[_File]:
     return [file for file in files if "failsafe_summary" not in file.warnings] or files
 
 
-def merge_files(files: Iterable[tuple[str, ColumnReport]]) -> ColumnReport:
+def merge_files(files: Iterable[tuple[str, Report]]) -> Report:
     """Merge the files of a job, given by relative path, into one report."""
-    merged = ColumnReport(files={})
+    merged = Report(files={})
     reports = sorted(files, key=lambda file: order_key(file[0], file[1].timestamp_ns))
     attempts: dict[_Identity, int] = {}  # in the files before
     for _, report in reports:

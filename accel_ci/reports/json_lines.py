@@ -22,9 +22,16 @@ _TOKEN = re.compile(r'[^"\\]+|"|\\(?:u[0-9a-fA-F]{4}|[^u]|u)', re.DOTALL)
 _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 
-def object_of(value: object) -> Object:
-    """The value if it is an object, else an empty object."""
+def object_of(value: object, *keys: str) -> Object:
+    """The object below a value at a path of keys; empty if it is missing or not an object."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
+
+
+def objects_of(value: object) -> list[Object]:
+    """The items of a list as objects; empty for another value."""
+    return list(map(object_of, value)) if isinstance(value, list) else []
 
 
 def read_objects(characters: Characters, limits: ReadLimits) -> Iterator[Object]:

@@ -1,7 +1,6 @@
 """Any report to rows; the format is recognised from the content, not the name.
 
-The entry points of this package: `parse_bytes` and `parse_path` return dataclasses, `read_chunks`, `read_file` and
-`read_group` the same as columns. None of them raises for the content of a report.
+The entry points of this package. None of them raises for the content of a report.
 """
 
 from __future__ import annotations
@@ -17,27 +16,25 @@ from .detect import read_as, read_chunks_of
 from .group import merge_files
 from .json_lines import read_objects
 from .junit.read import read_junit
-from .report import DEFAULT_LIMITS, ColumnReport, ReadLimits, Report, rejected
+from .report import DEFAULT_LIMITS, ReadLimits, Report, rejected
 from .reportlog import read_reportlog
 from .runner_lines import read_runner_lines
 from .warning_codes import unreadable
 
 BEP_FILE = "bep.ndjson"
-_PIECE = 1 << 18
 
 
 def parse_bytes(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a report that is in memory."""
-    pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
-    return read_chunks(pieces, limits).report()
+    return read_chunks([data], limits)
 
 
 def parse_path(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a file, or a folder as one test job; `OSError` if it cannot be read."""
-    return (read_group(path, limits) if path.is_dir() else read_file(path, limits)).report()
+    return read_group(path, limits) if path.is_dir() else read_file(path, limits)
 
 
-def read_chunks(chunks: Iterable[bytes], limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
+def read_chunks(chunks: Iterable[bytes], limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> Report:
     """Read a report from chunks of bytes of any size; `testlogs` is the local copy of `bazel-testlogs`."""
     readers = {
         "<": functools.partial(read_junit, limits=limits),
@@ -46,12 +43,12 @@ def read_chunks(chunks: Iterable[bytes], limits: ReadLimits = DEFAULT_LIMITS, te
     return read_as(readers, chunks, limits)
 
 
-def read_file(path: Path, limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> ColumnReport:
+def read_file(path: Path, limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> Report:
     """Read a report; `OSError` if the file cannot be read."""
     return read_chunks(read_chunks_of(path), limits, testlogs)
 
 
-def read_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> ColumnReport:
+def read_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a folder as one test job: `bep.ndjson` if there is one, else every file below is a report.
 
     `OSError` only if the folder itself cannot be read.
@@ -62,17 +59,17 @@ def read_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> ColumnRepor
     return merge_files((path.relative_to(folder).as_posix(), _read_any(path, limits)) for path in paths)
 
 
-def _read_any(path: Path, limits: ReadLimits) -> ColumnReport:
+def _read_any(path: Path, limits: ReadLimits) -> Report:
     """Read a file of a job, rejected if that is not possible."""
     if not path.is_file():
-        return ColumnReport("rejected", {"x_not_a_file"})
+        return Report("rejected", {"x_not_a_file"})
     try:
         return read_file(path, limits)
     except OSError as error:
-        return ColumnReport("rejected", {unreadable(error)})
+        return Report("rejected", {unreadable(error)})
 
 
-def _read_json_lines(characters: Characters, limits: ReadLimits, testlogs: Path | None) -> ColumnReport:
+def _read_json_lines(characters: Characters, limits: ReadLimits, testlogs: Path | None) -> Report:
     """Read JSON lines, whose first object shows the format."""
     objects = read_objects(characters, limits)
     first = next(objects, {})

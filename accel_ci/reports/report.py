@@ -5,7 +5,7 @@ Here belong the types that all formats share and their JSON form. Each format is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -97,22 +97,6 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report, or the reports of one test job as one.
-
-    Attributes:
-        properties: Those of its suites: (suite name, name, value).
-        files: The files of a job by relative path; empty for a single file and for a Bazel group.
-    """
-
-    status: Status
-    warnings: frozenset[WarningCode]
-    properties: tuple[tuple[str | None, str, str], ...] = ()
-    rows: tuple[Row, ...] = ()
-    files: Mapping[str, FileStatus] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class FileStatus:
     """The status and warnings of one file of a job."""
 
@@ -121,10 +105,13 @@ class FileStatus:
 
 
 @dataclass
-class ColumnReport:
-    """A report as columns, as the readers make it and the store takes it.
+class Report:
+    """A report, or the reports of one test job as one, in columns.
 
-    `timestamp_ns` is the first timestamp of a suite, in nanoseconds since 1970, which orders the files of a job.
+    Attributes:
+        properties: Those of its suites: (suite name, name, value).
+        timestamp_ns: The first timestamp of a suite, in nanoseconds since 1970; it orders the files of a job.
+        files: The files of a job by relative path; empty for a single file and for a Bazel group.
     """
 
     status: Status = "complete"
@@ -134,18 +121,18 @@ class ColumnReport:
     timestamp_ns: int | None = None
     files: dict[str, FileStatus] = field(default_factory=dict)
 
-    def report(self) -> Report:
-        """The same report with a dataclass per row."""
-        rows = tuple(self.columns.rows())
-        return Report(self.status, frozenset(self.warnings), tuple(self.properties), rows, self.files)
+    @property
+    def rows(self) -> list[Row]:
+        """The rows one by one; made anew each time."""
+        return list(self.columns.rows())
 
 
-def rejected(code: WarningCode, warnings: set[WarningCode]) -> ColumnReport:
+def rejected(code: WarningCode, warnings: set[WarningCode]) -> Report:
     """The report for input that is not a test report; of its warnings only those about its characters stay."""
     kept: set[WarningCode] = {
         "invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace",
     }  # fmt: skip
-    return ColumnReport("rejected", {code} | (warnings & kept))
+    return Report("rejected", {code} | (warnings & kept))
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -160,5 +147,5 @@ def to_json(report: Report) -> dict[str, Any]:
     return document
 
 
-def _status_json(status: Status, warnings: frozenset[WarningCode]) -> dict[str, Any]:
+def _status_json(status: Status, warnings: Set[WarningCode]) -> dict[str, Any]:
     return {"status": status, "warnings": sorted(warnings)}

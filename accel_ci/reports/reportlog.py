@@ -11,7 +11,7 @@ from accel_ci.model import Outcome
 from .identities import Identities, Identity
 from .json_lines import Object
 from .outcomes import refined, worst
-from .report import ColumnReport, Properties, ReadLimits, Row
+from .report import Properties, ReadLimits, Report, Row
 from .text import escaped, first_line, is_blank, plain
 from .times import duration_of
 from .warning_codes import WarningCode
@@ -115,8 +115,8 @@ class _Reader:
             self._warnings.add("duplicate_identity")
         return shown[0], numbered, shown[2]
 
-    def report(self) -> ColumnReport:
-        report = ColumnReport(warnings=self._warnings)
+    def report(self) -> Report:
+        report = Report(warnings=self._warnings)
         for execution in self._executions:
             report.columns.append(self._row(execution))
         if not self._finished:
@@ -138,7 +138,7 @@ class _Reader:
         )  # fmt: skip
 
 
-def read_reportlog(records: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> ColumnReport:
+def read_reportlog(records: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
     """Read the objects of a pytest-reportlog; never raises."""
     reader = _Reader(warnings)
     reader.read(records, limits)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from accel_ci.model import OUTCOMES
 
 from .json_lines import Object
-from .report import ColumnReport, ReadLimits, Row
+from .report import ReadLimits, Report, Row
 from .reportlog import split_node_id
 from .text import escaped, is_blank, plain
 from .times import duration_of
@@ -19,9 +19,9 @@ STARTED_FIELDS = ("round", "card", "host", "worker")
 """The fields of `worker_started` that hold for all attempts after it, unless an attempt has its own."""
 
 
-def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> ColumnReport:
+def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
     """Read the events of a worker; never raises. The attempts of a test are numbered in the order of their lines."""
-    report = ColumnReport(warnings=warnings)
+    report = Report(warnings=warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}
     finished = False
 

@@ -27,7 +27,7 @@ from accel_ci.progress import Step
 from accel_ci.reports.attempt_tables import read_attempts
 from accel_ci.reports.group import decisive, order_key
 from accel_ci.reports.parse import BEP_FILE, read_file
-from accel_ci.reports.report import ColumnReport, Status
+from accel_ci.reports.report import Report, Status
 from accel_ci.reports.warning_codes import unreadable
 from accel_ci.results.columns import conform, constant, kernels, release_memory
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
@@ -209,14 +209,14 @@ def _end_with_parent() -> None:
 def _read(task: Sequence[Path]) -> _Read:
     tables, outcomes, timestamps = [], [], []
     for path in task:
-        report = ColumnReport("rejected", {"x_not_a_file"})
+        report = Report("rejected", {"x_not_a_file"})
         table = REPORT.empty_table()
         if path.is_file():  # a pipe would be waited for
             try:
                 report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
                 table = report_table(report)
             except OSError as error:
-                report = ColumnReport("rejected", {unreadable(error)})
+                report = Report("rejected", {unreadable(error)})
         tables.append(table)
         outcomes.append(FileOutcome(path, report.status, len(table), tuple(sorted(report.warnings))))
         timestamps.append(report.timestamp_ns)
@@ -252,7 +252,7 @@ def _read_lines(task: Sequence[Path]) -> _Read:
 _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message", "cached")
 
 
-def report_table(report: ColumnReport) -> pa.Table:
+def report_table(report: Report) -> pa.Table:
     """The rows of a file (columns of `REPORT`), whose lists go. One that does not say when it began began with its file."""
     rows = len(report.columns)
     columns: dict[str, Any] = {name: vars(report.columns).pop(name) for name in _OF_ROW}

@@ -176,7 +176,7 @@ def test_properties() -> None:
         f'{CASE}><properties><property name="a" value=""/></properties><property name="no" value="no"/></testcase>',
         root="<testsuite>",
     )
-    assert report.properties == ((None, "a", "\ufffd"), (None, "", "texts"))
+    assert report.properties == [(None, "a", "\ufffd"), (None, "", "texts")]
     assert only(report).properties == (("a", ""),)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from accel_ci.reports.characters import Characters
 from accel_ci.reports.markup import Markup, Rejection, Tag, Values
-from accel_ci.reports.report import ColumnReport, ReadLimits, rejected
+from accel_ci.reports.report import ReadLimits, Report, rejected
 from accel_ci.reports.scanner import Damage
 from accel_ci.reports.times import parse_timestamp
 
@@ -20,9 +20,7 @@ _Tags = Iterator[tuple[Tag, Values] | None]
 _SUITES = ("testsuite", "testsuites")
 
 
-def read_junit(
-    characters: Characters, limits: ReadLimits, target: str | None = None, *, one_by_one: bool = False
-) -> ColumnReport:
+def read_junit(characters: Characters, limits: ReadLimits, target: str | None = None, *, one_by_one: bool = False) -> Report:
     """Read a JUnit report; never raises.
 
     Args:
@@ -44,7 +42,7 @@ def read_junit(
 
 class _Reader:
     def __init__(self, characters: Characters, limits: ReadLimits, target: str | None, one_by_one: bool) -> None:
-        self.report = ColumnReport(warnings=characters.warnings)
+        self.report = Report(warnings=characters.warnings)
         self._markup = Markup(characters, limits, CASE_ATTRIBUTES)
         self._fields = Fields(characters.warnings)
         self.rows = Rows(self.report, self._fields, limits, target)

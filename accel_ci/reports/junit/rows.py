@@ -9,7 +9,7 @@ from typing import Any, cast
 from accel_ci.model import Outcome
 from accel_ci.reports.identities import Identities, Identity
 from accel_ci.reports.markup import Tag, Values
-from accel_ci.reports.report import SEVERITY, ColumnReport, Properties, ReadLimits
+from accel_ci.reports.report import SEVERITY, Properties, ReadLimits, Report
 from accel_ci.reports.scanner import Damage
 
 from .fields import Fields
@@ -46,7 +46,7 @@ CHILDLESS = Children()
 class Rows:
     """The rows of one report, in document order. `target`: the Bazel label that stands for a missing class name."""
 
-    def __init__(self, report: ColumnReport, fields: Fields, limits: ReadLimits, target: str | None) -> None:
+    def __init__(self, report: Report, fields: Fields, limits: ReadLimits, target: str | None) -> None:
         self._columns, self._fields, self._limits, self._target = report.columns, fields, limits, target
         self._identities = Identities()
         self._suites: list[int] = []  # by row: the number of its suite
