@@ -24,7 +24,6 @@ from .detect import read_chunks_of
 from .json_lines import Object, read_objects
 from .report import DEFAULT_LIMITS, ReadLimits, Status
 from .runner_lines import STARTED_FIELDS, attempts_of
-from .times import duration_of
 from .warning_codes import WarningCode, salvages, unreadable
 
 _TYPES: dict[str, pa.DataType] = {
@@ -148,18 +147,13 @@ _FROM_TEXT = SCHEMA.set(SCHEMA.get_field_index("started_at"), pa.field("started_
 
 def _rows(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[dict[str, object]]:
     """The attempts, with null for each value of another type."""
-    for event in attempts_of(events):
+    for event in attempts_of(events, warnings):
         row: dict[str, object] = {name: _text(event.get(name)) for name in SCHEMA.names}
         row["test"] = row["test"] or ""
-        if row["outcome"] not in OUTCOMES:
-            row["outcome"] = "error"
-            warnings.add("x_unknown_outcome")
         number = event.get("round")
         whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
         row["round"] = number if whole else None
-        row["duration_s"], warning = duration_of(event.get("duration_s"))
-        if warning:
-            warnings.add(warning)
+        row["duration_s"] = event["duration_s"]
         yield row
 
 

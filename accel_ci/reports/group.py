@@ -32,7 +32,7 @@ def decisive(files: Sequence[_File]) -> Sequence[_File]:
 
 def merge_files(files: Iterable[tuple[str, Report]]) -> Report:
     """Merge the files of a job, given by relative path, into one report."""
-    merged = Report(files={})
+    merged = Report()
     reports = sorted(files, key=lambda file: order_key(file[0], file[1].timestamp_ns))
     attempts: dict[_Identity, int] = {}  # in the files before
     for _, report in reports:

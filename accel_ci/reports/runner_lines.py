@@ -31,7 +31,7 @@ def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limi
             finished |= event.get("event") == "worker_finished"
             yield event
 
-    for event in attempts_of(watched()):
+    for event in attempts_of(watched(), warnings):
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
@@ -44,19 +44,26 @@ def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limi
     return report
 
 
-def attempts_of(events: Iterable[Object]) -> Iterator[Object]:
-    """The attempts among events, each with the fields of its worker's start."""
+def attempts_of(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[Object]:
+    """The attempts among events, with the fields of their worker's start, a known outcome, and seconds or None."""
     started: Object = {}
     for event in events:
         given = {name: value for name, value in event.items() if value is not None}
         if given.get("event") == "worker_started":
             started |= {name: given[name] for name in STARTED_FIELDS if name in given}
         elif given.get("event") == "attempt":
-            yield {**started, **given}
+            outcome = given.get("outcome")
+            if outcome not in OUTCOMES:
+                outcome = "error"
+                warnings.add("x_unknown_outcome")
+            seconds, warning = duration_of(given.get("duration_s"))
+            if warning:
+                warnings.add(warning)
+            yield {**started, **given, "outcome": outcome, "duration_s": seconds}
 
 
 def _row(event: Object, warnings: set[WarningCode]) -> Row:
-    test, outcome, message, duration = (event.get(name) for name in ("test", "outcome", "message", "duration_s"))
+    test, message = event.get("test"), event.get("message")
     identity = split_node_id(test if isinstance(test, str) else "")
     classname, name, file = shown = tuple(map(escaped, identity))
     if shown != identity:
@@ -64,13 +71,8 @@ def _row(event: Object, warnings: set[WarningCode]) -> Row:
     if is_blank(name):
         name = "(unnamed)"
         warnings.add("missing_name")
-    if outcome not in OUTCOMES:
-        warnings.add("x_unknown_outcome")
-    seconds, warning = duration_of(duration)
-    if warning:
-        warnings.add(warning)
     return Row(
-        classname, name, None if is_blank(file) else file, outcome if outcome in OUTCOMES else "error", seconds,
+        classname, name, None if is_blank(file) else file, event["outcome"], event["duration_s"],
         plain(message) if isinstance(message, str) and not is_blank(message) else None, 0,
         tuple((key, plain(str(event[key]))) for key in _PROPERTIES if event.get(key) is not None),
     )  # fmt: skip

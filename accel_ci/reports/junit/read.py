@@ -82,18 +82,10 @@ class _Reader:
     def _open_suite(self, tag: Tag, values: Values) -> None:
         self._opened += 1
         outer = self._suites[-1] if self._suites else Suite(0, None, "", None, None, 0)
-        label = self._fields.label(tag.value(values, "name"))
-        file = self._fields.label(tag.value(values, "file"))
-        self._suites.append(
-            Suite(
-                self._opened,
-                tag.value(values, "name"),
-                outer.label if label is None else label,
-                outer.file if file is None else file,
-                tag.value(values, "tests"),
-                self._cases,
-            )
-        )
+        name, tests = tag.value(values, "name"), tag.value(values, "tests")
+        label = self._fields.label(name) or outer.label
+        file = self._fields.label(tag.value(values, "file")) or outer.file
+        self._suites.append(Suite(self._opened, name, label, file, tests, self._cases))
         if self.report.timestamp_ns is None:
             self.report.timestamp_ns = parse_timestamp(tag.value(values, "timestamp"))
         if tag.closed:
