@@ -1,8 +1,8 @@
-"""How fast and how right the report reader is, beside its peers: `python -m benchmarks.reports [--json]`.
+"""Speed and correctness of the report reader and its peers: `python -m benchmarks.reports [--json]`.
 
-One file of 200,000 cases, each reader in a process of its own. The score counts the XML files of the corpus whose rows
-(class name, name, outcome) come out exactly; status, warnings, durations and messages are not asked of peers. A peer that
-does not install is reported as missing.
+One file of 200,000 cases, each reader in a process of its own. The score is the number of XML files of the corpus
+whose rows (class name, name, outcome) are exact; status, warnings, durations and messages do not count. A peer that does not
+install is reported as missing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def environment(folder: Path, package: str) -> str | None:
 
 
 def ask(python: str, reader: str, question: str, *files: str) -> dict[str, Any]:
-    """What one reader says, in a process of its own, or how it failed."""
+    """Run one reader in a process of its own and return its answer, or its failure."""
     command = [python, str(READER), reader, question, *files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     if done.returncode:
@@ -110,7 +110,7 @@ def ask(python: str, reader: str, question: str, *files: str) -> dict[str, Any]:
 
 
 def is_right(expected: dict[str, Any], rows: object) -> bool:
-    """Whether the rows are those expected; a file that must be refused may also raise."""
+    """True if the rows are the expected ones; a reader may also raise for a file that must be refused."""
     wanted = sorted([row["classname"], row["name"], row["outcome"]] for row in expected["rows"])
     if not isinstance(rows, list):
         return not wanted and expected["report"]["status"] in ("rejected", "empty")
@@ -118,7 +118,7 @@ def is_right(expected: dict[str, Any], rows: object) -> bool:
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    """The results for people."""
+    """The results as a table."""
     shown = Table("reader", "seconds", "rows/s", "peak MB", "right", title=f"{SIZE:,} cases, each reader on one core")
     for reader, result in results.items():
         right = f"{result['right']} of {result['of']}" if "right" in result else ""

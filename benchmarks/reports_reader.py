@@ -1,8 +1,8 @@
 """One reader of JUnit XML in a process of its own, for `benchmarks.reports`: `reports_reader.py READER QUESTION FILES…`.
 
 Runs in the project's environment for `accel_ci`, in a throw-away one for the peers, so it imports nothing of the project at
-the top. The question `time` gives seconds, cases and peak memory of one file, `store` the same of the way into the store,
-`rows` what each file's rows are.
+the top. The question `time` returns the seconds, cases and peak memory for one file, `store` the same with the rows stored,
+`rows` the rows of each file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_results_parser() -> tuple[Callable[[Path], Any], Callable[[Any], Iterat
 
 
 def stored_rows() -> Callable[[Path], int]:
-    """This project's whole way, from a file to rows that questions can be asked of, in one process."""
+    """This project's whole path, from a file to stored rows, in one process."""
     from accel_ci.model import Build
     from accel_ci.results.ingest import ingest
     from accel_ci.results.store import ResultsStore

@@ -37,7 +37,8 @@ def parse(path: Path, as_json: bool) -> None:
     Exit status: 0 if the report is complete, 1 if it was salvaged, 2 if it was rejected or is empty.
     """
     from accel_ci.reports.parse import parse_path
-    from accel_ci.reports.report import GroupReport, to_json
+    from accel_ci.reports.report import to_json
+    from accel_ci.reports.warning_codes import meaning
 
     report = parse_path(path)
     if as_json:
@@ -45,7 +46,8 @@ def parse(path: Path, as_json: bool) -> None:
     else:
         warnings = ", ".join(sorted(report.warnings)) or "none"
         click.echo(f"{path}: {report.status}, {len(report.rows)} rows, warnings: {warnings}")
-        if isinstance(report, GroupReport) and report.files:
+        _print_table(["warning", "meaning"], [[code, meaning(code)] for code in sorted(report.warnings)])
+        if report.files:
             files = [[name, file.status, ", ".join(sorted(file.warnings))] for name, file in report.files.items()]
             _print_table(["file", "status", "warnings"], [file for file in files if file[1] != "complete" or file[2]])
         rows = [[r.outcome, r.classname, r.name, r.attempt, r.duration_s, r.message or ""] for r in report.rows]

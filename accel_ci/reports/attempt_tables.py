@@ -1,8 +1,8 @@
-"""The runner's event lines as Arrow tables of attempts: the fast way from workers' files to the store.
+"""The runner's event lines as Arrow tables of attempts: the fast path from workers' files to the store.
 
-Here belong columns and no rows: node ids stay whole, so that they match the expected tests. DuckDB's JSON reader takes many
-files at a time; a file that it refuses, or whose values are not what the runner writes, is read line by line. What a worker
-says once, when it starts (`SAID_ONCE`), goes with each of its attempts.
+Here belong columns, not rows: node ids stay whole, so that they match the expected tests. DuckDB's JSON reader takes many
+files at a time; a file that it refuses, or with values that the runner does not write, is read line by line. The fields of a
+worker's start (`STARTED_FIELDS`) are added to each of its attempts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from accel_ci.model import OUTCOMES
 
 from .characters import Characters
 from .detect import read_chunks_of
-from .durations import duration_of
-from .json_lines import DAMAGE, Object, read_objects
-from .report import DEFAULT_LIMITS, Limits, Status
-from .runner_lines import SAID_ONCE, attempts_of
+from .json_lines import Object, read_objects
+from .report import DEFAULT_LIMITS, ReadLimits, Status
+from .runner_lines import STARTED_FIELDS, attempts_of
+from .warning_codes import WarningCode, salvages, unreadable
 
 _TYPES: dict[str, pa.DataType] = {
     "test": pa.string(), "round": pa.int32(), "outcome": pa.string(), "started_at": pa.timestamp("us", tz="UTC"),
     "duration_s": pa.float64(), "message": pa.string(), "card": pa.string(), "host": pa.string(), "worker": pa.string(),
 }  # fmt: skip
 SCHEMA = pa.schema(_TYPES)
-"""The fields of an attempt. `round` and `started_at` are null where nothing is said, or nothing that the column can hold."""
+"""The fields of an attempt. `round` and `started_at` are null where they are missing or do not fit the column."""
 
 _kernels: Any = pyarrow.compute
 _FIELDS = {
@@ -54,21 +54,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Attempts:
-    """The attempts of one worker's file, in the order of its lines (columns of `SCHEMA`), and what is wrong with it."""
+    """The attempts of one worker's file in the order of its lines (columns of `SCHEMA`), and its warnings."""
 
     table: pa.Table
-    warnings: frozenset[str] = frozenset()
+    warnings: frozenset[WarningCode] = frozenset()
 
     @property
     def status(self) -> Status:
         """`salvaged` where lines may be missing, `rejected` when the file could not be read at all."""
         if any(warning.startswith("x_unreadable") for warning in self.warnings):
             return "rejected"
-        return "salvaged" if self.warnings & (DAMAGE | {"gzip_corrupt"}) else "complete"
+        return "salvaged" if salvages(self.warnings) else "complete"
 
 
-def read_attempts(paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> Iterator[Attempts]:
-    """The attempts of workers' files, plain or gzip, one after the other; memory grows with their rows."""
+def read_attempts(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Attempts]:
+    """Read the attempts of workers' files, plain or gzip, in order; memory grows with their rows."""
     tables = _read_together(paths, limits)
     if tables is not None:
         yield from map(Attempts, tables)
@@ -79,11 +79,11 @@ def read_attempts(paths: Sequence[Path], limits: Limits = DEFAULT_LIMITS) -> Ite
         try:
             yield _read_by_line(paths[0], limits)
         except OSError as error:
-            yield Attempts(SCHEMA.empty_table(), frozenset({f"x_unreadable ({error.strerror})"}))
+            yield Attempts(SCHEMA.empty_table(), frozenset({unreadable(error)}))
 
 
-def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | None:
-    """A table for each file; None if one of them may not be what was read of it."""
+def _read_together(paths: Sequence[Path], limits: ReadLimits) -> list[pa.Table] | None:
+    """Read a table for each file; None if one of them has to be read line by line."""
     import duckdb  # 20 MB that reports of other kinds do without
 
     names = [str(path) for path in paths]
@@ -107,21 +107,21 @@ def _read_together(paths: Sequence[Path], limits: Limits) -> list[pa.Table] | No
 
 
 def _spread(events: pa.Table) -> pa.Table:
-    """The attempts among the events of a file, with what was said once."""
+    """The attempts among the events of a file, with the fields of their worker's start."""
     places = _kernels.indices_nonzero(events["started"]).to_pylist()
-    said: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     tables = [SCHEMA.empty_table()]
     for place, end in pairwise([-1, *places, len(events)]):
         if place >= 0:
-            said |= {name: events[name][place] for name in SAID_ONCE if events[name][place].is_valid}
+            common |= {name: events[name][place] for name in STARTED_FIELDS if events[name][place].is_valid}
         run = events.slice(place + 1, end - place - 1)
         columns: dict[str, Any] = {name: run[name] for name in SCHEMA.names}
-        columns |= {name: _kernels.fill_null(columns[name], value) for name, value in said.items()}
+        columns |= {name: _kernels.fill_null(columns[name], value) for name, value in common.items()}
         tables.append(pa.table(columns).cast(SCHEMA))
     return pa.concat_tables(tables)
 
 
-def _read_by_line(path: Path, limits: Limits) -> Attempts:
+def _read_by_line(path: Path, limits: ReadLimits) -> Attempts:
     import duckdb
 
     characters = Characters(read_chunks_of(path), limits)
@@ -145,20 +145,15 @@ def _read_by_line(path: Path, limits: Limits) -> Attempts:
 _FROM_TEXT = SCHEMA.set(SCHEMA.get_field_index("started_at"), pa.field("started_at", pa.string()))
 
 
-def _rows(events: Iterable[Object], warnings: set[str]) -> Iterator[dict[str, object]]:
-    """The attempts, with null for what is not of its type."""
-    for event in attempts_of(events):
+def _rows(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[dict[str, object]]:
+    """The attempts, with null for each value of another type."""
+    for event in attempts_of(events, warnings):
         row: dict[str, object] = {name: _text(event.get(name)) for name in SCHEMA.names}
         row["test"] = row["test"] or ""
-        if row["outcome"] not in OUTCOMES:
-            row["outcome"] = "error"
-            warnings.add("x_unknown_outcome")
         number = event.get("round")
         whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
         row["round"] = number if whole else None
-        row["duration_s"], warning = duration_of(event.get("duration_s"))
-        if warning:
-            warnings.add(warning)
+        row["duration_s"] = event["duration_s"]
         yield row
 
 

@@ -1,7 +1,7 @@
-"""Bazel's Build Event Protocol to rows: its word on targets over what each `test.xml` says.
+"""Bazel's Build Event Protocol to rows: the status of targets, and the cases of each `test.xml`.
 
-Here belong events, attempts, and where Bazel keeps a `test.xml`. Only files below the folder `testlogs` beside the events
-are read.
+Here belong events, attempts, and the place of a `test.xml`. Only files below the folder `testlogs` beside the events are
+read.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from accel_ci.model import Outcome
 
 from .detect import read_as, read_chunks_of
 from .identities import Identities, Identity
-from .json_lines import DAMAGE, Object, object_of
-from .junit import read_junit
-from .report import SEVERITY, ColumnReport, Limits, ReportProperties, Row
+from .json_lines import Object, object_of, objects_of
+from .junit.read import read_junit
+from .report import SEVERITY, ReadLimits, Report, ReportProperties, Row
 from .text import escaped, is_blank, plain
+from .warning_codes import WarningCode
 
 _OUTCOMES: dict[str, Outcome] = {
     "PASSED": "passed", "FLAKY": "passed", "FAILED": "failed", "TIMEOUT": "timeout", "INCOMPLETE": "error",
@@ -46,13 +47,15 @@ class _Target:
     aborted: Object | None = None
 
 
-def read_bep(events: Iterable[Object], warnings: set[str], limits: Limits, testlogs: Path | None = None) -> ColumnReport:
+def read_bep(
+    events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None = None
+) -> Report:
     """Read a stream of build events; never raises.
 
     Args:
         events: The objects of its lines.
-        warnings: Takes the codes of what is found.
-        limits: What the report and each `test.xml` may cost.
+        warnings: The set to add codes to.
+        limits: Those of the report, and of each `test.xml`.
         testlogs: The local copy of `bazel-testlogs`, if there is one.
     """
     targets: dict[str, _Target] = {}
@@ -60,28 +63,26 @@ def read_bep(events: Iterable[Object], warnings: set[str], limits: Limits, testl
     for event in events:
         complete |= event.get("lastMessage") is True
         _take(targets, event)
-    report = ColumnReport(warnings=warnings)
-    incomplete = False
+    report = Report(warnings=warnings)
     for target in targets.values():
         if target.is_test:
             reader = _TargetReader(target, warnings, limits, testlogs)
             for row in reader.rows():
                 report.columns.append(row)
             report.properties += reader.properties
-            incomplete |= reader.incomplete
+            if reader.incomplete:
+                report.status = "salvaged"
         if len(report.columns) > limits.rows:
             warnings.add("x_too_many_rows")
             break
     if not complete:
         warnings.add("bep_incomplete")
-    if incomplete or warnings & (DAMAGE | {"bep_incomplete", "x_too_many_rows"}):
-        report.status = "salvaged"
     return report
 
 
 def _take(targets: dict[str, _Target], event: Object) -> None:
-    """Note one event at its target."""
-    for kind, its_id in object_of(event.get("id")).items():
+    """Add one event to its target."""
+    for kind, its_id in object_of(event, "id").items():
         label = object_of(its_id).get("label")
         if not isinstance(label, str) or is_blank(label):
             continue
@@ -89,36 +90,34 @@ def _take(targets: dict[str, _Target], event: Object) -> None:
         if kind == "testResult":
             target.is_test = True
             if "aborted" not in event:
-                run, shard, attempt = (_number(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
-                target.results[run, shard, attempt] = object_of(event.get(kind))
+                run, shard, attempt = (number_of(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
+                target.results[run, shard, attempt] = object_of(event, kind)
         elif kind == "testSummary":
             target.is_test = True
             if "aborted" not in event:
-                target.summary = object_of(event.get(kind))
+                target.summary = object_of(event, kind)
         elif kind == "targetConfigured":
-            configured = object_of(event.get("configured"))
-            is_test = "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
-            target.is_test |= is_test
+            target.is_test |= is_test_target(event)
         elif kind == "targetCompleted" and "completed" in event:
-            completed = object_of(event["completed"])
+            completed = object_of(event, "completed")
             if completed.get("success") is True:
                 target.succeeded = True
             else:
                 target.failed = completed
         if "aborted" in event and kind in ("targetCompleted", "testResult", "testSummary"):
-            target.aborted = object_of(event["aborted"])
+            target.aborted = object_of(event, "aborted")
 
 
 class _TargetReader:
     """Makes the rows of one label."""
 
-    def __init__(self, target: _Target, warnings: set[str], limits: Limits, testlogs: Path | None) -> None:
+    def __init__(self, target: _Target, warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None) -> None:
         self.incomplete = False  # a test.xml was not read to its end
         self.properties: ReportProperties = []
         self._target, self._warnings, self._limits, self._testlogs = target, warnings, limits, testlogs
         summary = target.summary or {}
-        self._shards = max([_number(summary.get("shardCount")) or 1, *(shard for _, shard, _ in target.results)])
-        self._runs = max([_number(summary.get("runCount")) or 1, *(run for run, _, _ in target.results)])
+        self._shards = max([number_of(summary.get("shardCount")) or 1, *(shard for _, shard, _ in target.results)])
+        self._runs = max([number_of(summary.get("runCount")) or 1, *(run for run, _, _ in target.results)])
         self._last: dict[tuple[int, int], int] = {}  # by run and shard: the final attempt
         for run, shard, attempt in target.results:
             self._last[run, shard] = max(attempt, self._last.get((run, shard), 0))
@@ -149,18 +148,17 @@ class _TargetReader:
             return self._row(_outcome(status), status)
         if target.failed is not None and not target.succeeded:
             self._warnings.add("target_failed_to_build")
-            message = object_of(target.failed.get("failureDetail")).get("message")
-            return self._row("error", _said(message) or "FAILED_TO_BUILD")
+            message = object_of(target.failed, "failureDetail").get("message")
+            return self._row("error", _text(message) or "FAILED_TO_BUILD")
         if target.aborted is not None and not target.succeeded:
             self._warnings.add("target_aborted")
-            return self._row(
-                "not_run", _said(target.aborted.get("description")) or _status(target.aborted.get("reason"), "aborted")
-            )
+            message = _text(target.aborted.get("description")) or _status(target.aborted.get("reason"), "aborted")
+            return self._row("not_run", message)
         self._warnings.add("target_missing_result")
         return self._row("not_run", None)
 
     def _with_summary(self, rows: list[Row]) -> list[Row]:
-        """The rows of final attempts, and the verdict on the whole target where it is worse."""
+        """The rows of final attempts, and one for the whole target where its summary is worse."""
         status = _status((self._target.summary or {}).get("overallStatus"))
         outcome = _outcome(status)
         if status == "NO_STATUS" or not _is_worse(outcome, rows):
@@ -181,12 +179,12 @@ class _TargetReader:
             rows = self._overridden(rows, own, result)
         elif outcome == "passed" and any(SEVERITY[row.outcome] <= SEVERITY["failed"] for row in rows):
             self._warnings.add("bep_xml_disagree")
-        if result.get("cachedLocally") is True or object_of(result.get("executionInfo")).get("cachedRemotely") is True:
+        if is_cached(result):
             rows = [replace(row, cached=True) for row in rows]
         return rows
 
     def _overridden(self, rows: list[Row], own: Row, result: Object | None = None) -> list[Row]:
-        """Rows none of which is as bad as Bazel says, with its word."""
+        """Add Bazel's status to rows that are all better than it."""
         self._warnings.add("bep_overrides_xml")
         for place, row in reversed(list(enumerate(rows))):
             if (row.classname, row.name, row.file) == (own.classname, own.name, own.file):
@@ -234,7 +232,7 @@ class _TargetReader:
             name = names[identity] + self._run_suffix(run)
             yield replace(row, name=name, attempt=row.attempt + attempt - 1)
 
-    def _read_xml(self, path: Path) -> ColumnReport | None:
+    def _read_xml(self, path: Path) -> Report | None:
         try:
             readers = {"<": lambda characters: read_junit(characters, self._limits, self._label)}
             return read_as(readers, read_chunks_of(path), self._limits)
@@ -243,12 +241,8 @@ class _TargetReader:
 
     def _xml_path(self, run: int, shard: int, attempt: int) -> Path | None:
         """The local copy of an attempt's `test.xml`, if it lists one."""
-        outputs = self._target.results[run, shard, attempt].get("testActionOutput")
-        uris = [
-            output.get("uri")
-            for output in (outputs if isinstance(outputs, list) else [])
-            if isinstance(output, dict) and output.get("name") == "test.xml"
-        ]
+        outputs = objects_of(self._target.results[run, shard, attempt].get("testActionOutput"))
+        uris = [output.get("uri") for output in outputs if output.get("name") == "test.xml"]
         if self._testlogs is None or not uris:
             return None
         uri = uris[0] if isinstance(uris[0], str) else ""
@@ -266,14 +260,25 @@ class _TargetReader:
         return below_folder(self._testlogs, "/".join(filter(None, [package, name, "_".join(parts), leaf])))
 
 
+def is_test_target(event: Object) -> bool:
+    """True if a `targetConfigured` event is of a test."""
+    configured = object_of(event, "configured")
+    return "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+
+
+def is_cached(result: Object) -> bool:
+    """True if the payload of a `testResult` comes from a cache."""
+    return result.get("cachedLocally") is True or object_of(result, "executionInfo").get("cachedRemotely") is True
+
+
 def below_testlogs(uri: str) -> str | None:
-    """The path below Bazel's `testlogs` that the URI of a file names; None where it names another."""
+    """The path of a file below Bazel's `testlogs` from its URI; None for a URI that is not below it."""
     _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
     return below if found and uri.startswith("file:") else None
 
 
 def below_folder(folder: Path, relative: str) -> Path | None:
-    """The file at a path below a folder; None if it is not there or elsewhere."""
+    """The file at a path below a folder; None if it is missing, or outside the folder."""
     try:
         path = (folder / relative.lstrip("/")).resolve()
         inside = path.is_relative_to(folder.resolve())
@@ -296,7 +301,7 @@ def _status(value: object, default: str = "NO_STATUS") -> str:
     return plain(value) if isinstance(value, str) and value else default
 
 
-def _said(message: object) -> str | None:
+def _text(message: object) -> str | None:
     return plain(message) if isinstance(message, str) and not is_blank(message) else None
 
 
@@ -311,12 +316,12 @@ def _seconds(result: Object) -> float | None:
     millis = result.get("testAttemptDurationMillis")
     if isinstance(millis, float) and 0 <= millis < math.inf:
         return millis / 1000
-    number = _number(millis)
+    number = number_of(millis)
     return None if number is None else number / 1000
 
 
-def _number(value: object) -> int | None:
-    """A 64-bit number of proto3 JSON, which may be a string; None for anything else."""
+def number_of(value: object) -> int | None:
+    """A 64-bit number of proto3 JSON, which may be a string; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
         return value
     if isinstance(value, float) and value.is_integer() and 0 <= value < 10**15:

@@ -1,7 +1,7 @@
 """Bytes to characters: gzip, encodings, invalid bytes.
 
-Here belongs all that is true of a file before its format is known. Invalid bytes come out as `INVALID`, a lone surrogate
-that nothing else decodes to, so that whoever reads that far can warn of them and nobody warns of what was not read.
+Here belongs everything about a file that does not depend on its format. Invalid bytes are decoded to `INVALID`, a lone
+surrogate that nothing else decodes to, so that a reader warns of them only when it has read that far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from .report import Limits
+from .report import ReadLimits
+from .warning_codes import WarningCode
 
 SPACE = " \t\r\n"
 INVALID = "\udfff"
@@ -34,17 +35,17 @@ class Characters:
     """The characters of a report, in chunks, without a BOM and leading whitespace.
 
     Attributes:
-        warnings: Codes of what was found so far.
-        special: Whether the last chunk may hold invalid bytes or characters that XML forbids.
-        had_special: Whether any chunk so far may.
-        leading_space: Whether whitespace was left out at the start.
-        gzip_cut: Whether a gzip stream ended early.
-        gzip_fault: Whether a gzip stream was faulty otherwise.
+        warnings: The codes so far; readers add theirs.
+        special: The last chunk may hold invalid bytes or characters that XML forbids.
+        had_special: Any chunk so far may hold them.
+        leading_space: Whitespace was skipped at the start.
+        gzip_cut: A gzip stream ended early.
+        gzip_fault: A gzip stream was damaged otherwise.
     """
 
-    def __init__(self, source: Iterable[bytes], limits: Limits) -> None:
-        """Read from chunks of bytes, each as large as the source gives them."""
-        self.warnings: set[str] = set()
+    def __init__(self, source: Iterable[bytes], limits: ReadLimits) -> None:
+        """Read from chunks of bytes of any size."""
+        self.warnings: set[WarningCode] = set()
         self.special = self.had_special = False
         self.leading_space = False
         self.gzip_cut = self.gzip_fault = False
@@ -59,7 +60,7 @@ class Characters:
         yield from self._chunks
 
     def first(self) -> str:
-        """The first character, which stays to be read; empty if there is none."""
+        """The first character, without consuming it; empty if there is none."""
         if self._first is None:
             self._first = next(self._chunks, "")
         return self._first[:1]
@@ -70,7 +71,7 @@ class Characters:
         return iter(source)
 
     def _gunzip(self, source: _Source) -> Iterator[bytes]:
-        """All members of a gzip stream; what was decoded before a fault is kept."""
+        """Decode all members of a gzip stream, up to a fault if there is one."""
         member = zlib.decompressobj(31)
         read = expanded = 0
         for chunk in source:
@@ -141,7 +142,7 @@ class Characters:
 
 
 class _Source:
-    """Chunks of bytes of which one can look at the first without taking them."""
+    """Chunks of bytes whose start can be looked at without consuming it."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -154,12 +155,12 @@ class _Source:
         yield from self._chunks
 
     def with_end(self) -> Iterator[bytes]:
-        """The chunks that are not empty, and an empty one at the end."""
+        """The chunks that are not empty, then an empty one."""
         yield from filter(None, self)
         yield b""
 
     def peek(self, enough: Callable[[bytes], bool]) -> bytes:
-        """The start, as much of it as is enough or there is."""
+        """The start, read until it is enough or the source ends."""
         while not enough(self._head) and (chunk := next(self._chunks, None)) is not None:
             self._head += chunk
         return self._head
@@ -168,7 +169,7 @@ class _Source:
         self._head = self._head[count:]
 
     def skip_space(self) -> bool:
-        """Leave out whitespace; says whether there was any."""
+        """Skip whitespace; True if there was any."""
         skipped = False
         while True:
             bare = self._head.lstrip(b" \t\r\n")
@@ -180,7 +181,7 @@ class _Source:
 
 
 def _until_fault(member: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """What a chunk with a fault in it decodes to before the fault."""
+    """Decode a chunk up to the fault in it, byte by byte."""
     for place in range(len(chunk)):
         piece = chunk[place : place + 1]
         while piece:

@@ -1,6 +1,6 @@
 """JSON lines as objects, from hostile characters, with bounded memory.
 
-Here belongs what is true of every format with one object per line: torn and bad lines, long ones, forbidden characters.
+Here belongs what is true of every format with one object per line: torn, bad and long lines, forbidden characters.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ from collections.abc import Iterator
 from typing import Any
 
 from .characters import INVALID, Characters
-from .report import Limits
+from .report import ReadLimits
 from .text import FORBIDDEN
+from .warning_codes import WarningCode
 
 Object = dict[str, Any]
 
 _SUSPECT = re.compile(r"\\(?:u(?:00[01]|[dD][89a-fA-F]|[fF]{3}[eEfF])|[bf])")
 _TOKEN = re.compile(r'[^"\\]+|"|\\(?:u[0-9a-fA-F]{4}|[^u]|u)', re.DOTALL)
 _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-DAMAGE = frozenset({"truncated", "bad_json_line", "x_line_too_long"})
-"""Warnings for lines that were skipped."""
 
 
-def object_of(value: object) -> Object:
-    """The value where it is an object, else an empty one."""
+def object_of(value: object, *keys: str) -> Object:
+    """The object below a value at a path of keys; empty if it is missing or not an object."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-def read_objects(characters: Characters, limits: Limits) -> Iterator[Object]:
-    """The objects of a file; lines that are none are skipped with a warning."""
+def objects_of(value: object) -> list[Object]:
+    """The items of a list as objects; empty for another value."""
+    return list(map(object_of, value)) if isinstance(value, list) else []
+
+
+def read_objects(characters: Characters, limits: ReadLimits) -> Iterator[Object]:
+    """The objects of a file; other lines are skipped with a warning."""
     warnings = characters.warnings
     for line, whole in _lines(characters, limits):
         special = characters.had_special
@@ -48,8 +54,8 @@ def read_objects(characters: Characters, limits: Limits) -> Iterator[Object]:
             warnings.add("bad_json_line" if whole else "truncated")
 
 
-def _lines(characters: Characters, limits: Limits) -> Iterator[tuple[str, bool]]:
-    """Lines with whether a line feed ended them; long ones with their texts cut."""
+def _lines(characters: Characters, limits: ReadLimits) -> Iterator[tuple[str, bool]]:
+    """Lines, each with True if a line feed ends it; the texts of long lines are cut."""
     line = _Line(limits, characters.warnings)
     for chunk in characters:
         first, *others = chunk.split("\n")
@@ -63,9 +69,9 @@ def _lines(characters: Characters, limits: Limits) -> Iterator[tuple[str, bool]]
 
 
 class _Line:
-    """A line in the making. Once it is long, its strings are cut at the limit while it grows."""
+    """A line as its pieces come in. Once it is long, its strings are cut at the limit while it grows."""
 
-    def __init__(self, limits: Limits, warnings: set[str]) -> None:
+    def __init__(self, limits: ReadLimits, warnings: set[WarningCode]) -> None:
         self._limits, self._warnings = limits, warnings
         self._clear()
 
@@ -74,7 +80,7 @@ class _Line:
         self._size = 0
         self._long = False
         self._rest = ""  # an escape that the end of a piece cut
-        self._string: int | None = None  # the size of the string that is open
+        self._string: int | None = None  # characters so far of the string that is open
 
     def add(self, piece: str) -> None:
         """Add characters, without line feeds."""
@@ -91,7 +97,7 @@ class _Line:
             self._shorten(line)
 
     def take(self) -> str | None:
-        """The line, and begin the next one; None if it was too long."""
+        """Return the line and begin the next one; None if it was too long."""
         line = "".join(self._pieces) + self._rest
         too_long = self._size > self._limits.line
         self._clear()

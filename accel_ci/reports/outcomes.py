@@ -1,4 +1,4 @@
-"""What a message says of an outcome: signatures of crashed processes and of the test runner's time limits."""
+"""Outcomes refined by their messages: signatures of crashed processes and of the test runner's time limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT = re.compile(r"Timeout \(?>[0-9.]+s")
 
 
 def refined(outcome: Outcome, message: str | None, kind: str | None = None) -> Outcome:
-    """A failure's outcome in the light of its message and its `type` attribute."""
+    """Refine a failure's outcome by its message and its `type` attribute."""
     if message is not None and _CRASHED.search(message):
         return "crashed"
     if kind is not None and (kind.endswith("TestTimedOutException") or kind == "java.util.concurrent.TimeoutException"):

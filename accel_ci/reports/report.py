@@ -1,15 +1,17 @@
-"""What a report amounts to: rows, status, warnings; and the limits of reading.
+"""Reports as data: rows, status, warnings; and the limits of reading.
 
-Here belong the shapes that all formats share and their JSON form. How a format is read is in a module of its own.
+Here belong the types that all formats share and their JSON form. Each format is read in a module of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from accel_ci.model import Outcome
+
+from .warning_codes import WarningCode
 
 Status = Literal["complete", "salvaged", "rejected", "empty"]
 Properties = tuple[tuple[str, str], ...]
@@ -18,20 +20,20 @@ ReportProperties = list[tuple[str | None, str, str]]
 SEVERITY: dict[Outcome, int] = {
     "crashed": 0, "timeout": 1, "error": 2, "failed": 3, "not_run": 4, "xpassed": 5, "skipped": 6, "xfailed": 7, "passed": 8,
 }  # fmt: skip
-"""Outcomes by how bad they are, the worst first."""
+"""Outcomes by severity, the worst first."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a report may cost; past a limit a warning tells, and the status where rows may be missing.
+class ReadLimits:
+    """Limits of reading a report; past one, the report has a warning, and is salvaged where rows may be missing.
 
     Attributes:
         depth: Elements open at once; one more is damage (`nesting_too_deep`).
         text: Characters of a text or attribute that are read; more is cut (`output_truncated`).
         rows: Rows of a report; one more is damage (`x_too_many_rows`).
         line: Characters of a JSON line with its long texts cut; a longer one is skipped (`x_line_too_long`).
-        expanded: Bytes out of gzip that are always allowed.
-        expansion: Times its own size that gzip may expand beyond `expanded`; more is a cut (`x_expansion_limit`).
+        expanded: Bytes that gzip may always expand to.
+        expansion: Beyond `expanded`, the factor by which gzip may expand; more is cut off (`x_expansion_limit`).
     """
 
     depth: int = 100
@@ -42,12 +44,12 @@ class Limits:
     expansion: int = 400
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = ReadLimits()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One attempt of one test, as a report has it. `attempt` counts from 0; `target` is a Bazel label."""
+    """One attempt of one test in a report. `attempt` counts from 0; `target` is a Bazel label."""
 
     classname: str
     name: str
@@ -95,68 +97,55 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A report that was read. `properties` are of its containers: (container name, name, value)."""
-
-    status: Status
-    warnings: frozenset[str]
-    properties: tuple[tuple[str | None, str, str], ...] = ()
-    rows: tuple[Row, ...] = ()
-
-
-@dataclass(frozen=True)
 class FileStatus:
-    """How the reading of one file of a group went."""
+    """The status and warnings of one file of a job."""
 
     status: Status
-    warnings: frozenset[str]
-
-
-@dataclass(frozen=True)
-class GroupReport(Report):
-    """The reports of one test job as one; `files` by relative path, none for a Bazel group."""
-
-    files: Mapping[str, FileStatus] = field(default_factory=dict)
+    warnings: frozenset[WarningCode]
 
 
 @dataclass
-class ColumnReport:
-    """A report as columns: what the parsers make, and what the store takes.
+class Report:
+    """A report, or the reports of one test job as one, in columns.
 
-    `timestamp_ns` is the first timestamp of a container, in nanoseconds since 1970, which orders the files of a group.
+    Attributes:
+        properties: Those of its suites: (suite name, name, value).
+        timestamp_ns: The first timestamp of a suite, in nanoseconds since 1970; it orders the files of a job.
+        files: The files of a job by relative path; empty for a single file and for a Bazel group.
     """
 
     status: Status = "complete"
-    warnings: set[str] = field(default_factory=set)
+    warnings: set[WarningCode] = field(default_factory=set)
     properties: ReportProperties = field(default_factory=list)
     columns: Columns = field(default_factory=Columns)
     timestamp_ns: int | None = None
-    files: dict[str, FileStatus] | None = None
+    files: dict[str, FileStatus] = field(default_factory=dict)
 
-    def report(self) -> Report:
-        """The same as a dataclass per row."""
-        rows = tuple(self.columns.rows())
-        common = (self.status, frozenset(self.warnings), tuple(self.properties), rows)
-        return Report(*common) if self.files is None else GroupReport(*common, self.files)
+    @property
+    def rows(self) -> list[Row]:
+        """The rows one by one; made anew each time."""
+        return list(self.columns.rows())
 
 
-def rejected(code: str, warnings: set[str]) -> ColumnReport:
-    """The report of input that is no test report; of its warnings only those of its characters stay."""
-    kept = {"invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace"}
-    return ColumnReport("rejected", {code} | (warnings & kept))
+def rejected(code: WarningCode, warnings: set[WarningCode]) -> Report:
+    """The report for input that is not a test report; of its warnings only those about its characters stay."""
+    kept: set[WarningCode] = {
+        "invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace",
+    }  # fmt: skip
+    return Report("rejected", {code} | (warnings & kept))
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """A report in the form that `accel-ci parse --json` prints."""
+    """The form of a report that `accel-ci parse --json` prints."""
     head = _status_json(report.status, report.warnings)
     document: dict[str, Any] = {
         "report": {**head, "properties": [list(entry) for entry in report.properties]},
         "rows": [{**vars(row), "properties": [list(entry) for entry in row.properties]} for row in report.rows],
     }
-    if isinstance(report, GroupReport) and report.files:
+    if report.files:
         document["files"] = {path: _status_json(file.status, file.warnings) for path, file in report.files.items()}
     return document
 
 
-def _status_json(status: Status, warnings: frozenset[str]) -> dict[str, Any]:
+def _status_json(status: Status, warnings: Set[WarningCode]) -> dict[str, Any]:
     return {"status": status, "warnings": sorted(warnings)}

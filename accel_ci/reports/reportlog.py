@@ -1,4 +1,4 @@
-"""pytest-reportlog to rows: the phases of an execution joined, executions of one test told apart."""
+"""pytest-reportlog to rows: joins the phases of an execution, and separates the executions of one test."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 from accel_ci.model import Outcome
 
-from .durations import duration_of
-from .identities import Identities
-from .json_lines import DAMAGE, Object
+from .identities import Identities, Identity
+from .json_lines import Object
 from .outcomes import refined, worst
-from .report import ColumnReport, Limits, Properties, Row
+from .report import Properties, ReadLimits, Report, Row
 from .text import escaped, first_line, is_blank, plain
+from .times import duration_of
+from .warning_codes import WarningCode
 
 _Key = tuple[str, str | None]
-_Identity = tuple[str, str, str | None]
 
 
 @dataclass
 class _Execution:
-    """One execution of a test: what its records say. `rerun`: one of them says that another execution follows."""
+    """The records of one execution of a test. `rerun`: one of them announces another execution."""
 
-    identity: _Identity
+    identity: Identity
     attempt: int = 0
     records: list[tuple[Outcome, str | None]] = field(default_factory=list)
     duration_s: float | None = None
@@ -34,29 +34,23 @@ class _Execution:
 
 
 class _Reader:
-    def __init__(self, warnings: set[str]) -> None:
+    def __init__(self, warnings: set[WarningCode]) -> None:
         self._warnings = warnings
         self._identities = Identities()
         self._executions: list[_Execution] = []
         self._open: dict[_Key, _Execution] = {}
-        self._rerun: dict[_Key, _Execution] = {}  # the last execution of the key, if it held a rerun
+        self._rerun: dict[_Key, _Execution] = {}  # by key: the last execution, if it announced a rerun
         self._finished = False
 
-    def read(self, records: Iterable[Object], limits: Limits) -> None:
+    def read(self, records: Iterable[Object], limits: ReadLimits) -> None:
         for record in records:
             kind = record.get("$report_type")
             if kind == "TestReport":
                 self._take(record)
             elif kind == "CollectReport" and record.get("outcome") == "failed":
-                message = _message(record, "failed")
-                self._executions.append(
-                    _Execution(
-                        self._identity(_text(record.get("nodeid"))),
-                        records=[("error", message)],
-                        needs_duration=False,
-                        ended=True,
-                    )
-                )
+                execution = _Execution(self._identity(_text(record.get("nodeid"))), needs_duration=False, ended=True)
+                execution.records.append(("error", _message(record, "failed")))
+                self._executions.append(execution)
             elif kind == "SessionFinish":
                 self._finished = True
             if len(self._executions) >= limits.rows:
@@ -76,13 +70,13 @@ class _Reader:
         if execution is None:
             execution = self._open[key] = self._begin(key)
             self._executions.append(execution)
-        said = record.get("outcome")
+        recorded = record.get("outcome")
         outcome = _outcome(record)
         message = _message(record, outcome)
-        if said in ("failed", "rerun"):
+        if recorded in ("failed", "rerun"):
             outcome = refined(outcome, message)
         execution.records.append((outcome, message))
-        execution.rerun |= said == "rerun"
+        execution.rerun |= recorded == "rerun"
         seconds, warning = duration_of(record.get("duration"))
         if warning is not None:
             self._warnings.add(warning)
@@ -104,8 +98,8 @@ class _Reader:
         if execution.rerun:
             self._rerun[key] = execution
 
-    def _identity(self, node: str) -> _Identity:
-        """Class name, name and file of a node id, as pytest's JUnit writer has them, with an ordinal where needed."""
+    def _identity(self, node: str) -> Identity:
+        """Class name, name and file of a node id, as pytest's JUnit writer has them, unique in the report."""
         classname, name, file = split_node_id(node)
         if is_blank(name):
             name = "(unnamed)"
@@ -121,14 +115,12 @@ class _Reader:
             self._warnings.add("duplicate_identity")
         return shown[0], numbered, shown[2]
 
-    def report(self) -> ColumnReport:
-        report = ColumnReport(warnings=self._warnings)
+    def report(self) -> Report:
+        report = Report(warnings=self._warnings)
         for execution in self._executions:
             report.columns.append(self._row(execution))
         if not self._finished:
             self._warnings.add("reportlog_incomplete")
-        if self._warnings & (DAMAGE | {"reportlog_incomplete", "x_too_many_rows"}):
-            report.status = "salvaged"
         return report
 
     def _row(self, execution: _Execution) -> Row:
@@ -146,15 +138,15 @@ class _Reader:
         )  # fmt: skip
 
 
-def read_reportlog(records: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
-    """Read a pytest-reportlog from its objects; never raises."""
+def read_reportlog(records: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
+    """Read the objects of a pytest-reportlog; never raises."""
     reader = _Reader(warnings)
     reader.read(records, limits)
     return reader.report()
 
 
 def split_node_id(node: str) -> tuple[str, str, str]:
-    """A pytest node id as class name, name and file: `a/b.py::T::t[x]` is `a.b.T`, `t[x]`, `a/b.py`."""
+    """Split a pytest node id into class name, name and file: `a/b.py::T::t[x]` is `a.b.T`, `t[x]`, `a/b.py`."""
     front, bracket, parameters = node.partition("[")
     file, *middle = front.split("::")
     dotted = file.replace("/", ".").removesuffix(".py")
@@ -163,12 +155,12 @@ def split_node_id(node: str) -> tuple[str, str, str]:
 
 
 def _outcome(record: Object) -> Outcome:
-    """What one record says, without its message."""
-    said, call = record.get("outcome"), record.get("when") == "call"
+    """The outcome of one record, before its message refines it."""
+    recorded, call = record.get("outcome"), record.get("when") == "call"
     expected = record.get("wasxfail") is not None
-    if said == "passed":
+    if recorded == "passed":
         return "xpassed" if expected and call else "passed"
-    if said == "skipped":
+    if recorded == "skipped":
         return "xfailed" if expected else "skipped"
     return "failed" if call else "error"
 
@@ -198,7 +190,7 @@ def _text(value: object) -> str:
 
 
 def _properties(value: object) -> Properties:
-    """User properties as pairs of texts; what is no pair is kept as one without a name."""
+    """User properties as pairs of texts; anything but a pair is kept as a value without a name."""
     if not isinstance(value, list):
         return ()
     pairs = [entry if isinstance(entry, list) and len(entry) == 2 else ["", entry] for entry in value]

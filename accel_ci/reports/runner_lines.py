@@ -1,62 +1,69 @@
-"""The event lines of the project's own runner to rows: one for each `attempt` line."""
+"""The event lines of the project's own runner to rows, one for each `attempt` line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from accel_ci.model import OUTCOMES
 
-from .durations import duration_of
-from .json_lines import DAMAGE, Object
-from .report import ColumnReport, Limits, Row
+from .json_lines import Object
+from .report import ReadLimits, Report, Row
 from .reportlog import split_node_id
 from .text import escaped, is_blank, plain
+from .times import duration_of
+from .warning_codes import WarningCode
 
 _PROPERTIES = ("suite", "round", "started_at", "card", "host", "worker")
-SAID_ONCE = ("round", "card", "host", "worker")
-"""What `worker_started` says for all attempts after it; an attempt that says it itself is right for itself."""
+STARTED_FIELDS = ("round", "card", "host", "worker")
+"""The fields of `worker_started` that hold for all attempts after it, unless an attempt has its own."""
 
 
-def read_runner_lines(events: Iterable[Object], warnings: set[str], limits: Limits) -> ColumnReport:
-    """Read the events of a worker; never raises. Attempts of a test are counted in the order of their lines."""
-    report = ColumnReport(warnings=warnings)
+def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
+    """Read the events of a worker; never raises. The attempts of a test are numbered in the order of their lines."""
+    report = Report(warnings=warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}
     finished = False
 
-    def heard() -> Iterator[Object]:
+    def watched() -> Iterator[Object]:
         nonlocal finished
         for event in events:
             finished |= event.get("event") == "worker_finished"
             yield event
 
-    for event in attempts_of(heard()):
+    for event in attempts_of(watched(), warnings):
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
         row = _row(event, warnings)
         identity = (row.classname, row.name, row.file)
         attempts[identity] = attempts.get(identity, -1) + 1
-        report.columns.append(Row(**{**vars(row), "attempt": attempts[identity]}))
+        report.columns.append(replace(row, attempt=attempts[identity]))
     if not finished:
         warnings.add("x_worker_unfinished")
-    if warnings & (DAMAGE | {"x_too_many_rows"}):
-        report.status = "salvaged"
     return report
 
 
-def attempts_of(events: Iterable[Object]) -> Iterator[Object]:
-    """The attempts among events, each with what its worker said once."""
-    said: Object = {}
+def attempts_of(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[Object]:
+    """The attempts among events, with the fields of their worker's start, a known outcome, and seconds or None."""
+    started: Object = {}
     for event in events:
-        describe = {name: value for name, value in event.items() if value is not None}
-        if describe.get("event") == "worker_started":
-            said |= {name: describe[name] for name in SAID_ONCE if name in describe}
-        elif describe.get("event") == "attempt":
-            yield {**said, **describe}
+        given = {name: value for name, value in event.items() if value is not None}
+        if given.get("event") == "worker_started":
+            started |= {name: given[name] for name in STARTED_FIELDS if name in given}
+        elif given.get("event") == "attempt":
+            outcome = given.get("outcome")
+            if outcome not in OUTCOMES:
+                outcome = "error"
+                warnings.add("x_unknown_outcome")
+            seconds, warning = duration_of(given.get("duration_s"))
+            if warning:
+                warnings.add(warning)
+            yield {**started, **given, "outcome": outcome, "duration_s": seconds}
 
 
-def _row(event: Object, warnings: set[str]) -> Row:
-    test, outcome, message, duration = (event.get(name) for name in ("test", "outcome", "message", "duration_s"))
+def _row(event: Object, warnings: set[WarningCode]) -> Row:
+    test, message = event.get("test"), event.get("message")
     identity = split_node_id(test if isinstance(test, str) else "")
     classname, name, file = shown = tuple(map(escaped, identity))
     if shown != identity:
@@ -64,13 +71,8 @@ def _row(event: Object, warnings: set[str]) -> Row:
     if is_blank(name):
         name = "(unnamed)"
         warnings.add("missing_name")
-    if outcome not in OUTCOMES:
-        warnings.add("x_unknown_outcome")
-    seconds, warning = duration_of(duration)
-    if warning:
-        warnings.add(warning)
     return Row(
-        classname, name, None if is_blank(file) else file, outcome if outcome in OUTCOMES else "error", seconds,
+        classname, name, None if is_blank(file) else file, event["outcome"], event["duration_s"],
         plain(message) if isinstance(message, str) and not is_blank(message) else None, 0,
         tuple((key, plain(str(event[key]))) for key in _PROPERTIES if event.get(key) is not None),
     )  # fmt: skip

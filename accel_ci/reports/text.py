@@ -1,7 +1,4 @@
-"""Texts of reports: characters that XML forbids, identities, messages.
-
-Here belong the rules that are the same in every format.
-"""
+"""Texts of reports: characters that XML forbids, identities, messages; the rules that all formats share."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ FORBIDDEN = re.compile(f"[{_FORBIDDEN}]")
 
 
 def is_blank(text: str | None) -> bool:
-    """Whether there is nothing or only whitespace."""
+    """True if a text is missing, empty or only whitespace."""
     return text is None or not text.strip(SPACE)
 
 
 def plain(text: str) -> str:
-    """A text with U+FFFD for each forbidden character."""
+    """Replace each forbidden character with U+FFFD."""
     return FORBIDDEN.sub("\ufffd", text)
 
 
 def escaped(text: str) -> str:
-    r"""An identity with `\u{H}` for control characters, so that it can be told from every other and shown."""
+    r"""Write control characters of an identity as `\u{H}`, so that it stays unique and can be shown."""
     if text.isprintable() and "\\" not in text:
         return text
     return _ESCAPED.sub(lambda match: f"\\u{{{ord(match[0]):X}}}", text)

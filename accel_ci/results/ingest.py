@@ -25,8 +25,10 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Verdict
 from accel_ci.progress import Step
 from accel_ci.reports.attempt_tables import read_attempts
+from accel_ci.reports.group import decisive, order_key
 from accel_ci.reports.parse import BEP_FILE, read_file
-from accel_ci.reports.report import ColumnReport, Status
+from accel_ci.reports.report import Report, Status
+from accel_ci.reports.warning_codes import unreadable
 from accel_ci.results.columns import conform, constant, kernels, release_memory
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
 from accel_ci.results.store import ResultsStore, StoredSuite
@@ -74,13 +76,9 @@ class IngestReport:
     @property
     def exit_code(self) -> int:
         """0 when every file was complete, 1 when some were salvaged, 2 when some were rejected or had no rows."""
-        if not self.rows or any(file.status in ("rejected", "empty") or not file.rows for file in self._decisive()):
+        if not self.rows or any(file.status in ("rejected", "empty") or not file.rows for file in decisive(self.files)):
             return 2
         return int(any(file.status == "salvaged" for file in self.files))
-
-    def _decisive(self) -> tuple[FileOutcome, ...]:
-        """The files that say how it went: a failsafe summary beside reports is only a duplicate of them."""
-        return tuple(file for file in self.files if "failsafe_summary" not in file.warnings)
 
 
 def ingest(
@@ -211,14 +209,14 @@ def _end_with_parent() -> None:
 def _read(task: Sequence[Path]) -> _Read:
     tables, outcomes, timestamps = [], [], []
     for path in task:
-        report = ColumnReport("rejected", {"x_not_a_file"})
+        report = Report("rejected", {"x_not_a_file"})
         table = REPORT.empty_table()
         if path.is_file():  # a pipe would be waited for
             try:
                 report = read_file(path, testlogs=path.parent / "testlogs" if path.name == BEP_FILE else None)
                 table = report_table(report)
             except OSError as error:
-                report = ColumnReport("rejected", {f"x_unreadable ({error.strerror})"})
+                report = Report("rejected", {unreadable(error)})
         tables.append(table)
         outcomes.append(FileOutcome(path, report.status, len(table), tuple(sorted(report.warnings))))
         timestamps.append(report.timestamp_ns)
@@ -254,7 +252,7 @@ def _read_lines(task: Sequence[Path]) -> _Read:
 _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message", "cached")
 
 
-def report_table(report: ColumnReport) -> pa.Table:
+def report_table(report: Report) -> pa.Table:
     """The rows of a file (columns of `REPORT`), whose lists go. One that does not say when it began began with its file."""
     rows = len(report.columns)
     columns: dict[str, Any] = {name: vars(report.columns).pop(name) for name in _OF_ROW}
@@ -287,7 +285,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _in_order(reads: list[_Read]) -> pa.Table:
-    """The rows of all files with the place of their file: by timestamp, those without one last, and then by path.
+    """The rows of all files in the order of their files, with the place of the file.
 
     `reads` is emptied: the tables are to go as soon as there is another form of them.
     """
@@ -299,7 +297,7 @@ def _in_order(reads: list[_Read]) -> pa.Table:
             tables[file.path] = read.table.slice(begin, file.rows)
             begin += file.rows
     reads.clear()
-    order = sorted(timestamps, key=lambda path: (timestamps[path] is None, timestamps[path] or 0, os.fsencode(path)))
+    order = sorted(timestamps, key=lambda path: order_key(path, timestamps[path]))
     places = [constant(place, len(tables[path]), pa.int32()) for place, path in enumerate(order)]
     rows = pa.concat_tables([tables[path] for path in order], promote_options="default")
     return rows.append_column(REPORT_ORDER, pa.chunked_array(places))

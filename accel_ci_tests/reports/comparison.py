@@ -1,4 +1,4 @@
-"""Expected reports, compared as `cases/reports/README.md` §1 says."""
+"""Comparison with an expected report, by the rules of `cases/reports/README.md` §1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IDENTITY = ("target", "classname", "name", "file", "attempt")
 
 
 def differences(expected: dict[str, Any], got: dict[str, Any]) -> list[str]:
-    """What is otherwise than expected, in words."""
+    """Describe each difference from the expected report."""
     found = _of_status("report", expected["report"], got["report"])
     if "properties" in expected["report"] and expected["report"]["properties"] != got["report"]["properties"]:
         found.append(f"properties: {got['report']['properties']}")

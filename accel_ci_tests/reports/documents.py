@@ -1,4 +1,4 @@
-"""Strategies for reports: JUnit documents as producers write them, and what damage makes of them."""
+"""Strategies for reports: JUnit documents as producers write them, whole and damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _escape(text: str) -> str:
 
 @st.composite
 def cases(draw: st.DrawFn) -> str:
-    """A test case, mostly as ordinary as they are."""
+    """A test case, mostly an ordinary one."""
     names = draw(st.sampled_from(["n", "n", "n", "n2", "\u00a0", ""])) + str(draw(st.integers(0, 30)))
     if draw(st.integers(0, 9)) == 0:
         names = draw(_characters)
@@ -67,7 +67,7 @@ def documents(draw: st.DrawFn) -> str:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A document with a few of its bytes replaced, left out or repeated, often none."""
+    """A document with a few bytes replaced, removed or inserted, often none."""
     data = draw(documents()).encode()
     for _ in range(draw(st.integers(0, 2))):
         place = draw(st.integers(0, len(data)))

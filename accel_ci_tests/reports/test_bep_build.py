@@ -9,7 +9,7 @@ from accel_ci.reports.bep_build import read_build
 from accel_ci_tests.recorded import RECORDED
 
 
-def test_targets_that_were_tested() -> None:
+def test_tested_targets() -> None:
     build = read_build(RECORDED / "faults")
     assert (build.exit_name, build.exit_code) == ("TESTS_FAILED", 3)
     assert {t.label.rpartition(":")[2]: (t.status, len(t.logs)) for t in build.targets.values() if t.is_test} == {
@@ -42,7 +42,7 @@ def test_a_target_that_failed_to_build_has_the_compilers_message() -> None:
         assert not target.out_of_reach
 
 
-def test_remote_execution_that_is_down_is_told_from_a_failure() -> None:
+def test_an_outage_of_remote_execution_is_not_a_failure() -> None:
     build = read_build(RECORDED / "down")
     assert (build.exit_name, build.exit_code) == ("REMOTE_ERROR", 34)
     assert build.errors[0] == "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception"
@@ -68,5 +68,5 @@ def test_any_content_is_read_without_an_error(tmp_path: Path, content: bytes) ->
     assert all("root:" not in (target.message or "") for target in build.targets.values()), "no file elsewhere is read"
 
 
-def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_empty_build(tmp_path: Path) -> None:
     assert not read_build(tmp_path).complete

@@ -65,7 +65,7 @@ def test_names(data: bytes, name: str, warnings: str) -> None:
         "<x>&#8;</x>",
     ],
 )
-def test_forbidden_characters_are_seen_everywhere(text: str) -> None:
+def test_forbidden_characters_are_found_everywhere(text: str) -> None:
     data = f'<testsuite>{text}<testcase classname="c" name="a" time="1">{text}</testcase></testsuite>'.encode()
     assert parse_bytes(data).warnings == {"invalid_char"}
 
@@ -73,7 +73,7 @@ def test_forbidden_characters_are_seen_everywhere(text: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b" \r\n\t", b"\xef\xbb\xbf\n", " \n".encode("utf-16"), gzip.compress(b""), b"\x1f\x8b"]
 )
-def test_nothing_is_empty(data: bytes) -> None:
+def test_input_without_content_is_empty(data: bytes) -> None:
     report = parse_bytes(data)
     assert (*end(report), *report.rows) == ("empty", {"empty_file"})
 
@@ -86,7 +86,7 @@ def test_other_formats_are_rejected(data: bytes) -> None:
     assert (*end(report), *report.rows) == ("rejected", {"unknown_format"})
 
 
-def test_what_lies_behind_the_damage_is_not_warned_of() -> None:
+def test_no_warnings_for_text_after_the_damage() -> None:
     data = b'<testsuite><testcase classname="c" name="a" time="1"/></oops>\x1b\xff<testcase/>'
     assert parse_bytes(data).warnings == {"malformed"}
     assert parse_bytes(data.replace(b"oops", b"testsuite")).warnings == {"trailing_content"}

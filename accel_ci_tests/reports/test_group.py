@@ -1,4 +1,4 @@
-"""Folders: files of one job, their order, attempts across them, the status of the whole."""
+"""Folders: the files of one job, their order, attempts across them, the status of the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.reports.parse import parse_group, parse_path
+from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import to_json
 
 from .comparison import end
@@ -36,9 +36,9 @@ def test_attempts_across_files_in_order_of_time(tmp_path: Path) -> None:
     files = {
         "z.xml": suite("a!", "b", stamp="2031-01-01T00:00:00Z"),
         "y/x.xml.gz": gzip.compress(suite("a!", "a", stamp="2031-01-01T01:30:00+01:00")),
-        "a.xml": suite("a", "c"), "b.xml": suite("a!"), "expected.json": b"{}",
+        "a.xml": suite("a", "c"), "b.xml": suite("a!"),
     }  # fmt: skip
-    report = parse_group(write(tmp_path, files))
+    report = parse_path(write(tmp_path, files))
     assert [(row.name, row.attempt, row.outcome) for row in report.rows] == [
         ("a", 0, "failed"), ("b", 0, "passed"), ("a", 1, "failed"), ("a#2", 0, "passed"), ("a", 2, "passed"),
         ("c", 0, "passed"),
@@ -69,9 +69,9 @@ def test_status(tmp_path: Path, files: dict[str, bytes], status: str) -> None:
     assert status not in ("empty", "rejected") or not report.rows
 
 
-def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_listed(tmp_path: Path) -> None:
     write(tmp_path, {"a": suite("a")})
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    report = parse_group(tmp_path)
+    report = parse_path(tmp_path)
     assert end(report) == ("salvaged", {"x_not_a_file"})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accel_ci.model import OUTCOMES
 from accel_ci.reports.attempt_tables import read_attempts
-from accel_ci.reports.parse import parse_bytes, parse_file, parse_group
+from accel_ci.reports.parse import parse_bytes, parse_path
 from accel_ci.reports.report import Report
 from accel_ci.reports.reportlog import split_node_id
 from accel_ci.runner.events import EventLog
@@ -67,11 +67,11 @@ def test_interleaved_workers_and_ordinals() -> None:
 
 
 def test_a_crashed_worker() -> None:
-    said = "worker 'gw0' crashed while running 't/a.py::test'"
-    report = log(record("setup", worker_id="gw0"), record("???", "failed", longrepr=said), record("setup", worker_id="gw0"))
-    assert shown(report) == [("test", 0, "crashed", said, 1.0), ("test#2", 0, "passed", None, 0.5)]
-    alone = log(record("???", "failed", longrepr=said, duration="x"))
-    assert shown(alone) == [("test", 0, "crashed", said, None)]
+    crash = "worker 'gw0' crashed while running 't/a.py::test'"
+    report = log(record("setup", worker_id="gw0"), record("???", "failed", longrepr=crash), record("setup", worker_id="gw0"))
+    assert shown(report) == [("test", 0, "crashed", crash, 1.0), ("test#2", 0, "passed", None, 0.5)]
+    alone = log(record("???", "failed", longrepr=crash, duration="x"))
+    assert shown(alone) == [("test", 0, "crashed", crash, None)]
     assert alone.warnings == {"duration_missing"}
 
 
@@ -156,7 +156,7 @@ def bazel(folder: Path, *events: dict[str, Any], **files: str) -> Report:
         path = folder / "testlogs" / "a" / "b" / "c" / (name.replace("__", "/") + ".xml")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return parse_group(folder)
+    return parse_path(folder)
 
 
 def of(report: Report) -> list[tuple[Any, ...]]:
@@ -231,7 +231,7 @@ def test_bazel_files_stay_below_testlogs(tmp_path: Path, uri: str, found: bool) 
     link = folder / "testlogs" / "a" / "b" / "c" / "test.xml"
     link.unlink()
     link.symlink_to(tmp_path / "secret.xml")
-    assert [row.name for row in parse_group(folder).rows] == ["a/b/c"]
+    assert [row.name for row in parse_path(folder).rows] == ["a/b/c"]
 
 
 def test_bazel_targets_without_results(tmp_path: Path) -> None:
@@ -259,12 +259,12 @@ def test_bazel_targets_without_results(tmp_path: Path) -> None:
 # --- the runner's own lines ---------------------------------------------------------------------------------------
 
 
-def test_what_the_runner_writes(tmp_path: Path) -> None:
+def test_the_runners_events(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     events = EventLog(path)
     events.write("worker_started", worker="w", card="0", host="h", pid=1, round=2)
-    for outcome, said in (("failed", {"message": "E\x1b"}), ("passed", {})):
-        events.write("attempt", suite="unit", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, **said)
+    for outcome, fields in (("failed", {"message": "E\x1b"}), ("passed", {})):
+        events.write("attempt", suite="unit", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, **fields)
     events.write("worker_finished", reason="done")
     report = parse_bytes(path.read_bytes())
     assert [(row.classname, row.name, row.file, row.attempt, row.outcome, row.message) for row in report.rows] == [
@@ -282,8 +282,8 @@ def test_what_the_runner_writes(tmp_path: Path) -> None:
     assert (attempts.status, attempts.warnings) == ("complete", frozenset())
 
 
-def test_what_was_said_once_is_of_the_attempts_after_it(tmp_path: Path) -> None:
-    """The lines of several workers may have been put together, and an attempt may say it itself; read fast or by line."""
+def test_fields_of_a_workers_start_hold_for_the_attempts_after_it(tmp_path: Path) -> None:
+    """Also in a file with the lines of several workers, and unless an attempt has its own; read fast or by line."""
     started = '{"event":"worker_started","at":"x","card":"%s","worker":"w%s","round":1}\n'
     attempt = '{"event":"attempt","at":"x","test":"t%s","outcome":"passed"%s}\n'
     lines = [started % (0, 0), attempt % (0, ""), attempt % (1, ',"card":"own"'), started % (1, 1), attempt % (2, "")]
@@ -298,11 +298,11 @@ def test_what_was_said_once_is_of_the_attempts_after_it(tmp_path: Path) -> None:
             ("t0", "0", "w0"), ("t1", "own", "w0"), ("t2", "1", "w1"),
         ]  # fmt: skip
         assert second.table.to_pylist()[0]["card"] is None
-    parsed = parse_file(plain)
+    parsed = parse_path(plain)
     assert [dict(row.properties).get("card") for row in parsed.rows] == ["0", "own", "1"]
 
 
-def test_one_bad_file_of_many_spoils_no_other(tmp_path: Path) -> None:
+def test_a_bad_file_does_not_affect_the_others(tmp_path: Path) -> None:
     good = '{"event":"attempt","at":"x","test":"t","outcome":"passed","duration_s":0.5}\n'
     odd = (
         good.replace("passed", "odd"),
@@ -347,8 +347,8 @@ _line = st.one_of(
 
 @example(texts=["", "{}{}"], end="\n")
 @given(st.lists(_line, max_size=6), st.sampled_from(["\n", "", '\n{"event":"att']))
-def test_tables_hold_what_rows_hold(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str) -> None:
-    """Reading many files at a time gives what reading line by line gives."""
+def test_tables_hold_the_same_as_rows(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str) -> None:
+    """Reading many files at a time has the same result as reading line by line."""
     path = tmp_path_factory.mktemp("lines") / "events.jsonl"
     first = json.dumps({"event": "worker_started", "at": "x"})
     path.write_text("\n".join([first, *texts]) + end)

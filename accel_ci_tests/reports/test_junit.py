@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from accel_ci.reports.junit import parse_timestamp
 from accel_ci.reports.parse import parse_bytes
 from accel_ci.reports.report import Report, Row
+from accel_ci.reports.times import parse_timestamp
 
 CASE = '<testcase classname="c" name="n" time="1"'
 
 
 def read(inner: str, root: str = '<testsuite name="s">') -> Report:
-    """The report of what stands in a suite."""
+    """The report of a suite with this content."""
     return parse_bytes(f"{root}{inner}</{root[1:].split()[0].rstrip('>')}>".encode())
 
 
@@ -111,7 +111,7 @@ def test_ordinals() -> None:
     assert report.warnings == {"duplicate_identity"}
 
 
-def test_many_equal_cases_take_no_quadratic_time() -> None:
+def test_many_equal_cases_are_read_in_linear_time() -> None:
     report = read(f"{CASE}/>" * 20_000)
     assert report.rows[-1].name == "n#20000"
 
@@ -153,7 +153,7 @@ def test_teardown_errors_are_merged() -> None:
         ("", f"{CASE}>{TEARDOWN}</testcase>" * 2, ["n error"]),
     ],
 )
-def test_what_is_merged(first: str, second: str, rows: list[str]) -> None:
+def test_which_teardown_errors_are_merged(first: str, second: str, rows: list[str]) -> None:
     assert [f"{row.name} {row.outcome}" for row in read(first + second).rows] == rows
 
 
@@ -176,7 +176,7 @@ def test_properties() -> None:
         f'{CASE}><properties><property name="a" value=""/></properties><property name="no" value="no"/></testcase>',
         root="<testsuite>",
     )
-    assert report.properties == ((None, "a", "\ufffd"), (None, "", "texts"))
+    assert report.properties == [(None, "a", "\ufffd"), (None, "", "texts")]
     assert only(report).properties == (("a", ""),)
 
 

@@ -1,4 +1,4 @@
-"""XML as strict as expat, and the same in chunks of any size."""
+"""XML is read as strictly as by expat, and the same in chunks of any size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accel_ci.reports.characters import Characters
-from accel_ci.reports.markup import Damage, Markup, Rejection
-from accel_ci.reports.report import Limits
+from accel_ci.reports.markup import Markup, Rejection
+from accel_ci.reports.report import ReadLimits
+from accel_ci.reports.scanner import Damage
 
 from .documents import damaged, documents, pieces
 
@@ -19,9 +20,9 @@ Events = list[tuple[str, dict[str, str]] | None]
 
 
 def by_markup(data: bytes, size: int = 1 << 20) -> tuple[Events, str]:
-    """Elements with attributes, None for ends, and how it ended."""
-    characters = Characters((data[start : start + size] for start in range(0, len(data), size)), Limits(depth=1000))
-    markup = Markup(characters, Limits(depth=1000))
+    """Elements with attributes, None for ends, and the status at the end."""
+    characters = Characters((data[start : start + size] for start in range(0, len(data), size)), ReadLimits(depth=1000))
+    markup = Markup(characters, ReadLimits(depth=1000))
     events: Events = []
     try:
         tag, values = markup.root()
@@ -44,7 +45,7 @@ def by_markup(data: bytes, size: int = 1 << 20) -> tuple[Events, str]:
 
 
 def by_expat(data: bytes) -> tuple[Events, bool]:
-    """The same by expat, which does not say how it ended."""
+    """The same by expat, with True if the document is whole."""
     events: Events = []
     parser = expat.ParserCreate("utf-8")
     parser.StartElementHandler = lambda name, attributes: events.append((name, attributes))
@@ -64,9 +65,9 @@ def by_expat(data: bytes) -> tuple[Events, bool]:
 @example("<a><b></a></b>")
 @example("<a><?XML x?></a>")
 @example("<a b='\U0001f600'><!--\U0001f600-->\U0001f600</a>")
-def test_reads_what_expat_reads(text: str) -> None:
+def test_reads_the_same_as_expat(text: str) -> None:
     if re.search("<(?!!)(?:[^<>\"']|\"[^\"]*\"|'[^']*')*[\U00010000-\U000effff]", text):
-        return  # characters that XML's fifth edition has names of, and expat has not
+        return  # characters that names may have by XML's fifth edition, but not by expat
     forbidden = re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|&#x?0|&#x1b|&#xD8|&#27", text)
     if forbidden or "<!DOCTYPE" in text or not text.lstrip().startswith("<") or "<html" in text.lower():
         return
@@ -124,7 +125,7 @@ def test_chunks_make_no_difference(data: bytes, size: int) -> None:
         ("<a></a>\x00", "trailing_content"),
     ],
 )
-def test_how_it_ends(text: str, status: str) -> None:
+def test_statuses(text: str, status: str) -> None:
     for size in (1, 2, 3, 1 << 20):
         assert by_markup(text.encode(), size)[1] == status
 

@@ -1,4 +1,4 @@
-"""Whatever the bytes are: no exception, no unbounded memory, no row that is not there, and the same however they come."""
+"""For any bytes: no exception, bounded memory, no invented rows, and the same result whole, in chunks and compressed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accel_ci.reports.detect import read_as
-from accel_ci.reports.junit import read_junit
+from accel_ci.reports.junit.read import read_junit
 from accel_ci.reports.parse import parse_bytes, read_chunks
-from accel_ci.reports.report import DEFAULT_LIMITS, ColumnReport, Limits, Report, to_json
+from accel_ci.reports.report import DEFAULT_LIMITS, ReadLimits, Report, to_json
 
 from .comparison import end
 from .documents import damaged, pieces
@@ -51,7 +51,7 @@ anything = st.one_of(
 )
 
 
-def read_one_by_one(data: bytes) -> ColumnReport:
+def read_one_by_one(data: bytes) -> Report:
     """The report of XML without the fast path."""
     return read_as({"<": partial(read_junit, limits=DEFAULT_LIMITS, one_by_one=True)}, [data], DEFAULT_LIMITS)
 
@@ -83,7 +83,7 @@ def test_any_bytes(data: bytes) -> None:
 @example(b"{-?><\xf9z\n", 7)
 def test_chunks_make_no_difference(data: bytes, size: int) -> None:
     chunks = (data[start : start + size] for start in range(0, len(data), size))
-    assert read_chunks(chunks).report() == parse_bytes(data)
+    assert read_chunks(chunks) == parse_bytes(data)
 
 
 @given(st.one_of(damaged(), json_lines))
@@ -97,12 +97,12 @@ def test_gzip_makes_no_difference(data: bytes) -> None:
 @given(damaged(), st.integers(1, 4))
 @settings(max_examples=300)
 def test_the_fast_path_makes_no_difference(data: bytes, copies: int) -> None:
-    """Runs of ordinary cases are read many at a time; the result is that of one by one."""
+    """Runs of ordinary cases are read many at a time, with the same result as one by one."""
     if copies > 1:
         data = data.replace(b"<testcase", b"<testcase classname='x' name='y'/><testcase")
     data = b"<!---->" + data.removeprefix(b'<?xml version="1.0" encoding="utf-8"?>')
     data = data.replace(b"</testsuite>", b'<testcase classname="c" name="last" time="1"/>' * copies + b"</testsuite>")
-    assert read_one_by_one(data).report() == parse_bytes(data)
+    assert read_one_by_one(data) == parse_bytes(data)
 
 
 SMALL = textwrap.dedent("""\
@@ -117,7 +117,7 @@ SMALL = textwrap.dedent("""\
     """).encode()
 
 
-def test_each_prefix_gives_the_rows_that_were_closed() -> None:
+def test_each_prefix_has_the_rows_that_were_closed() -> None:
     whole = parse_bytes(SMALL)
     assert (whole.status, len(whole.rows)) == ("complete", 5)
     body = SMALL.rstrip()
@@ -134,7 +134,7 @@ def test_each_prefix_gives_the_rows_that_were_closed() -> None:
             assert report.status == ("rejected" if cut else "empty")
 
 
-def test_each_prefix_of_gzip_gives_the_rows_that_were_decoded() -> None:
+def test_each_prefix_of_gzip_has_the_rows_that_were_decoded() -> None:
     data, whole = gzip.compress(SMALL), parse_bytes(SMALL)
     for cut in range(len(data)):
         report = parse_bytes(data[:cut])
@@ -168,7 +168,7 @@ def test_nesting(element: str) -> None:
     fits = f"<{element}>".encode() * 99 + f"</{element}>".encode() * 99
     assert parse_bytes(start + fits + b"</testsuite>").status == "complete"
     last = b"<testsuite>" * 99 + b'<testcase name="a"/>' * 3
-    assert parse_bytes(b"<testsuite>" + last).rows == ()
+    assert parse_bytes(b"<testsuite>" + last).rows == []
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_entities_are_refused(dtd: str) -> None:
 def test_limits_have_names() -> None:
     case = b'<testcase classname="c" name="n%d" time="1"/>'
     cases = b"<testsuite>" + b"".join(case % number for number in range(30)) + b"</testsuite>"
-    report = parse_bytes(cases, Limits(rows=10))
+    report = parse_bytes(cases, ReadLimits(rows=10))
     assert (*end(report), len(report.rows)) == ("salvaged", {"x_too_many_rows"}, 10)
     bomb = gzip.compress(b"<testsuite><system-out>" + b"." * (1 << 22))
-    assert "x_expansion_limit" in parse_bytes(bomb, Limits(expanded=1 << 20)).warnings
+    assert "x_expansion_limit" in parse_bytes(bomb, ReadLimits(expanded=1 << 20)).warnings
     line = b'{"$report_type":"TestReport","nodeid":"a::b","when":"call","outcome":"passed","x":[%s1]}\n' % (b"1," * 300_000)
-    report = parse_bytes(b'{"$report_type":"SessionStart"}\n' + line, Limits(line=1 << 18))
+    report = parse_bytes(b'{"$report_type":"SessionStart"}\n' + line, ReadLimits(line=1 << 18))
     assert "x_line_too_long" in report.warnings
     assert report.status == "salvaged"
 
@@ -228,20 +228,20 @@ def test_long_json_texts() -> None:
 
 
 def _parse_apart(path: Path, megabytes: int) -> tuple[Report, int]:
-    """Read a file in a process of its own that gets so much memory beyond what it begins with; its peak in bytes."""
+    """Read a file in a process of its own, which may use this much memory more than at its start."""
     script = r"""
 import json, pathlib, re, sys
-from accel_ci.reports.parse import parse_file
-def peak(): # getrusage would give that of pytest, whose child this is, where it is higher
+from accel_ci.reports.parse import parse_path
+def peak(): # getrusage returns the peak of pytest, the parent, where that is higher
     return int(re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
 begin = peak()
-report = parse_file(pathlib.Path(sys.argv[1]))
+report = parse_path(pathlib.Path(sys.argv[1]))
 print(json.dumps([report.status, sorted(report.warnings), len(report.rows), (peak() - begin) * 1024]))
 """
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, check=True, text=True, timeout=200)
     status, warnings, rows, grown = json.loads(done.stdout)
     assert grown < megabytes << 20
-    return Report(status, frozenset(warnings)), rows
+    return Report(status, set(warnings)), rows
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def exported(store: ResultsStore, form: str, suite: str | None = None) -> bytes:
 
 def test_exported_junit_has_the_same_outcomes(store: ResultsStore) -> None:
     report = parse_bytes(exported(store, "junit", "unit"))
-    assert (report.status, report.warnings - {"duration_missing"}) == ("complete", frozenset())
+    assert (report.status, report.warnings - {"duration_missing"}) == ("complete", set())
     found = {(row.classname, row.name, row.attempt): row for row in report.rows}
     outcomes = {key[1:]: row.outcome for key, row in found.items()}
     assert outcomes == {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accel_ci.reports.durations import parse_duration
+from accel_ci.reports.times import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ from accel_ci.reports.durations import parse_duration
     ],
 )
 def test_duration(text: str | None, seconds: float | None, warning: str | None) -> None:
-    got, said = parse_duration(text)
+    got, code = parse_duration(text)
     assert got == pytest.approx(seconds)
-    assert said == warning
+    assert code == warning

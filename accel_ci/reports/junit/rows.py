@@ -1,0 +1,169 @@
+"""Test cases to rows: identities and their ordinals, attempts, failed teardowns that are merged, properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from accel_ci.model import Outcome
+from accel_ci.reports.identities import Identities, Identity
+from accel_ci.reports.markup import Tag, Values
+from accel_ci.reports.report import SEVERITY, Properties, ReadLimits, Report
+from accel_ci.reports.scanner import Damage
+
+from .fields import Fields
+from .verdicts import ElementVerdict, outcome_of_attributes, worst_of
+
+CASE_ATTRIBUTES = ("classname", "name", "file", "time", "status", "result")
+"""The attributes of a test case that matter; `Tag.places` has them in this order."""
+
+
+@dataclass
+class Suite:
+    """A suite that is open. `label` and `file` stand for those that its cases lack."""
+
+    number: int
+    raw_name: str | None
+    label: str
+    file: str | None
+    tests: str | None
+    cases_before: int
+
+
+@dataclass
+class Children:
+    """The child elements of a test case that matter."""
+
+    verdicts: list[ElementVerdict] = field(default_factory=list)
+    reruns: list[ElementVerdict] = field(default_factory=list)
+    properties: list[tuple[str, str]] = field(default_factory=list)
+
+
+CHILDLESS = Children()
+
+
+class Rows:
+    """The rows of one report, in document order. `target`: the Bazel label that stands for a missing class name."""
+
+    def __init__(self, report: Report, fields: Fields, limits: ReadLimits, target: str | None) -> None:
+        self._columns, self._fields, self._limits, self._target = report.columns, fields, limits, target
+        self._identities = Identities()
+        self._suites: list[int] = []  # by row: the number of its suite
+        self._merged: set[int] = set()  # rows that a failed teardown was merged into
+        self._properties: dict[int, Properties] = {}
+        c = self._columns
+        self._lists: tuple[list[Any], ...] = (
+            c.classname, c.name, c.file, c.outcome, c.duration_s, c.message, c.attempt, self._suites,
+        )  # fmt: skip
+        self._appends: list[Callable[[Any], None]] = [column.append for column in self._lists]
+
+    @property
+    def room(self) -> int:
+        """The number of rows that the limit still allows."""
+        return self._limits.rows - len(self._columns)
+
+    def add(self, suite: Suite, tag: Tag, values: Values, children: Children = CHILDLESS) -> None:
+        """Add the rows of a test case that is closed; raises `Damage` at the limit."""
+        classname_at, name_at, file_at, time_at, status_at, result_at = tag.places
+        fields = self._fields
+        name = fields.name(values[name_at])
+        classname = fields.label(values[classname_at]) or self._target
+        if classname is None:
+            classname = suite.label
+            fields.warnings.add("missing_classname")
+        file = fields.label(values[file_at]) or suite.file
+        duration_s = fields.duration(values[time_at])
+        outcome: Outcome = "passed"
+        message = None
+        if children.verdicts:
+            outcome, message = worst_of(children.verdicts, fields)
+            if len(children.verdicts) == 1 and children.verdicts[0].teardown:
+                row = self._torn_down(suite, (classname, name, file))
+                if row is not None:
+                    self._merge(row, children, duration_s)
+                    return
+        elif values[status_at] is not None or values[result_at] is not None:
+            outcome = outcome_of_attributes(values[status_at], values[result_at], fields)
+        row = len(self._suites) + len(children.reruns)
+        if row >= self._limits.rows:
+            raise Damage("x_too_many_rows")
+        given = self._identities.give((classname, name, file), row)
+        if given is not name:
+            fields.warnings.add("duplicate_identity")
+        for attempt, rerun in enumerate(children.reruns):
+            self._append(classname, given, file, rerun.outcome, rerun.duration_s, rerun.message, attempt, suite.number)
+        if children.properties:
+            self._properties[row] = tuple(children.properties)
+        self._append(classname, given, file, outcome, duration_s, message, len(children.reruns), suite.number)
+
+    def add_ordinary(
+        self, suite: Suite, values: Mapping[str, Sequence[str]], verdicts: Mapping[int, ElementVerdict], count: int
+    ) -> bool:
+        """Add many cases at a time, by attribute; False, and nothing added, if one of them needs more care.
+
+        `verdicts` has those of the cases with an outcome element, by place.
+        """
+        if not {"classname", "name", "time"} <= values.keys() or "status" in values or "result" in values:
+            return False
+        names, fields = values["name"], self._fields
+        joined = "".join(names)
+        if any(verdict.teardown for verdict in verdicts.values()):
+            return False
+        if not joined.isprintable() or "\\" in joined or not all(map(str.strip, names)):
+            return False
+        labels = fields.labels(values["classname"])
+        if None in labels:
+            return False
+        classnames = cast("list[str]", labels)
+        files = [own or suite.file for own in fields.labels(values["file"])] if "file" in values else [suite.file] * count
+        row = len(self._columns)
+        given = dict(zip(zip(classnames, names, files, strict=True), range(row, row + count), strict=True))
+        if len(given) < count or not self._identities.first.keys().isdisjoint(given):
+            return False
+        self._identities.first.update(given)
+        durations = fields.durations(values["time"])
+        added: tuple[Sequence[Any], ...] = (
+            classnames, names, files, ["passed"] * count, durations, [None] * count, [0] * count, [suite.number] * count,
+        )  # fmt: skip
+        for column, of_column in zip(self._lists, added, strict=True):
+            column += of_column
+        for place, verdict in verdicts.items():
+            self._columns.outcome[row + place], self._columns.message[row + place] = verdict.outcome, verdict.message
+        return True
+
+    def finish(self) -> None:
+        """Fill the columns in which few rows have a value."""
+        columns, count = self._columns, len(self._columns)
+        columns.properties = [()] * count
+        for row, properties in self._properties.items():
+            columns.properties[row] = properties
+        columns.cached = [False] * count
+        columns.target = [self._target] * count
+
+    def _append(self, *values: object) -> None:
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
+
+    def _torn_down(self, suite: Suite, identity: Identity) -> int | None:
+        """The row of the case whose teardown failed; None if there is none, or one was merged into it before."""
+        rows = self._identities.places(identity)
+        row = next((row for row in rows if self._suites[row] == suite.number), None)
+        return None if row in self._merged else row
+
+    def _merge(self, row: int, children: Children, duration_s: float | None) -> None:
+        """Merge a failed teardown, which was written as a case of its own, into its case."""
+        self._merged.add(row)
+        self._fields.warnings.add("merged_teardown_error")
+        columns, [verdict] = self._columns, children.verdicts
+        if SEVERITY[verdict.outcome] < SEVERITY[columns.outcome[row]]:
+            columns.outcome[row], columns.message[row] = verdict.outcome, verdict.message
+        durations = [seconds for seconds in (columns.duration_s[row], duration_s) if seconds is not None]
+        columns.duration_s[row] = sum(durations) if durations else None
+        if children.properties:
+            self._properties[row] = (*self._properties.get(row, ()), *children.properties)
+        classname, name, file = columns.classname[row], columns.name[row], columns.file[row]
+        for rerun in children.reruns:
+            attempt, suite = columns.attempt[row], self._suites[row]
+            self._append(classname, name, file, rerun.outcome, rerun.duration_s, rerun.message, attempt, suite)
+            columns.attempt[row] += 1
