@@ -78,7 +78,7 @@ def test_every_outcome_of_pytest(work: Work, write: Write) -> None:
     assert failed["started_at"].endswith("+00:00")
     assert failed["duration_s"] >= 0
     assert by_test["test_all.py::test_skipped"]["message"] == "not today"
-    assert "does not find this test" in by_test["test_all.py::test_gone"]["message"]
+    assert "no longer finds this test" in by_test["test_all.py::test_gone"]["message"]
     assert len(of_kind(events, "started")) == len(expected) - 1
     assert events[-1]["event"] == "worker_finished"
     assert events[-1]["reason"] == "done"
