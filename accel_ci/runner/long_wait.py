@@ -1,19 +1,25 @@
-"""Lines in the worker's log, its standard error, about waits of more than 5 s."""
+"""Reports of waits that take more than 5 s; by default on standard error, which is the worker's log."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 _LONG_S = 5.0
+
+
+def print_line(text: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(text + "\n")
 
 
 class LongWait:
     """One wait, which is reported once when it has taken 5 s."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, report: Callable[[str], object] = print_line) -> None:
         """Start the clock. `what` completes the sentence "waiting for …"."""
-        self._what = what
+        self._what, self._report = what, report
         self._began = time.monotonic()
         self._reported = False
 
@@ -21,4 +27,4 @@ class LongWait:
         """Report the wait if it has just become long."""
         if not self._reported and time.monotonic() - self._began > _LONG_S:
             self._reported = True
-            sys.stderr.write(f"waiting for {self._what}\n")
+            self._report(f"waiting for {self._what}")
