@@ -13,7 +13,7 @@ from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
 
 _CHANGE_S = 60
-"""The news change at least this often, in seconds, so that workers can tell that the driver is alive."""
+"""The news changes at least this often, in seconds, so that workers can tell that the driver is alive."""
 
 
 class BucketNews:
@@ -26,7 +26,7 @@ class BucketNews:
         self._published = b""
 
     def publish(self, owners: Mapping[str, str]) -> None:
-        """Publish the news if they have changed; `owners` is batch id to owner."""
+        """Publish the news if it has changed; `owners` is batch id to owner."""
         for path in sorted((self._folder / round_folder.REQUEUED).glob("*.json")):
             if path.name not in self._requeued:
                 content = path.read_bytes()

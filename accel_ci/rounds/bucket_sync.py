@@ -159,7 +159,7 @@ class BucketSync:
                 self._ending.wait(max(0.05, self._slots.every_s / 2 - (time.monotonic() - began)))
         except PoolError as error:
             self._trouble = error
-        except Exception as error:  # raise it where somebody waits for what this thread fetches
+        except Exception as error:  # raised for those who wait for what this thread fetches
             self._trouble = PoolError(f"the synchronisation with the bucket stopped: {type(error).__name__}: {error}")
 
     def _synchronise(self) -> None:

@@ -64,7 +64,7 @@ class News:
 
     @property
     def silent(self) -> bool:
-        """Whether the news have not changed for so long that the driver must have ended."""
+        """Whether the news has been the same for so long that the driver must have ended."""
         return time.monotonic() - self._changed_at > DRIVER_SILENCE_S
 
     def refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""Which batch a worker tries next."""
+"""The batch that a worker tries next."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAN = [URGENT, A1, A2, A3, B1, B2]
         ([], {}, set(), None),
     ],
 )
-def test_the_best_batch_that_waits(
+def test_the_best_free_batch(
     batches: list[PlannedBatch], taken: dict[str, str], collected: set[str], expected: PlannedBatch | None
 ) -> None:
     free = FreeBatches(batches, "0")
@@ -54,7 +54,7 @@ def test_a_worker_stays_with_its_last_file() -> None:
     assert choice.next({"a", "b"}) == batch("a4", "a", 0.1)
 
 
-def test_what_is_handed_on_comes_first_and_may_be_known_as_claimed_before_it_is_known() -> None:
+def test_requeued_batches_come_first_even_if_claims_of_some_are_known_before_them() -> None:
     free = FreeBatches(PLAN[1:])
     free.update({"h0": "w"})
     free.add([batch("h0", "b", urgent=True), batch("h1", "b", urgent=True)])
@@ -62,10 +62,10 @@ def test_what_is_handed_on_comes_first_and_may_be_known_as_claimed_before_it_is_
 
 
 @pytest.mark.parametrize("urgent", [0, 20])
-def test_workers_that_start_together_and_lose_do_not_try_the_same_for_long(urgent: int) -> None:
+def test_workers_that_start_together_soon_try_different_batches(urgent: int) -> None:
     plan = [batch(f"{file}-{number}", str(file)) for file in range(5) for number in range(8)]
     plan += [batch(f"u-{number}", str(number % 5), urgent=True) for number in range(urgent)]
-    free = FreeBatches(plan)  # nobody hears of the others' claims
+    free = FreeBatches(plan)  # no worker learns of the others' claims
     taken: set[str] = set()
     tries = []
     for rank in range(16):
@@ -83,7 +83,7 @@ def test_workers_that_start_together_and_lose_do_not_try_the_same_for_long(urgen
     assert max(tries) <= 3
 
 
-def test_after_four_losses_a_worker_waits_for_news() -> None:
+def test_after_four_losses_a_worker_waits_for_other_claims_to_be_known() -> None:
     free = FreeBatches([batch(f"a{number}", "a") for number in range(8)])
     choice = Choice(free, 0)
     for _ in range(4):
@@ -94,7 +94,7 @@ def test_after_four_losses_a_worker_waits_for_news() -> None:
     free.update({"a0": "w"})
     chosen = choice.next(())
     assert chosen is not None
-    assert chosen.id == "a4"  # a1 to a3 were lost, though nothing says so yet
+    assert chosen.id == "a4"  # a1 to a3 were lost, although their owners are not known yet
 
 
 def naive(
@@ -119,7 +119,7 @@ def naive(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_taking_in_only_what_is_new_gives_what_looking_at_everything_gives(seed: int) -> None:
+def test_incremental_updates_choose_as_a_search_of_all_batches_does(seed: int) -> None:
     rng = random.Random(seed)
     # Estimates are whole multiples of powers of two, so that sums do not depend on the order of summation.
     plan = [
