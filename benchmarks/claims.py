@@ -177,7 +177,7 @@ class _Finished:
 
 
 def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
-    """Return the seconds from the start of a driver until it has all attempts; with a bucket its folder is empty at first."""
+    """Return the seconds in which a new driver gets all attempts; with a bucket its folder is empty at first."""
     spec, limits = WorkerSpec("python3", "/sources", {}, "CARD"), Limits()
     batches = [
         Batch(
