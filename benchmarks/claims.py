@@ -219,7 +219,7 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(
         _Finished(BucketRounds(store, run) if store is not None else None),
-        batches, cards, spec, limits, run_dir, lambda attempt: None, 1,
+        batches, cards, spec, limits, run_dir, lambda *_: None, 1,
     )  # fmt: skip
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - busy
     if store is not None:

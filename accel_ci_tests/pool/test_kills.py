@@ -31,7 +31,7 @@ root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]),
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
 launch = WorkerSpec(sys.executable, root, clean_environment({}), "CARD")
-ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda attempt: None)
+ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda *_: None)
 """
 
 
@@ -186,7 +186,7 @@ def test_nothing_runs_on_when_the_driver_ends(
 def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 100)
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("the disk is full")
 
     batches = [batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(100)]

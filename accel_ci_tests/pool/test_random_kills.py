@@ -165,5 +165,5 @@ def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root
     filler.unlink()
     spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
-    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda attempt: None)
+    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda *_: None)
     check(result, [*before, *streamed(run_dir)])
