@@ -1,8 +1,8 @@
-"""What a round costs beside its tests: `python -m benchmarks.claims [--json]`.
+"""Measure the cost of a round apart from its tests: `python -m benchmarks.claims [--json]`.
 
-Two questions: how long a claim takes while workers race for batches, in a folder and in a bucket; and how long a driver
-takes to merge what 2,048 workers have written, 200,000 attempts, from a folder and from the bucket alone. The bucket is
-that of `ACCEL_CI_S3_ENDPOINT`, `…_BUCKET`, `…_ACCESS_KEY` and `…_SECRET_KEY`; without them its half is left out.
+It measures a claim while workers race for batches, in a folder and in a bucket; and the time in which a driver merges the
+200,000 attempts of 2,048 workers, from a folder and from the bucket alone. The bucket is that of `ACCEL_CI_S3_ENDPOINT`,
+`…_BUCKET`, `…_ACCESS_KEY` and `…_SECRET_KEY`; without them only folders are measured.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ BATCHES = 2_000
 WORKERS = 2_048
 TESTS = 98
 CHUNKS = 2
-"""Of each worker; and `TESTS` is of each."""
+"""For each worker, as is `TESTS`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print and give an exit code: 1 when a goal is missed."""
+    """Measure, print and return the exit code: 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     options = parser.parse_args(argv)
@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
-    """Processes race for batches, each beginning at a place of its own; the times of all claims, won or lost."""
+    """Have processes race for batches, each starting at a different place; return the times of all claims, won or lost."""
     batches = [Batch(f"b{number}", "suite", "test_a.py", ("test_a.py::t",), 1.0) for number in range(BATCHES)]
     run = f"claims-{uuid.uuid4().hex[:8]}"
     rounds = BucketRounds(store, run) if store is not None else None
@@ -155,7 +155,7 @@ def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> N
 
 
 class _Finished:
-    """A pool whose round is over: a driver that comes to it merges what its workers have written."""
+    """A pool whose round is over: its driver only merges what the workers have written."""
 
     def __init__(self, rounds: BucketRounds | None) -> None:
         self._rounds = rounds
@@ -177,7 +177,7 @@ class _Finished:
 
 
 def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
-    """The seconds from the start of a driver to all attempts; from a bucket its folder is empty."""
+    """Return the seconds in which a new driver gets all attempts; with a bucket its folder is empty at first."""
     spec, limits = WorkerSpec("python3", "/sources", {}, "CARD"), Limits()
     batches = [
         Batch(
@@ -219,7 +219,7 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(
         _Finished(BucketRounds(store, run) if store is not None else None),
-        batches, cards, spec, limits, run_dir, lambda attempt: None, 1,
+        batches, cards, spec, limits, run_dir, lambda *_: None, 1,
     )  # fmt: skip
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - busy
     if store is not None:
@@ -240,7 +240,7 @@ def _test(worker: int, number: int) -> str:
 
 
 def _events(worker: int) -> list[bytes]:
-    """What one worker writes."""
+    """The lines of one worker."""
     begin = datetime(2026, 11, 27, tzinfo=timezone.utc)
     name, host, card = f"w0-{worker}", f"host-{worker // 8}", str(worker)
     events: list[dict[str, Any]] = [

@@ -27,7 +27,7 @@ from rich.table import Table
 from accel_ci.model import Batch, SelectedTest
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.rounds.driver import lost_batches
-from accel_ci.runner.choice import Choice, Waiting
+from accel_ci.runner.choice import Choice, FreeBatches
 from accel_ci.runner.round_folder import PlannedBatch
 from benchmarks.nights import Night, make_night
 
@@ -108,7 +108,7 @@ class Simulation:
         self._claim_s, self._collect_s, self._publish_s = night["claim_s"], night["collect_s"], publish_s
         self._actual = actual_durations(night)
         self._batches = list(plan.batches)
-        self._known = Waiting(_planned(batch, place < plan.urgent) for place, batch in enumerate(plan.batches))
+        self._known = FreeBatches(_planned(batch, place < plan.urgent) for place, batch in enumerate(plan.batches))
         self._claimed: dict[str, str] = {}
         self._news: list[tuple[str, str]] = []
         self._living = {
@@ -152,7 +152,7 @@ class Simulation:
         worker = self._living[name]
         won = batch.id not in self._claimed
         self.outcome.tried += 1
-        worker.choice.note(batch, won)
+        worker.choice.record(batch, won)
         if not won:
             self._look(name)
             return

@@ -158,7 +158,7 @@ def ours(
     """One round of ours."""
     plan = make_plan(tests, known, cards)
     names = [str(number) for number in range(cards)]
-    return run_rounds(LocalPool(), plan.batches, names, spec, Limits(), run_dir, lambda attempt: None, 1, urgent=plan.urgent)
+    return run_rounds(LocalPool(), plan.batches, names, spec, Limits(), run_dir, lambda *_: None, 1, urgent=plan.urgent)
 
 
 def timed(run: Callable[[Path], PoolRun], folder: Path) -> Mapping[str, float]:

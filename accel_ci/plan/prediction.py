@@ -1,6 +1,6 @@
-"""How long a plan will take: the workers' own choice of batches, played through with what tests are expected to take.
+"""Predict a plan's makespan by simulating the workers' choice of batches with the expected durations of tests.
 
-Here belongs the makespan of a first round in which nothing breaks. What no schedule beats is `accel_ci.plan.guided`'s part.
+The prediction is for a first round without any crash. The lower bound for all schedules is in `accel_ci.plan.guided`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import heapq
 from collections.abc import Sequence
 
 from accel_ci.plan.guided import COLLECT_S, Plan
-from accel_ci.runner.choice import Choice, Waiting
+from accel_ci.runner.choice import Choice, FreeBatches
 from accel_ci.runner.round_folder import PlannedBatch
 
 
 def predicted_makespan(plan: Plan, cards: int, setup_s: float | None = None) -> float:
-    """The seconds from the start of the workers to the end of the last batch.
+    """Return the seconds from the start of the workers to the end of the last batch.
 
-    `setup_s` is what a card spent on set-up and collection in an earlier build. Where that is not known, each file that a
-    worker touches is taken to cost it `COLLECT_S`. Batches for several cards run after the others, as the driver has it.
+    `setup_s` is the time that a card spent on set-up and collection in an earlier build. If it is None, each file costs a
+    worker `COLLECT_S`. Batches for several cards run after the others, as the driver runs them.
     """
     batches = [
         PlannedBatch(
@@ -33,21 +33,21 @@ def predicted_makespan(plan: Plan, cards: int, setup_s: float | None = None) -> 
 
 
 def _end_of(batches: Sequence[PlannedBatch], workers: int, collect_s: float) -> float:
-    """When the last batch ends, if each worker knows what the others have."""
-    waiting = Waiting(batches)
-    choices = [Choice(waiting, 0) for _ in range(workers)]
+    """Return the seconds until the last batch ends if each worker knows all claims."""
+    free = FreeBatches(batches)
+    choices = [Choice(free, 0) for _ in range(workers)]
     collected: list[set[str]] = [set() for _ in range(workers)]
-    free = [(0.0, worker) for worker in range(workers)]
+    idle = [(0.0, worker) for worker in range(workers)]  # since when, in seconds
     end_s = 0.0
-    while free:
-        clock, worker = heapq.heappop(free)
+    while idle:
+        clock, worker = heapq.heappop(idle)
         batch = choices[worker].next(collected[worker])
         if batch is None:
             continue
-        waiting.remove(batch.id, str(worker))
-        choices[worker].note(batch, True)
+        free.remove(batch.id, str(worker))
+        choices[worker].record(batch, True)
         clock += batch.estimate_s + (0.0 if batch.file in collected[worker] else collect_s)
         collected[worker].add(batch.file)
         end_s = max(end_s, clock)
-        heapq.heappush(free, (clock, worker))
+        heapq.heappush(idle, (clock, worker))
     return end_s

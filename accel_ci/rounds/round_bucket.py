@@ -1,19 +1,25 @@
-"""The objects of one round in a bucket of any S3 with conditional PUT: read, written, created if absent, listed, signed.
+"""The objects of one round in a bucket of any S3 with conditional PUT: read, write, create if absent, list, sign.
 
-Here belongs S3 with its failures; what the objects mean is `bucket sync.py`'s business and, for workers, the runner's
-(`accel_ci.runner.signed_round`). A store that is away is waited for.
+This module knows S3 and its failures: it waits for a store that is away. The meaning of the objects is in `bucket_sync.py`
+and, for workers, in `accel_ci.runner.signed_round`.
 """
 
 from __future__ import annotations
 
-import random
+import gzip
+import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from accel_ci.errors import PoolError
 from accel_ci.rounds.signing import LONGEST_S, Signer
@@ -21,9 +27,12 @@ from accel_ci.runner.signed_store import PATIENCE_S, SignedStore, StoreError
 from accel_ci.storage.s3 import s3_client, s3_session
 
 CONNECTIONS = 32
-"""How many requests of a round may be under way at a time."""
+"""The number of requests of a round at a time."""
 
+_LOG = logging.getLogger(__name__)
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _RESIGN_S = 600.0
 
@@ -32,8 +41,8 @@ _RESIGN_S = 600.0
 class RoundStore:
     """The bucket of a pool's rounds.
 
-    `worker_endpoint` is the store's address as workers see it, where that is another. Keys that are None come from boto3's
-    own chain. URLs are signed for `signed_for_s` seconds: longer than a round can last, for they are not renewed.
+    `worker_endpoint` is the store's address for workers, if it differs from `endpoint`. Keys that are None come from boto3's
+    own chain. URLs are valid for `signed_for_s` seconds; they are not renewed, so this must be longer than any round.
     """
 
     bucket: str
@@ -46,28 +55,29 @@ class RoundStore:
     signed_for_s: float = 24 * 3600.0
 
     def of_round(self, name: str) -> RoundBucket:
-        """The objects of the round of that name, such as `<run>/round-1`."""
+        """Return the objects of the round of that name, such as `<run>/round-1`."""
         return RoundBucket(self, f"{self.prefix.strip('/')}/{name}/".lstrip("/"))
 
     def runs(self, project: str) -> dict[str, float]:
-        """What a project has here: the names of its runs, and when each changed last in seconds since the epoch."""
+        """Return a project's runs by name, with the time of each one's last change in seconds since the epoch."""
         changed: dict[str, float] = {}
-        for name, moment in self.of_round(project).changes().items():
+        for name, time_s in self.of_round(project).changes().items():
             run = name.partition("/round-")[0] if "/round-" in name else name.partition("/")[0]
-            changed[run] = max(moment, changed.get(run, 0.0))
+            changed[run] = max(time_s, changed.get(run, 0.0))
         return changed
 
 
 class RoundBucket:
-    """The objects of one round; all names are below its prefix. Methods raise `PoolError`."""
+    """The objects of one round, by names below its prefix. Methods raise `PoolError`."""
 
     def __init__(self, store: RoundStore, prefix: str) -> None:
-        """Connect to nothing yet."""
+        """Send no request yet."""
         self._patience_s = PATIENCE_S
         self._store, self._prefix = store, prefix
         self._session = s3_session(store.access_key, store.secret_key, store.region)
         self._client = s3_client(self._session, store.endpoint, connections=CONNECTIONS)
         self._outside = s3_client(self._session, store.worker_endpoint) if store.worker_endpoint else self._client
+        self._threads = ThreadPoolExecutor(CONNECTIONS, "bucket")
         self._stores = threading.local()
         self._readers: list[SignedStore] = []
         self._reading: tuple[float, Signer] | None = None
@@ -75,11 +85,11 @@ class RoundBucket:
         self._proxied = host.scheme in getproxies() and not proxy_bypass(host.hostname or "")
 
     def below(self, folder: str) -> RoundBucket:
-        """The objects below a folder of this one's."""
+        """Return the objects below a folder of this bucket."""
         return RoundBucket(self._store, f"{self._prefix}{folder}/")
 
     def hurry(self, patience_s: float) -> None:
-        """Wait for a store that is away no longer than this, also where that is done already."""
+        """Wait for a store that is away no longer than this; requests that are waiting already obey, too."""
         self._patience_s = patience_s
         for reader in self._readers:
             reader.patience_s = patience_s
@@ -87,15 +97,15 @@ class RoundBucket:
     # --- objects ------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes | None:
-        """What an object holds, None when there is none.
+        """Return the content of an object, None when there is none.
 
-        By a URL of its own and the runner's client, which take a fifth of boto3's time: a driver reads thousands of objects.
+        A signed URL and the runner's client take a fifth of boto3's time, and a driver reads thousands of objects.
         """
         if self._proxied:
-            return self._patiently(name, lambda: self._get_by_boto3(name))
+            return self._retry(name, lambda: self._get_by_boto3(name))
         stores = self._stores
         if not hasattr(stores, "reader"):
-            stores.reader = SignedStore(self._patience_s)
+            stores.reader = SignedStore(self._patience_s, _LOG.info)
             self._readers.append(stores.reader)
         if self._reading is None or time.monotonic() - self._reading[0] > _RESIGN_S:
             self._reading = time.monotonic(), self._signer(self._client, 2 * _RESIGN_S)
@@ -103,8 +113,18 @@ class RoundBucket:
         try:
             answer = stores.reader.ask("GET", url, name, accept=(200, 404))
         except StoreError as error:
-            raise self._trouble(name, error) from error
+            raise self._error(name, error) from error
+        if answer.tries > 1:
+            _LOG.info("%s was read at try %d", self._place(name), answer.tries)
         return answer.body if answer.status == 200 else None
+
+    def get_all(self, folder: str, names: Sequence[str]) -> list[bytes | None]:
+        """Return the content of the objects of those names below a folder, None for each that does not exist."""
+        return self.map(lambda name: self.get(folder + name), names)
+
+    def map(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+        """Return the results of a call for each item; up to `CONNECTIONS` calls run at a time."""
+        return list(self._threads.map(call, items))
 
     def _get_by_boto3(self, name: str) -> bytes | None:
         try:
@@ -115,12 +135,10 @@ class RoundBucket:
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object."""
-        self._patiently(
-            name, lambda: self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content)
-        )
+        self._retry(name, lambda: self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write an object if there is none; False when there is one with another content."""
+        """Write an object unless it exists; False when it exists with another content."""
 
         def ask() -> bool:
             try:
@@ -131,14 +149,14 @@ class RoundBucket:
                 return False
             return True
 
-        return self._patiently(name, ask) or self.get(name) == content
+        return self._retry(name, ask) or self.get(name) == content
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The objects below a folder, name to size in bytes, in the order of their names; names are below the folder."""
+        """Return the objects below a folder, in the order of their names: name below the folder to size in bytes."""
         return {name: item["Size"] for name, item in self._list(folder)}
 
     def changes(self) -> dict[str, float]:
-        """When each object changed last, in seconds since the epoch."""
+        """Return the time of each object's last change, in seconds since the epoch."""
         return {name: item["LastModified"].timestamp() for name, item in self._list("")}
 
     def _list(self, folder: str) -> list[tuple[str, Any]]:
@@ -148,7 +166,7 @@ class RoundBucket:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._store.bucket, Prefix=top)
             return [(item["Key"].removeprefix(top), item) for page in pages for item in page.get("Contents", ())]
 
-        return self._patiently(folder, ask)
+        return self._retry(folder, ask)
 
     def clear(self) -> None:
         """Delete all objects of the round."""
@@ -158,26 +176,26 @@ class RoundBucket:
 
     def _delete(self, names: Sequence[str]) -> None:
         wanted = {"Objects": [{"Key": self._prefix + name} for name in names], "Quiet": True}
-        answer = self._patiently("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
+        answer = self._retry("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
         for refused in answer.get("Errors", ())[:1]:  # the answer's own status is 200
             problem = PoolError(f"it is not deleted: {refused.get('Code')}: {refused.get('Message')}")
-            raise self._trouble(refused.get("Key", "").removeprefix(self._prefix), problem)
+            raise self._error(refused.get("Key", "").removeprefix(self._prefix), problem)
 
     # --- URLs ---------------------------------------------------------------------------------------------------
 
     def signer(self) -> RoundSigner:
-        """Signs URLs of the round, all from now on."""
+        """Return a signer of the round's URLs, which are valid from now on."""
         seconds = min(self._store.signed_for_s, LONGEST_S)
         return RoundSigner(self._signer(self._outside, seconds), self._prefix)
 
     def _signer(self, client: Any, seconds: float) -> Signer:
-        """Where keys are fetched, that may fail for a while, as the store may."""
-        return self._patiently("", lambda: Signer(self._session, client, self._store.bucket, seconds))
+        """Make a signer. Its keys may have to be fetched, which may fail for a while like any request."""
+        return self._retry("", lambda: Signer(self._session, client, self._store.bucket, seconds))
 
     def form(self, folder: str) -> dict[str, Any]:
-        """A signed form that writes any object below a folder: `url`, `fields`, and what its `key` begins with, `prefix`."""
+        """Return a signed form that writes any object below a folder: `url`, `fields`, and the `prefix` of its `key`."""
         prefix = f"{self._prefix}{folder}"
-        post = self._patiently(
+        post = self._retry(
             folder,
             lambda: self._outside.generate_presigned_post(
                 self._store.bucket,
@@ -190,41 +208,63 @@ class RoundBucket:
 
     # --- failures -----------------------------------------------------------------------------------------------
 
-    def _patiently(self, name: str, ask: Callable[[], _Result]) -> _Result:
-        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError  # type: ignore[import-untyped]
+    def _retry(self, name: str, ask: Callable[[], _Result]) -> _Result:
+        """Make a request, again while the store is away, but no longer than this bucket's patience."""
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
-        began = time.monotonic()
-        pause_s = 0.2
-        while True:
-            try:
-                return ask()
-            except (BotoCoreError, ClientError) as error:
-                status = _status(error)
-                passes = not isinstance(error, NoCredentialsError) and (status == 0 or status >= 500 or status in (409, 429))
-                if not passes or time.monotonic() - began > self._patience_s:
-                    raise self._trouble(name, error) from error
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+        retrying = Retrying(
+            retry=retry_if_exception(_passes),
+            wait=wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            stop=lambda state: (state.seconds_since_start or 0.0) > self._patience_s,
+            before_sleep=partial(_log_retry, self._place(name)),
+            reraise=True,
+        )
+        try:
+            return retrying(ask)
+        except (BotoCoreError, ClientError) as error:
+            raise self._error(name, error) from error
 
-    def _trouble(self, name: str, error: Exception) -> PoolError:
-        place = f"bucket {self._store.bucket}, {self._prefix}{name}"
-        return PoolError(f"{place}: {error}; look at the pool's bucket: its endpoint, credentials and policy")
+    def _place(self, name: str) -> str:
+        return f"bucket {self._store.bucket}, {self._prefix}{name}"
+
+    def _error(self, name: str, error: Exception) -> PoolError:
+        return PoolError(f"{self._place(name)}: {error}; look at the pool's bucket: its endpoint, credentials and policy")
 
 
 @dataclass(frozen=True)
 class RoundSigner:
-    """Signs URLs of one round's objects, all from the same moment on."""
+    """Signs URLs of one round's objects, which are all valid from the same time on."""
 
     signer: Signer
     prefix: str
 
     def get(self, name: str) -> str:
-        """A URL that reads an object."""
+        """Return a URL that reads an object."""
         return self.signer.get(self.prefix + name)
 
     def claim(self, name: str) -> tuple[str, str]:
-        """The URLs that create an object if it is absent, and read it."""
+        """Return the URLs that create an object if it is absent, and read it."""
         return self.signer.create(self.prefix + name), self.signer.get(self.prefix + name)
+
+
+def packed(content: object) -> bytes:
+    """Return an object of JSON, gzipped; equal content makes equal bytes."""
+    return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether a failure of S3 may pass by itself."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+
+    if not isinstance(error, (BotoCoreError, ClientError)) or isinstance(error, NoCredentialsError):
+        return False
+    status = _status(error)
+    return status == 0 or status >= 500 or status in (409, 429)
+
+
+def _log_retry(place: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    _LOG.info("%s: retry in %.1f s after %s", place, state.upcoming_sleep, error)
 
 
 def _status(error: Any) -> int:

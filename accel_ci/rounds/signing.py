@@ -24,8 +24,7 @@ class Signer:
         self._scheme, self._host = probe.scheme, probe.netloc
         self._base = probe.path.removesuffix("x")
         keys = session.get_credentials().get_frozen_credentials()
-        moment = now or datetime.now(timezone.utc)
-        self._stamp = moment.strftime("%Y%m%dT%H%M%SZ")
+        self._stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
         self._scope = f"{self._stamp[:8]}/{client.meta.region_name}/s3/aws4_request"
         key = f"AWS4{keys.secret_key}".encode()
         for part in self._scope.split("/"):

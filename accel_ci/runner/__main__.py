@@ -1,6 +1,6 @@
 """The command line: `collect`, `work` and, for the worker alone, `child`.
 
-Each command is imported when it is asked for, so that a worker starts fast and a child loads no supervisor.
+Each command is imported only when it is run, so that a worker starts fast and a child does not load the supervisor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 ROUND_URL = "ACCEL_CI_ROUND_URL"
-"""The variable that holds a signed URL where it is not to be seen among the arguments."""
+"""The variable that holds a signed URL when it must not be visible among the arguments."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,17 +28,17 @@ def _parser() -> argparse.ArgumentParser:
     where = work.add_mutually_exclusive_group(required=True)
     where.add_argument("--run-dir", help="the folder of the round: plan.json, claims/, workers/")
     where.add_argument(
-        "--round-url", metavar="URL", help=f"a signed URL of the round's invitation; '-': taken from ${ROUND_URL}"
+        "--round-url", metavar="URL", help=f"a signed URL of the round's invitation; '-' takes it from ${ROUND_URL}"
     )
-    work.add_argument("--worker", help="with --run-dir: a name that no other worker of the round has had")
+    work.add_argument("--worker", help="with --run-dir: a name that no other worker of the round has or had")
     work.add_argument("--card", help="with --run-dir: the card's name")
-    work.add_argument("--rank", type=int, default=0, help="with --run-dir: the place among those that start together")
-    work.add_argument("--identity", help="with --round-url: what this process is called elsewhere; by default its host")
-    work.add_argument("--host", help="with --round-url: the machine that the card is in; by default what this one is called")
-    work.add_argument("--scratch", help="with --round-url: a folder for the worker alone; by default a new one")
-    work.add_argument("--card-environment", metavar="NAME", help="with --round-url: a variable to put the card's name in")
+    work.add_argument("--rank", type=int, default=0, help="with --run-dir: its position among workers that start together")
+    work.add_argument("--identity", help="with --round-url: the name of this process for the driver (default: its host)")
+    work.add_argument("--host", help="with --round-url: the name of the card's machine (default: this one's)")
+    work.add_argument("--scratch", help="with --round-url: a folder for this worker alone (default: a new one)")
+    work.add_argument("--card-environment", metavar="NAME", help="with --round-url: set this variable to the card's name")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
-    work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when nobody holds the lock of this file")
+    work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when this file's lock is not held")
 
     child = commands.add_parser("child")
     child.add_argument("commands_fd", type=int)
@@ -56,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return collect(arguments.root, arguments.output, arguments.pytest_args, arguments.paths)
     if arguments.command == "work":
-        from .worker import work, work_by_invitation
+        from .work import work_by_invitation, work_in_folder
 
         if arguments.round_url is not None:
             given = os.environ.pop(ROUND_URL, "")
             url = given if arguments.round_url == "-" else arguments.round_url
             if not url.startswith(("http://", "https://")):
-                parser.error(f"--round-url is no URL; with '-' it is taken from ${ROUND_URL}")
+                parser.error(f"--round-url is not a URL; pass an http or https URL, or '-' and set ${ROUND_URL}")
             here = os.uname().nodename
             return work_by_invitation(
                 url, arguments.identity or here, arguments.host or here, arguments.scratch, arguments.card_environment,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )  # fmt: skip
         if arguments.worker is None or arguments.card is None:
             parser.error("--run-dir needs --worker and --card")
-        return work(
+        return work_in_folder(
             arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with, arguments.end_with_lock
         )
     from .child import run

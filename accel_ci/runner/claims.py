@@ -1,6 +1,6 @@
 """Claims: which worker runs a batch, decided by an atomic create-if-absent.
 
-Here belong the ways to claim, behind `Claims`; which batch to try is `choice.py`'s business.
+`choice.py` decides which batch a worker tries to claim.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Protocol
 
 
 class Claims(Protocol):
-    """A store that lets one of many racing owners have a batch."""
+    """A store of claims, in which one of many racing owners gets a batch."""
 
     def take(self, batch: str) -> bool:
-        """Claim a batch; False when somebody has it."""
+        """Claim a batch; False when it has an owner."""
 
     def taken(self) -> Mapping[str, str]:
-        """Who has which batch, batch id to owner, as far as is known now."""
+        """The owners of batches by batch id, as far as they are known."""
 
 
 class FolderClaims:
     """Claims as files of a folder that all workers share.
 
-    A claim is a hard link to a file that holds its owner's name. Like `O_CREAT | O_EXCL` the link is made or refused as
-    one step, and unlike it the claim has its owner's name from its first moment: a worker that is killed at any point
-    leaves no claim of nobody.
+    A claim is a hard link to a file with its owner's name. A link is made or refused in one step, as with
+    `O_CREAT | O_EXCL`, but the claim has its owner's name from the start: a worker that is killed leaves no claim without
+    an owner.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
@@ -37,7 +37,7 @@ class FolderClaims:
         self._known: dict[str, str] = {}
 
     def take(self, batch: str) -> bool:
-        """Claim a batch; False when somebody has it."""
+        """Claim a batch; False when it has an owner."""
         try:
             os.link(self._token, self._folder / batch)
         except FileExistsError:
@@ -45,7 +45,7 @@ class FolderClaims:
         return True
 
     def taken(self) -> Mapping[str, str]:
-        """Who has which batch, batch id to owner."""
+        """Return the owners of batches by batch id."""
         with os.scandir(self._folder) as entries:
             fresh = [entry.name for entry in entries if entry.name[0] != "." and entry.name not in self._known]
         for name in fresh:

@@ -1,7 +1,7 @@
-"""`collect`: the tests that pytest finds under some paths, as JSON, without losing the rest to a broken file.
+"""The `collect` command: list the tests that pytest finds under some paths as JSON; a broken file costs only itself.
 
-The sources are not written to. A path whose configuration is broken (a conftest.py that cannot be imported stops pytest
-before it collects anything) is told apart from the others by collecting each path in a process of its own.
+The sources are not written to. When a broken configuration (a conftest.py that cannot be imported) stops pytest before it
+collects anything, each path is collected in a separate process to find the broken one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .messages import bounded
+from .outcomes import bounded
 
 PYTEST_MISSING = 3
 ROOT_MISSING = 4
 
 
 def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
-    """Write `{"tests", "errors", "collect_s"}` to `output`; gives back the exit code, 0 when the file was written."""
+    """Write `{"tests", "errors", "collect_s"}` to `output`; return the exit code, 0 when the file was written."""
     began = time.monotonic()
     if importlib.util.find_spec("pytest") is None:
         sys.stderr.write(f"pytest is not installed for {sys.executable}; install it there\n")
@@ -50,7 +50,7 @@ _Found = tuple[list[str], list[dict[str, str]]]
 
 
 def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found | None:
-    """Collect in this process; None when pytest stopped before collecting and there are paths to tell apart."""
+    """Collect in this process; None when pytest stopped before collecting and any of several paths may be the cause."""
     import pytest
 
     class Recorder:
@@ -75,8 +75,8 @@ def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -
     os.chdir(root)
     recorder = Recorder()
     own_argv, sys.argv = sys.argv, ["pytest"]  # tests may read it
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
         status = pytest.main(
             [f"--rootdir={root}", "-p", "no:cacheprovider", "--collect-only", *pytest_args, *paths], plugins=[recorder]
         )
@@ -84,7 +84,7 @@ def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -
     if int(status) in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
         if len(paths) > 1:
             return None
-        recorder.errors.append({"path": paths[0], "message": bounded(said.getvalue().strip() or f"pytest: {status!r}")})
+        recorder.errors.append({"path": paths[0], "message": bounded(printed.getvalue().strip() or f"pytest: {status!r}")})
     return recorder.tests, recorder.errors
 
 

@@ -1,6 +1,6 @@
-"""How processes end: with their parent, with their group, and what they left behind.
+"""The end of processes: with their parent, with their group, and together with what they leave behind.
 
-Linux does all of it. Elsewhere process groups are ended, and the parent's death is noticed by polling; orphans that
+All of it works on Linux. Elsewhere process groups are ended and the parent's end is noticed by polling, but orphans that
 left their group are not found.
 """
 
@@ -26,29 +26,35 @@ _LEFTOVERS_LIMIT_S = 10.0
 
 
 class Termination:
-    """SIGTERM as a `SystemExit` of the main thread: once, and not in the midst of what is done `undisturbed`."""
+    """The end of this process by SIGTERM, which becomes one `SystemExit` in the main thread, or with its parent's end."""
 
-    def __init__(self) -> None:
-        """Begin to handle the signal."""
-        self._undisturbed = self._came = False
-        signal.signal(signal.SIGTERM, self._come)
+    def __init__(self, parent: int | None) -> None:
+        """Begin to handle the signal. `parent` is None when this process may outlive its parent."""
+        self._parent = parent
+        self._delayed = self._pending = False
+        signal.signal(signal.SIGTERM, self._handle)
 
     @contextlib.contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Have a signal that comes inside act at the end; for short things."""
-        self._undisturbed = True
+    def delayed(self) -> Iterator[None]:
+        """Delay the effect of the signal until the end of the block, which must be short."""
+        self._delayed = True
         try:
             yield
         finally:
-            self._undisturbed = False
-            if self._came:
-                self._came = False
+            self._delayed = False
+            if self._pending:
+                self._pending = False
                 self._exit()
 
-    def _come(self, _signal: int, _frame: FrameType | None) -> None:
+    def check_parent(self) -> None:
+        """Raise `SystemExit` when the parent has ended; for systems whose kernel sends no signal then."""
+        if self._parent is not None and os.getppid() != self._parent:
+            raise SystemExit(1)
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._undisturbed:
-            self._came = True
+        if self._delayed:
+            self._pending = True
         else:
             self._exit()
 
@@ -63,23 +69,23 @@ def _prctl(option: int, value: int) -> None:
 
 
 def end_with_parent(parent: int, by: signal.Signals) -> None:
-    """Have the kernel send this process the signal `by` when `parent` ends, and at once if it has."""
+    """Have the kernel send this process the signal `by` when `parent` ends, or at once if it has ended."""
     _prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
         os.kill(os.getpid(), by)
 
 
 def end_with_lock(path: Path) -> None:
-    """Have this process end by SIGTERM when the lock of the file at `path` is given up by its holder, the driver.
+    """End this process by SIGTERM when the driver no longer holds the lock of the file at `path`.
 
-    For a worker that its driver is no parent of, such as one in a container: the kernel gives the lock up when the driver
-    ends, however it ends. A lock that nobody holds ends the process at once.
+    For a worker whose parent is not the driver, such as one in a container: the kernel releases the lock when the driver
+    ends, however it ends. A lock that no process holds ends this one at once.
     """
 
     def wait() -> None:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-        sys.stderr.write(f"the driver of this worker is gone: nobody holds {path}\n")
+        sys.stderr.write(f"the driver of this worker has ended: no process holds {path}\n")
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -87,28 +93,28 @@ def end_with_lock(path: Path) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent ends."""
+    """Make this process the parent of its descendants whose own parent has ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_memory() -> None:
-    """Keep other processes of this user from this one's memory and first environment, which hold signed URLs."""
+    """Hide this process's memory and initial environment, which hold signed URLs, from other processes of the user."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def signal_group(group: int, by: signal.Signals) -> bool:
-    """Send a signal to a process group; False when there is no such group any more."""
+    """Send a signal to a process group; False when the group has ended."""
     try:
         os.killpg(group, by)
     except ProcessLookupError:
         return False
-    except PermissionError:  # macOS says so of a group of zombies
+    except PermissionError:  # macOS raises this for a group of zombies
         return False
     return True
 
 
 def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
-    """End a session leader and its process group, gently for `grace_s` seconds; gives back its return code."""
+    """End a process group by SIGTERM and after `grace_s` seconds by SIGKILL; return the exit code of its leader."""
     if process.poll() is None and grace_s > 0:
         signal_group(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -118,9 +124,9 @@ def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
 
 
 def end_leftovers(group: int) -> None:
-    """End what a finished child of this process left: its group, and orphans that this process has adopted.
+    """End what a finished child left: the rest of its group, and orphans that this process has adopted.
 
-    This process must have no other child. Waits up to 10 s for the last of them.
+    This process must have no other child. Waits up to 10 s for the last of them to end.
     """
     deadline = time.monotonic() + _LEFTOVERS_LIMIT_S
     while True:
@@ -142,7 +148,7 @@ def _reap() -> None:
 
 
 def _children_of(parent: int) -> list[int]:
-    """The process ids of a process's children, of all its threads; empty where /proc does not tell."""
+    """Return the ids of a process's children, from all its threads; empty where /proc does not list them."""
     children: list[int] = []
     for path in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(OSError, ValueError):

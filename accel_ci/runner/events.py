@@ -1,6 +1,6 @@
-"""The worker's record: one JSON line per event, each flushed, written by the supervisor alone.
+"""A worker's events: one JSON line each, written by the supervisor alone.
 
-Here belong writing and the words of time and place that lines share. The driver reads the lines (`accel_ci.pool`).
+The driver reads the lines (`accel_ci.rounds`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC."""
+    """Return the time in UTC, as ISO 8601."""
     return datetime.now(timezone.utc).isoformat()
 
 
@@ -21,13 +21,13 @@ class EventLog:
     """An append-only file of events; every line has `event` and `at`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file; raises `FileExistsError` when a worker of this name has been here before."""
+        """Create the file. Raises `FileExistsError` when a worker of this name has been here before."""
         self._file = path.open("xb", buffering=0)
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one event as a single write, so that a line is torn only by the end of the machine.
+        """Append one event in a single write, so that only a crash of the machine can tear a line.
 
-        Raises `OSError` when the disk is full, and nothing of the line stays.
+        Raises `OSError` when the disk is full; no part of the line is left then.
         """
         line = json.dumps({"event": event, "at": now(), **fields}, separators=(",", ":")).encode("ascii") + b"\n"
         before = self._file.tell()

@@ -1,4 +1,4 @@
-"""What the kernel says of memory: whether it has ended processes of this container for want of it."""
+"""The kernel's count of processes of this container that it ended because memory ran out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_c
 
 
 def memory_kills() -> int:
-    """How many processes the kernel has ended because this control group was out of memory; 0 where it does not tell."""
+    """Return the number of processes ended because this control group was out of memory; 0 where it is unknown."""
     for path in _COUNTERS:
         try:
             words = Path(path).read_text("ascii").split()

@@ -1,16 +1,17 @@
-"""A round as one worker sees it, and the kind that lies in a folder which all workers share.
+"""A round as one worker sees it, and the kind of round that is in a folder shared by all workers.
 
-Here belongs the seam between the supervisor and where a round is kept; the round of workers without a common folder is in
+`Round` separates the supervisor from the place where a round is kept. The round of workers that share no folder is in
 `signed_round.py`.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from . import round_folder
 from .claims import Claims, FolderClaims
@@ -19,10 +20,9 @@ from .round_folder import PlannedBatch, RoundPlan
 
 
 class Round(Protocol):
-    """What a worker knows of its round and what it can do to it.
+    """A worker's view of its round.
 
-    `host` is the machine that the card is in. `own` is a folder of the worker's alone. What is written to `log` reaches the
-    driver.
+    `host` is the machine of the card, `folder` belongs to this worker alone. The driver receives what is written to `log`.
     """
 
     worker: str
@@ -31,49 +31,56 @@ class Round(Protocol):
     host: str
     plan: RoundPlan
     claims: Claims
-    own: Path
+    folder: Path
     log: EventLog
 
     def requeued(self) -> Sequence[PlannedBatch]:
         """The batches that the driver has requeued since the last call."""
 
     def is_over(self) -> bool:
-        """Whether the driver said that nothing more will come."""
+        """Whether the driver has announced that there will be no more batches."""
 
     def close(self) -> None:
-        """Bring what is still here to the driver, and let go of the round; may be called again."""
+        """Send the driver the rest of the events and leave the round; may be called again."""
 
 
 class FolderRound:
     """A round in a folder; see `Round`."""
 
     def __init__(self, folder: Path, worker: str, card: str, rank: int) -> None:
-        """Take part under a name that no worker has had. Raises `OSError` or `ValueError` when there is no such round."""
+        """Join under a name that no worker has had. Raises `OSError` or `ValueError` when there is no such round."""
         self.worker, self.card, self.rank, self.host = worker, card, rank, os.uname().nodename
-        self.own = folder / round_folder.WORKERS / worker
-        self.own.mkdir(parents=True, exist_ok=True)
-        self._alive = hold(self.own / round_folder.ALIVE)
-        self.plan = round_folder.read_plan(folder)
+        self.folder = folder / round_folder.WORKERS / worker
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._alive = lock_file(self.folder / round_folder.ALIVE)
+        self.plan = round_folder.plan_of(_read(folder / round_folder.PLAN))
         self.claims: Claims = FolderClaims(folder / round_folder.CLAIMS, worker)
-        self.log = EventLog(self.own / round_folder.EVENTS)
-        self._folder = folder
-        self._requeued = round_folder.Requeued(folder)
+        self.log = EventLog(self.folder / round_folder.EVENTS)
+        self._round_folder = folder
+        self._seen: set[str] = set()  # files of requeued batches
 
     def requeued(self) -> Sequence[PlannedBatch]:
         """See `Round`."""
-        return self._requeued.fresh()
+        folder = self._round_folder / round_folder.REQUEUED
+        fresh = sorted({path.name for path in folder.glob("*.json")} - self._seen)
+        self._seen.update(fresh)
+        return [round_folder.batch_of(record) for name in fresh for record in _read(folder / name)]
 
     def is_over(self) -> bool:
         """See `Round`."""
-        return round_folder.is_over(self._folder)
+        return (self._round_folder / round_folder.ROUND_OVER).exists()
 
     def close(self) -> None:
-        """See `Round`: all is in the folder already."""
+        """See `Round`; the events are in the folder already."""
         self._alive.close()
 
 
-def hold(path: Path) -> IO[bytes]:
-    """Lock a file for as long as it is open, be it until this process is killed. Raises `BlockingIOError`."""
+def lock_file(path: Path) -> IO[bytes]:
+    """Lock a file until the returned file is closed or this process ends. Raises `BlockingIOError`."""
     file = path.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))

@@ -1,20 +1,18 @@
-"""The folder of one round as a worker sees it: where things are, the plan, and what is requeued.
+"""The folder of one round as a worker sees it: the names of its files, the plan, and the requeued batches.
 
     plan.json            limits and batches, written once by the driver
-    claims/<batch id>    who runs a batch
-    requeued/<n>.json   more batches of the same round, written by the driver
-    round_over           the driver's word that nothing more will come
+    claims/<batch id>    the name of the worker that runs the batch
+    requeued/<n>.json    more batches of the same round, written by the driver
+    round_over           written by the driver when there will be no more batches
     workers/<worker>/    events.jsonl, log, alive (locked while the worker lives), child (process id of its pytest),
-                         probe (what the last health probe printed)
+                         probe (output of the last health probe)
 
-Here belong names and reading. Writing a plan and reading events is the driver's part (`accel_ci.pool`).
+The driver's side, which writes plans and reads events, is in `accel_ci.rounds`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 PLAN = "plan.json"
@@ -32,7 +30,7 @@ PROBE = "probe"
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Tests of one file to run together; `urgent` ones are taken first whatever file a worker is at."""
+    """Tests of one file to run together; workers take `urgent` batches first, whatever file they are at."""
 
     id: str
     suite: str
@@ -44,8 +42,8 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True)
-class PlannedLimits:
-    """Limits in seconds: of one test, of silence, of a child's start or a file's collection, and of a health probe."""
+class TimeLimits:
+    """Limits in seconds: for one test, for silence, for a child's start or a file's collection, and for a health probe."""
 
     test_timeout_s: float
     silence_s: float
@@ -55,13 +53,13 @@ class PlannedLimits:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What `plan.json` says."""
+    """The content of `plan.json`."""
 
     round: int
     root: str
     pytest_args: tuple[str, ...]
     probe: tuple[str, ...]
-    limits: PlannedLimits
+    limits: TimeLimits
     batches: tuple[PlannedBatch, ...]
 
     @property
@@ -71,7 +69,7 @@ class RoundPlan:
 
 
 def batch_of(record: dict[str, Any]) -> PlannedBatch:
-    """The batch that a record of a plan describes."""
+    """Read a batch from its record in a plan."""
     return PlannedBatch(
         id=record["id"],
         suite=record["suite"],
@@ -83,38 +81,13 @@ def batch_of(record: dict[str, Any]) -> PlannedBatch:
     )
 
 
-def read_plan(folder: Path) -> RoundPlan:
-    """Read the round's plan; raises `OSError` or `ValueError` when there is none that can be read."""
-    return plan_of(json.loads((folder / PLAN).read_text("utf-8")))
-
-
 def plan_of(record: dict[str, Any]) -> RoundPlan:
-    """The plan that a document describes; raises `ValueError`, `KeyError` or `TypeError` when it describes none."""
+    """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     return RoundPlan(
         round=record["round"],
         root=record["root"],
         pytest_args=tuple(record["pytest_args"]),
         probe=tuple(record["probe"]),
-        limits=PlannedLimits(**record["limits"]),
+        limits=TimeLimits(**record["limits"]),
         batches=tuple(map(batch_of, record["batches"])),
     )
-
-
-class Requeued:
-    """The batches that the driver hands on in the course of a round, each given out once."""
-
-    def __init__(self, folder: Path) -> None:
-        """Watch `requeued/` of the round's folder."""
-        self._folder = folder / REQUEUED
-        self._seen: set[str] = set()
-
-    def fresh(self) -> list[PlannedBatch]:
-        """The batches that came since the last call."""
-        names = sorted({path.name for path in self._folder.glob("*.json")} - self._seen)
-        self._seen.update(names)
-        return [batch_of(record) for name in names for record in json.loads((self._folder / name).read_text("utf-8"))]
-
-
-def is_over(folder: Path) -> bool:
-    """Whether the driver said that the round is over."""
-    return (folder / ROUND_OVER).exists()

@@ -1,14 +1,14 @@
-"""The round of a worker that shares no folder with the others: all by pre-signed URLs, no credential of its own.
+"""The round of a worker that shares no folder with the others: it uses pre-signed URLs and has no credentials.
 
-An invitation, the one URL that a worker is started with, names the rest. All objects are JSON, the larger ones gzipped:
+A worker is started with one URL, that of the invitation, which has all others. The objects are JSON, larger ones gzipped:
 
-    invitation   slots: worker name, card, rank and the URLs to claim it; URLs of the rest; a form to send chunks with
+    invitation   slots: worker name, card, rank and the URLs to claim it; URLs of the other objects; a form to send chunks
     plan         as in `round_folder.py`
-    claim_urls   batch id to the URLs that claim it and read who has it
-    news         what the driver says every few seconds: who has which batch, what is requeued, whether the round is over,
-                 and a number that changes every minute
+    claim_urls   for each batch id the URLs that claim the batch and read its owner
+    news         from the driver, every few seconds: owners of batches, requeued batches, whether the round is over, and a
+                 number that changes every minute
 
-Here belongs what these objects mean; how they are asked for is in `signed_store.py`.
+This module knows the meaning of these objects; the requests are in `signed_store.py`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from typing import Any
 from . import round_folder
 from .claims import Claims
 from .events import EventLog
+from .long_wait import LongWait
 from .round_folder import PlannedBatch
 from .signed_store import SignedStore, parse
 from .upload import Uploader, chunk_name
 
 SLOT_PATIENCE_S = 60.0
-"""How long a worker waits for a slot before it takes itself for surplus."""
+"""Seconds after which a worker that gets no slot is not needed."""
 
 DRIVER_SILENCE_S = 1800.0
-"""How long the news may stay the same, in seconds, before a worker with nothing to claim gives its card back."""
+"""Seconds of unchanged news after which a worker with nothing to claim gives up its card."""
 
 _SLOT_PAUSE_S = 1.0
-_LAST_WORDS_S = 20.0
+_HURRIED_PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)
 class ClaimUrls:
-    """The URLs of a thing that one of many may have: one that claims it and one that reads who has it."""
+    """The URLs of something that only one of many can claim: one claims it, the other reads its owner."""
 
     put: str
     get: str
 
 
 class News:
-    """What the driver published last, read again when it is older than the driver's own pace."""
+    """The driver's latest news, read again when the driver may have published more."""
 
     def __init__(self, store: SignedStore, url: str, every_s: float) -> None:
-        """Nothing is read yet; `every_s` is how many seconds the driver lets pass between two."""
+        """Read nothing yet. The driver publishes news every `every_s` seconds."""
         self._store, self._url, self._every_s = store, url, every_s
         self._read_at: float | None = None
         self._changed_at = time.monotonic()
@@ -63,11 +64,11 @@ class News:
 
     @property
     def silent(self) -> bool:
-        """Whether the driver has not been heard of for so long that it must be gone for good."""
+        """Whether the news has been the same for so long that the driver must have ended."""
         return time.monotonic() - self._changed_at > DRIVER_SILENCE_S
 
     def refresh(self) -> None:
-        """Read what is new, unless the last reading is fresh. Raises `StoreError`."""
+        """Read the news, unless that was done less than `every_s` seconds ago. Raises `StoreError`."""
         clock = time.monotonic()
         if self._read_at is not None and clock - self._read_at < self._every_s:
             return
@@ -85,7 +86,7 @@ class News:
 
 
 class SignedClaims:
-    """Claims as objects that are created if absent; see `accel_ci_runner.claims.Claims`."""
+    """Claims as objects that are created if absent; see `claims.Claims`."""
 
     def __init__(self, store: SignedStore, urls: dict[str, ClaimUrls], owner: str, news: News) -> None:
         """Claim for `owner`; `urls` may grow."""
@@ -93,14 +94,14 @@ class SignedClaims:
         self._own: dict[str, str] = {}
 
     def take(self, batch: str) -> bool:
-        """Claim a batch; False when somebody has it. Raises `StoreError`."""
+        """Claim a batch; False when it has an owner. Raises `StoreError`."""
         won = create(self._store, self._urls[batch], self._owner.encode(), f"the claim of {batch}")
         if won:
             self._own[batch] = self._owner
         return won
 
     def taken(self) -> Mapping[str, str]:
-        """Who has which batch, as the driver published it last, and what this worker has claimed since."""
+        """Return the owners of batches: those in the news, and this worker for what it has claimed since."""
         self._news.refresh()
         for batch in [batch for batch in self._own if batch in self._news.claimed]:
             del self._own[batch]
@@ -108,31 +109,31 @@ class SignedClaims:
 
 
 class SignedRound:
-    """A round by pre-signed URLs; see `accel_ci_runner.round.Round`."""
+    """A round by pre-signed URLs; see `round.Round`."""
 
-    def __init__(self, store: SignedStore, invitation: Any, slot: Any, host: str, own: Path) -> None:
-        """Take part in the slot that this worker has claimed. Raises `StoreError` when the plan cannot be read."""
+    def __init__(self, store: SignedStore, invitation: Any, slot: Any, host: str, folder: Path) -> None:
+        """Join with a slot that has been claimed. Raises `StoreError` when the plan cannot be read."""
         self.worker, self.card, self.rank = slot["worker"], slot["card"], slot["rank"]
-        self.host, self.own = host, own
+        self.host, self.folder = host, folder
         self.plan = round_folder.plan_of(store.read(invitation["plan"], "the plan"))
         urls = store.read(invitation["claim_urls"], "the URLs of claims")
         self._store = store
         self._urls = {batch: ClaimUrls(*pair) for batch, pair in urls.items()}
         self._news = News(store, invitation["news"], invitation["every_s"])
         self.claims: Claims = SignedClaims(store, self._urls, self.worker, self._news)
-        self.log = EventLog(own / round_folder.EVENTS)
+        self.log = EventLog(folder / round_folder.EVENTS)
         self._form = invitation["form"]
         self._uploads = SignedStore()
-        self._uploader = Uploader(own / round_folder.EVENTS, self._send, invitation["every_s"])
-        self._given = 0
+        self._uploader = Uploader(folder / round_folder.EVENTS, self._send, invitation["every_s"])
+        self._requeued_seen = 0
 
     def requeued(self) -> Sequence[PlannedBatch]:
-        """See `Round`. Raises `StoreError`, also when events can no longer be sent."""
+        """See `Round`. Raises `StoreError`, also when events cannot be sent any more."""
         if self._uploader.failed is not None:
             raise self._uploader.failed
         self._news.refresh()
-        fresh = self._news.requeued[self._given :]
-        self._given += len(fresh)
+        fresh = self._news.requeued[self._requeued_seen :]
+        self._requeued_seen += len(fresh)
         for record in fresh:
             self._urls[record["id"]] = ClaimUrls(*record["claim_urls"])
         return [round_folder.batch_of(record) for record in fresh]
@@ -143,8 +144,8 @@ class SignedRound:
         return self._news.over or self._news.silent
 
     def hurry(self) -> None:
-        """Wait for the store no longer than a process that is asked to end has time for."""
-        self._store.patience_s = self._uploads.patience_s = _LAST_WORDS_S
+        """Wait for the store no longer than a process that has been told to end may take."""
+        self._store.patience_s = self._uploads.patience_s = _HURRIED_PATIENCE_S
 
     def close(self) -> None:
         """See `Round`. Raises `StoreError` when the last events could not be sent."""
@@ -160,14 +161,15 @@ class SignedRound:
         self._uploads.ask("POST", self._form["url"], "events", body, {"Content-Type": content_type}, (200, 201, 204))
 
 
-def join(url: str, identity: str, host: str, own: Path) -> SignedRound | None:
-    """Take part in the round that the invitation at `url` is for; None when it needs no more workers.
+def join(url: str, identity: str, host: str, folder: Path) -> SignedRound | None:
+    """Join the round of the invitation at `url`; None when it needs no more workers.
 
-    `identity` names this process to the driver, `host` is the machine that the card is in, `own` is a folder of
-    this worker's alone. Raises `StoreError`.
+    `identity` names this process to the driver, `host` is the machine of the card, `folder` belongs to this worker alone.
+    Raises `StoreError`.
     """
     store = SignedStore()
     deadline = time.monotonic() + SLOT_PATIENCE_S
+    wait = LongWait("a free slot of the round")
     token = json.dumps({"identity": identity, "host": host, "token": uuid.uuid4().hex}).encode()
     refused: set[str] = set()
     while True:
@@ -176,17 +178,18 @@ def join(url: str, identity: str, host: str, own: Path) -> SignedRound | None:
         start = zlib.crc32(identity.encode()) % max(1, len(free))
         for slot in free[start:] + free[:start]:
             if create(store, ClaimUrls(*slot["claim_urls"]), token, "a slot"):
-                return SignedRound(store, invitation, slot, host, own)
+                return SignedRound(store, invitation, slot, host, folder)
             refused.add(slot["worker"])
         if time.monotonic() > deadline:
             return None
+        wait.still_waiting()
         time.sleep(_SLOT_PAUSE_S * random.uniform(0.8, 1.2))  # noqa: S311
 
 
 def create(store: SignedStore, urls: ClaimUrls, content: bytes, what: str) -> bool:
-    """Create an object if it is absent; False when somebody else has. Raises `StoreError`.
+    """Create an object if it is absent; False when another process has created it. Raises `StoreError`.
 
-    After a lost answer the refusal may be of this worker's own object: then what it holds decides.
+    If an answer was lost, the object may be this worker's own in spite of the refusal: its content decides.
     """
     answer = store.ask("PUT", urls.put, what, content, {"If-None-Match": "*"}, accept=(200, 412))
     if answer.status == 200:
@@ -195,7 +198,7 @@ def create(store: SignedStore, urls: ClaimUrls, content: bytes, what: str) -> bo
 
 
 def form_body(fields: Mapping[str, str], data: bytes) -> tuple[str, bytes]:
-    """The content type and body of a form with a file, as a POST policy wants it."""
+    """Return the content type and body of a form with a file, as a POST policy requires it."""
     boundary = uuid.uuid4().hex
     head = "".join(
         f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()

@@ -1,7 +1,6 @@
-"""Requests to an S3 store by pre-signed URLs: patient with a store that is down, silent about the URLs.
+"""Requests to an S3 store by pre-signed URLs: connections, time limits and retries.
 
-Here belong connections, limits and retries. What is asked for is the business of `signed_round.py` and others. A URL is a
-credential: no message of this module has one.
+The meaning of the objects is in `signed_round.py`. A URL is a credential, so no message of this module contains one.
 """
 
 from __future__ import annotations
@@ -12,27 +11,29 @@ import json
 import random
 import ssl
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from .long_wait import LongWait, print_line
+
 PATIENCE_S = 900.0
-"""How long a store may be away before a request is given up, in seconds."""
+"""Seconds for which a request to a store that does not answer is retried."""
 
 _TIMEOUT_S = 20.0
-_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 
 
 class StoreError(Exception):
-    """The store refused a request, or gave no answer for too long."""
+    """The store refused a request, or did not answer for too long."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the store said; after more than one try an earlier one may have had its effect without our hearing of it."""
+    """The store's answer; with more than one try, an earlier try may have taken effect although its answer was lost."""
 
     status: int
     body: bytes
@@ -43,9 +44,9 @@ class Answer:
 class SignedStore:
     """Requests of one thread, over one connection to each host."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        """Connect to nothing yet; `patience_s` may be changed while requests wait."""
-        self.patience_s = patience_s
+    def __init__(self, patience_s: float = PATIENCE_S, report: Callable[[str], object] = print_line) -> None:
+        """Connect to nothing yet. `patience_s` may be changed while requests wait; `report` takes a line on a long wait."""
+        self.patience_s, self._report = patience_s, report
         self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(
@@ -57,12 +58,13 @@ class SignedStore:
         headers: Mapping[str, str] | None = None,
         accept: Collection[int] = (200, 204),
     ) -> Answer:
-        """The answer to a request, tried again while the store is away.
+        """Make a request, again while the store is away, and return the answer; its status is one of `accept`.
 
-        `what` names the object in messages. Raises `StoreError` when the status is none of `accept` and not one that
-        passes, and when the store is away for longer than `patience_s`.
+        `what` names the object in messages. Raises `StoreError` when the store refuses, and when it has been away for
+        longer than `patience_s`.
         """
         began = time.monotonic()
+        wait = LongWait(f"the store, to {method} {what}", self._report)
         tries = 0
         while True:
             tries += 1
@@ -74,16 +76,17 @@ class SignedStore:
                 status, problem = 0, type(error).__name__
             if status in accept:
                 return Answer(status, data, etag, tries)
-            if status and status not in _AGAIN:
+            if status and status not in _PASSING:
                 advice = "; the signed URL may have expired" if status == 403 else ""
                 raise StoreError(f"the store refused to {method} {what} with {problem}{advice}")
             if time.monotonic() - began > self.patience_s:
                 raise StoreError(f"the store has not let us {method} {what} for {self.patience_s:g} s; last: {problem}")
+            wait.still_waiting()
             if tries > 1 or status:
                 time.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(tries, 10)) * random.uniform(0.5, 1.0))  # noqa: S311
 
     def read(self, url: str, what: str) -> Any:
-        """The JSON of an object, gzipped or not. Raises `StoreError`."""
+        """Read an object of JSON, gzipped or not. Raises `StoreError`."""
         return parse(self.ask("GET", url, what).body, what)
 
     def close(self) -> None:
@@ -111,11 +114,11 @@ class SignedStore:
 
 
 def parse(body: bytes, what: str) -> Any:
-    """JSON, gzipped or not. Raises `StoreError`."""
+    """Parse JSON, gzipped or not. Raises `StoreError`."""
     try:
         return json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
     except (ValueError, OSError, EOFError) as error:
-        raise StoreError(f"{what} is not the JSON that it should be: {type(error).__name__}") from None
+        raise StoreError(f"{what} is not the JSON that was expected: {type(error).__name__}") from None
 
 
 def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:

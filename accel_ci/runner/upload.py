@@ -1,7 +1,7 @@
-"""Brings a growing file to the store in chunks, beside the work that makes it grow.
+"""Upload a growing file to the store in chunks while the worker goes on writing it.
 
-A chunk is an object whose name is where it begins in the file, in bytes: whoever has read so far knows the name of the next,
-and a chunk that is sent again is the same object.
+A chunk is an object named by its offset in the file, in bytes: a reader knows the name of the next chunk from what it has
+read, and a chunk that is sent again is the same object.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from .signed_store import StoreError
 
 CHUNK_BYTES = 4 << 20
-"""No chunk is larger, but for a single line that is."""
+"""The largest size of a chunk, unless a single line is longer."""
 
 
 def chunk_name(offset: int) -> str:
-    """The name of the chunk that begins `offset` bytes into the file; names sort as offsets do."""
+    """Return the name of the chunk at an offset in bytes; names sort as offsets do."""
     return f"{offset:012d}"
 
 
 class Uploader:
-    """Sends a file's new complete lines every few seconds, from a thread of its own."""
+    """Sends the new complete lines of a file every few seconds, from a separate thread."""
 
     def __init__(self, path: Path, send: Callable[[int, bytes], None], every_s: float) -> None:
-        """Begin; `send` brings the bytes at an offset to the store, or raises `StoreError`."""
+        """Start the thread. `send` uploads the bytes at an offset; a `StoreError` that it raises is kept in `failed`."""
         self.failed: StoreError | None = None
         self._path, self._send, self._every_s = path, send, every_s
         self._sent = 0
@@ -34,7 +34,7 @@ class Uploader:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what is left; waits for it as long as `send` does."""
+        """Send the rest of the file, waiting as long as `send` does."""
         self._ending.set()
         self._thread.join()
 

@@ -1,7 +1,8 @@
-"""A store that is away for a while, that loses answers or refuses: nothing is lost, and nothing is said of its URLs."""
+"""A store that is away, loses answers or refuses: nothing is lost, and no message contains a URL."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -83,7 +84,29 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
     assert len(log.read_text().splitlines()) == 40  # and nothing was run twice
 
 
-def test_a_claim_whose_answer_was_lost_is_ones_own(server: FlakyServer, objects: RoundBucket) -> None:
+def test_retries_are_logged(server: FlakyServer, objects: RoundBucket, caplog: pytest.LogCaptureFixture) -> None:
+    def go_away_for(requests: int) -> None:
+        server.away.set()
+        enough = server.refused + requests
+
+        def come_back() -> None:
+            while server.refused < enough:
+                time.sleep(0.01)
+            server.away.clear()
+
+        threading.Thread(target=come_back, daemon=True).start()
+
+    caplog.set_level(logging.INFO, "accel_ci.rounds")
+    objects.put("a", b"content")
+    go_away_for(2)
+    assert objects.get("a") == b"content"
+    assert "run/round-1/a was read at try " in caplog.text
+    go_away_for(6)  # one more than boto3 itself tries
+    objects.put("b", b"content")
+    assert "run/round-1/b: retry in " in caplog.text
+
+
+def test_a_claim_whose_answer_was_lost_is_still_ones_own(server: FlakyServer, objects: RoundBucket) -> None:
     urls = ClaimUrls(*objects.signer().claim("claims/b0"))
     server.lose_answers = 1
     assert create(SignedStore(), urls, b"w0-0", "a claim")
@@ -93,7 +116,7 @@ def test_a_claim_whose_answer_was_lost_is_ones_own(server: FlakyServer, objects:
     assert objects.create("claims/b0", b"w0-0")
 
 
-def test_objects_that_the_store_does_not_delete_are_trouble(server: FlakyServer, objects: RoundBucket) -> None:
+def test_objects_that_the_store_does_not_delete_are_an_error(server: FlakyServer, objects: RoundBucket) -> None:
     objects.put("a", b"content")
     server.refuse_deletes = True
     with pytest.raises(PoolError, match="is not deleted: AccessDenied: not yours; look at the pool's bucket"):
@@ -120,7 +143,7 @@ def test_one_of_many_racing_workers_wins(objects: RoundBucket) -> None:
     assert objects.get("claims/b0") == f"w0-{won[0]}".encode()
 
 
-def test_signed_urls_do_what_they_are_for_and_nothing_else(objects: RoundBucket) -> None:
+def test_signed_urls_allow_only_their_own_request(objects: RoundBucket) -> None:
     signer = objects.signer()
     put, get = signer.claim("claims/b0")
     store = SignedStore()
@@ -138,7 +161,7 @@ def test_signed_urls_do_what_they_are_for_and_nothing_else(objects: RoundBucket)
         store.ask("POST", form["url"], "events", body, {"Content-Type": content_type})
 
 
-def test_what_a_hostile_worker_writes_is_passed_over(objects: RoundBucket, tmp_path: Path) -> None:
+def test_objects_of_a_hostile_worker_are_ignored(objects: RoundBucket, tmp_path: Path) -> None:
     record = RoundRecord(tmp_path / "round-1", BucketSync(tmp_path / "round-1", objects))
     plan = ([batch("b0", "a.py::t")], WorkerSpec("python3", "/sources", {}, ""), Limits(), 0)
     record.prepare(1, *plan)
@@ -163,7 +186,7 @@ def test_a_store_that_stays_away_is_an_error_without_its_urls(server: FlakyServe
         objects.get("plan")
 
 
-def test_a_signature_that_has_expired_says_so(objects: RoundBucket) -> None:
+def test_an_expired_signature_is_reported(objects: RoundBucket) -> None:
     store = round_store()
     short = RoundStore(
         store.bucket, store.prefix, store.endpoint, None, store.access_key, store.secret_key, signed_for_s=1.0

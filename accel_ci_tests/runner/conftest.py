@@ -1,4 +1,4 @@
-"""A zipapp of the runner, throw-away suites, and one worker run on a plan by hand."""
+"""Fixtures: the runner's zipapp, and one worker that runs a plan written by the test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(runner: Path, root: Path, tmp_path: Path) -> Work:
-    """Run one worker on batches given as lists of tests; gives back its events."""
+    """Run one worker on batches given as lists of tests; return its events. Its log is the file `log` in `tmp_path`."""
 
     def _work(
         *batches: Sequence[str],
@@ -68,6 +68,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             timeout=120,
             check=False,
         )
+        (tmp_path / "log").write_bytes(done.stderr)
         assert done.returncode == status, done.stderr.decode()
         lines = (folder / "workers" / "w0-0" / "events.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]
@@ -81,7 +82,7 @@ def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def attempts(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The attempts by test, of which none may be there twice."""
+    """The attempts by test; no test may have two."""
     found = of_kind(events, "attempt")
     by_test = {event["test"]: event for event in found}
     assert len(by_test) == len(found)

@@ -1,4 +1,4 @@
-"""Which batch a worker tries next."""
+"""The batch that a worker tries next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from accel_ci.runner.choice import Choice, Waiting
+from accel_ci.runner.choice import Choice, FreeBatches
 from accel_ci.runner.round_folder import PlannedBatch
 
 
@@ -38,63 +38,63 @@ PLAN = [URGENT, A1, A2, A3, B1, B2]
         ([], {}, set(), None),
     ],
 )
-def test_the_best_batch_that_waits(
+def test_the_best_free_batch(
     batches: list[PlannedBatch], taken: dict[str, str], collected: set[str], expected: PlannedBatch | None
 ) -> None:
-    waiting = Waiting(batches, "0")
-    waiting.learn(taken)
-    assert Choice(waiting, 3).next(collected) == expected
+    free = FreeBatches(batches, "0")
+    free.update(taken)
+    assert Choice(free, 3).next(collected) == expected
 
 
 def test_a_worker_stays_with_its_last_file() -> None:
-    waiting = Waiting([A3, B1, batch("a4", "a", 0.1)])
-    choice = Choice(waiting, 0)
-    choice.note(A3, won=True)
-    waiting.learn({"a3": "me"})
+    free = FreeBatches([A3, B1, batch("a4", "a", 0.1)])
+    choice = Choice(free, 0)
+    choice.record(A3, won=True)
+    free.update({"a3": "me"})
     assert choice.next({"a", "b"}) == batch("a4", "a", 0.1)
 
 
-def test_what_is_handed_on_comes_first_and_may_be_known_as_claimed_before_it_is_known() -> None:
-    waiting = Waiting(PLAN[1:])
-    waiting.learn({"h0": "w"})
-    waiting.add([batch("h0", "b", urgent=True), batch("h1", "b", urgent=True)])
-    assert Choice(waiting, 0).next({"a"}) == batch("h1", "b", urgent=True)
+def test_requeued_batches_come_first_even_if_claims_of_some_are_known_before_them() -> None:
+    free = FreeBatches(PLAN[1:])
+    free.update({"h0": "w"})
+    free.add([batch("h0", "b", urgent=True), batch("h1", "b", urgent=True)])
+    assert Choice(free, 0).next({"a"}) == batch("h1", "b", urgent=True)
 
 
 @pytest.mark.parametrize("urgent", [0, 20])
-def test_workers_that_start_together_and_lose_do_not_try_the_same_for_long(urgent: int) -> None:
+def test_workers_that_start_together_soon_try_different_batches(urgent: int) -> None:
     plan = [batch(f"{file}-{number}", str(file)) for file in range(5) for number in range(8)]
     plan += [batch(f"u-{number}", str(number % 5), urgent=True) for number in range(urgent)]
-    waiting = Waiting(plan)  # nobody hears of the others' claims
+    free = FreeBatches(plan)  # no worker learns of the others' claims
     taken: set[str] = set()
     tries = []
     for rank in range(16):
-        choice = Choice(waiting, rank)
+        choice = Choice(free, rank)
         count, won = 0, False
         while not won:
             chosen = choice.next(())
             assert chosen is not None
             won = chosen.id not in taken
             taken.add(chosen.id)
-            choice.note(chosen, won)
+            choice.record(chosen, won)
             count += 1
         tries.append(count)
     assert len(taken) == 16
     assert max(tries) <= 3
 
 
-def test_after_four_losses_a_worker_waits_for_news() -> None:
-    waiting = Waiting([batch(f"a{number}", "a") for number in range(8)])
-    choice = Choice(waiting, 0)
+def test_after_four_losses_a_worker_waits_for_other_claims_to_be_known() -> None:
+    free = FreeBatches([batch(f"a{number}", "a") for number in range(8)])
+    choice = Choice(free, 0)
     for _ in range(4):
         lost = choice.next(())
         assert lost is not None
-        choice.note(lost, won=False)
+        choice.record(lost, won=False)
     assert choice.next(()) is None
-    waiting.learn({"a0": "w"})
+    free.update({"a0": "w"})
     chosen = choice.next(())
     assert chosen is not None
-    assert chosen.id == "a4"  # a1 to a3 were lost, though nothing says so yet
+    assert chosen.id == "a4"  # a1 to a3 were lost, although their owners are not known yet
 
 
 def naive(
@@ -119,29 +119,29 @@ def naive(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_taking_in_only_what_is_new_gives_what_looking_at_everything_gives(seed: int) -> None:
+def test_incremental_updates_choose_as_a_search_of_all_batches_does(seed: int) -> None:
     rng = random.Random(seed)
     # Estimates are whole multiples of powers of two, so that sums do not depend on the order of summation.
     plan = [
         batch(f"b{number}", f"f{rng.randrange(6)}", rng.randrange(1, 1 << 20) / 1024, urgent=number < 5)
         for number in range(60)
     ]
-    waiting, claims = Waiting(plan), list[tuple[str, str]]()
+    free, claims = FreeBatches(plan), list[tuple[str, str]]()
     collected: dict[str, set[str]] = {f"w{number}": set() for number in range(5)}
     last: dict[str, str] = {}
-    choices = {worker: Choice(waiting, 0) for worker in collected}
+    choices = {worker: Choice(free, 0) for worker in collected}
     for step in range(62):
         if step == 30:
             fresh = [batch("h0", "f1", 3, urgent=True), batch("h1", "f7", 3, urgent=True)]
             plan += fresh
-            waiting.add(fresh)
+            free.add(fresh)
         worker = rng.choice(list(collected))
         chosen = choices[worker].next(collected[worker])
         assert chosen == naive(plan, claims, collected[worker], last.get(worker))
         assert chosen is not None
         claims.append((chosen.id, worker))
-        choices[worker].note(chosen, won=True)
-        waiting.learn(dict(claims))
+        choices[worker].record(chosen, won=True)
+        free.update(dict(claims))
         collected[worker].add(chosen.file)
         last[worker] = chosen.file
     assert choices["w0"].next(()) is None

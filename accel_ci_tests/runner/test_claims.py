@@ -1,4 +1,4 @@
-"""Claims: one winner, whoever races, and its name from the first moment."""
+"""Claims: one worker wins each batch, and the claim has its name at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`collect`: which tests there are, and that a broken file costs only itself."""
+"""The `collect` command: it finds all tests, and a broken file costs only itself."""
 
 from __future__ import annotations
 

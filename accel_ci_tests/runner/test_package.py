@@ -1,4 +1,4 @@
-"""The zipapp: what it imports, that its bytes are stable, and that it runs where there is nothing but pytest."""
+"""The zipapp: its imports, its stable bytes, and that it runs where only pytest is installed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_runs_where_only_pytest_can_be_imported(runner: Path, root: Path, write:
 
 
 @pytest.mark.skipif(not BASE_PYTHON.exists(), reason="this Python has no base interpreter to run beside it")
-def test_says_that_pytest_is_not_installed(runner: Path, root: Path, tmp_path: Path) -> None:
+def test_reports_that_pytest_is_not_installed(runner: Path, root: Path, tmp_path: Path) -> None:
     command = [str(BASE_PYTHON), "-S", "-I", str(runner), "collect", "--root", str(root), "--output", "out.json", "."]
     done = subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False)
     assert done.returncode == 3

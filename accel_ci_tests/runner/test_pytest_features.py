@@ -1,4 +1,4 @@
-"""What pytest can do, the runner lets it do: its outcomes are pytest's own, whatever marker, class or plugin made them."""
+"""All features of pytest work: outcomes are pytest's own, whatever marker, class or plugin makes them."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_subtests(work: Work, write: Write) -> None:
     assert list(outcomes(events).values())[:3] == ["failed", "passed", "failed"]
     assert "2 subtests failed; the first: " in attempts(events)[tests[0]]["message"]
     assert "after its subtests" in attempts(events)[tests[2]]["message"]
-    own = pytest_says(write, "test_sub.py::test_expected")
-    assert ("1 failed" in own) == (outcomes(events)[tests[3]] == "failed")
+    plain = pytest_summary(write, "test_sub.py::test_expected")
+    assert ("1 failed" in plain) == (outcomes(events)[tests[3]] == "failed")
 
 
-def pytest_says(write: Write, *arguments: str) -> str:
+def pytest_summary(write: Write, *arguments: str) -> str:
     """The last line of a plain pytest in the suite's folder."""
     root = write("empty", "").parent
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
@@ -189,7 +189,7 @@ def test_fixtures_of_every_scope_that_fail(work: Work, write: Write) -> None:
     assert "no session" in attempts(events)[bad[0]]["message"]
 
 
-def test_a_session_fixture_that_fails_at_its_end_is_in_the_workers_record(work: Work, write: Write) -> None:
+def test_a_session_fixture_that_fails_at_its_end_is_in_the_workers_events(work: Work, write: Write) -> None:
     write("conftest.py", """
         import pytest
         @pytest.fixture(scope="session")
@@ -205,8 +205,8 @@ def test_a_session_fixture_that_fails_at_its_end_is_in_the_workers_record(work: 
     assert "the device did not close" in ended["output_tail"]
 
 
-def test_what_is_collected_in_part_and_what_is_expected_as_a_file(work: Work, write: Write) -> None:
-    """What cannot be collected costs its file alone; a file that is expected under its own name has a row of its own."""
+def test_files_collected_in_part_and_files_expected_as_tests(work: Work, write: Write) -> None:
+    """A part that cannot be collected costs only its file; a file can also be expected under its own name, as a test."""
     write("test_part.py", """
         import pytest
         class TestOdd:
@@ -278,14 +278,14 @@ def test_arguments_of_pytest_change_no_count(work: Work, write: Write, arguments
     assert list(outcomes(events).values()) == ["failed", "failed", "passed"]
 
 
-def test_an_option_that_pytest_does_not_know_is_said(work: Work, write: Write) -> None:
+def test_an_option_that_pytest_does_not_know_is_reported(work: Work, write: Write) -> None:
     write("test_a.py", "def test_1(): pass\n")
     events = work(["test_a.py::test_1"], pytest_args=["--no-such-option"])
     assert outcomes(events) == {"test_a.py::test_1": "error"}
     assert "--no-such-option" in attempts(events)["test_a.py::test_1"]["message"]
 
 
-def test_tests_that_would_stop_a_session_stop_themselves_alone(work: Work, write: Write) -> None:
+def test_tests_that_would_stop_a_session_stop_only_themselves(work: Work, write: Write) -> None:
     write(
         "test_a.py",
         """

@@ -1,4 +1,4 @@
-"""The runner under other Pythons than the tests' own: `ACCEL_CI_PYTHONS=3.9,3.10,…`, each had by uv with pytest."""
+"""The runner under other Pythons: `ACCEL_CI_PYTHONS=3.9,3.10,…`, each installed by uv, with pytest."""
 
 from __future__ import annotations
 
