@@ -106,7 +106,7 @@ def main(reader: str, question: str, files: list[str]) -> None:
     for file in files:
         try:
             answers[file] = list(rows(read(Path(file))))
-        except BaseException as problem:  # peers raise what they like
+        except BaseException as problem:  # peers raise exceptions of any kind
             answers[file] = str(type(problem))
     sys.stdout.write(json.dumps(answers))
 

@@ -1,4 +1,4 @@
-"""JSON lines as objects, from hostile characters, with bounded memory.
+"""JSON lines as objects, from untrusted input, with bounded memory.
 
 Here belongs what is true of every format with one object per line: torn, bad and long lines, forbidden characters.
 """

@@ -1,4 +1,4 @@
-"""XML 1.0 as a stream of tags, strict, from hostile characters, with bounded memory.
+"""XML 1.0 as a stream of tags, strict, from untrusted input, with bounded memory.
 
 Here belongs what is true of every XML file: well-formedness, references, forbidden characters, nesting, input that is
 refused before the root. The meaning of elements belongs to `junit/`. Tests compare the events with expat's, which is not

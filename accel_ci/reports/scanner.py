@@ -1,4 +1,4 @@
-"""Hostile characters with look-ahead: a buffer over chunks, and the small pieces that XML is made of.
+"""Untrusted characters with look-ahead: a buffer over chunks, and the small pieces that XML is made of.
 
 Here belong line ends, names, whitespace, and the difference between input that is cut and input that is wrong. Tags and
 documents belong to `markup.py`.
