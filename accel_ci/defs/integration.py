@@ -13,6 +13,7 @@ from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.runtime_image import make_runtime_image
 from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel
 from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
@@ -182,7 +183,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
         with stages.stage(context) as step:
             build, cards = build_of(context), settings.pool.cards
-            durations = workspace.results.durations(build.variant, revision.created_at.date())
+            durations = median_durations(workspace.results, build.variant, revision.created_at.date())
             before = workspace.manifests.previous("device_test_results", build, DeviceTestResults)
             setup_s = before.mean_setup_s if before else None
             plan = plan_device_tests(test_selection, durations, cards, artifacts, cards_of_suites(settings), setup_s)

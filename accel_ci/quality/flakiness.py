@@ -8,11 +8,12 @@ proves little.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date
 
-from accel_ci.results.store import ResultsStore, TestHistory
+from accel_ci.results.columns import kernels
+from accel_ci.results.history import window_sums
+from accel_ci.results.store import ResultsStore
 
 
 @dataclass(frozen=True)
@@ -40,30 +41,20 @@ class Flakiness:
 
 
 def measure(store: ResultsStore, today: date, window_days: int) -> Flakiness:
-    """Find the flaky tests of a window. The cost depends on what is new in the store, not on the window's length."""
-    tests, histories = store.flaky(today, window_days)
-    return replace(find_flaky(histories, window_days), tests=tests)
+    """Find the tests with a flaky build in the window, by rate and then by name.
 
-
-def find_flaky(histories: Iterable[TestHistory], window_days: int) -> Flakiness:
-    """Every test with at least one flaky build, sorted by rate and then by name."""
-    histories = list(histories)
-    flaky = [
-        FlakyTest(
-            history.variant,
-            history.suite,
-            history.test,
-            history.builds,
-            history.flaky_builds,
-            history.flaky_builds / history.builds,
-            *wilson_interval(history.flaky_builds, history.builds),
-            history.last_failure,
-        )
-        for history in histories
-        if history.flaky_builds
-    ]
+    The cost depends on what is new in the store, not on the window's length.
+    """
+    tests, flaky = 0, list[FlakyTest]()
+    for (variant, suite), sums in window_sums(store, today, window_days).items():
+        tests += len(sums)
+        for row in sums.filter(kernels.greater(sums["flaky"], 0)).to_pylist():
+            rate, interval = row["flaky"] / row["builds"], wilson_interval(row["flaky"], row["builds"])
+            flaky.append(
+                FlakyTest(variant, suite, row["test"], row["builds"], row["flaky"], rate, *interval, row["message"])
+            )
     flaky.sort(key=lambda test: (-test.rate, test.variant, test.suite, test.test))
-    return Flakiness(window_days, len(histories), tuple(flaky))
+    return Flakiness(window_days, tests, tuple(flaky))
 
 
 def wilson_interval(hits: int, tries: int, z: float = 1.959964) -> tuple[float, float]:

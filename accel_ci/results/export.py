@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from accel_ci.model import FAILING_OUTCOMES, Build
 from accel_ci.results.questions import stored_suites
 from accel_ci.results.rows import ATTEMPTS
-from accel_ci.results.store import ResultsStore, StoredSuite
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import StoredSuite
 
 Format = Literal["junit", "csv", "parquet"]
 

@@ -31,7 +31,8 @@ from accel_ci.reports.report import Report, Status
 from accel_ci.reports.warning_codes import unreadable
 from accel_ci.results.columns import conform, constant, kernels, release_memory
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
-from accel_ci.results.store import ResultsStore, StoredSuite
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import StoredSuite
 
 _ALONE_BYTES = 4 << 20
 """Below this a second process costs more than it brings."""

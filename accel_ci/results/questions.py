@@ -18,7 +18,8 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import BAD_VERDICTS, FAILING_OUTCOMES, VERDICTS, Attempt, Build, TestVerdict, Verdict
 from accel_ci.results.columns import counted, kernels, pairs
 from accel_ci.results.rollups import Rollup, test_key
-from accel_ci.results.store import ResultsStore, StoredSuite, ask_again
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import StoredSuite, ask_again
 from accel_ci.results.verdicts import CODES
 from accel_ci.results.windows import names
 

@@ -39,7 +39,8 @@ from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, NotSuppo
 
 from accel_ci.errors import AccelCiError
 from accel_ci.results.rollups import test_key
-from accel_ci.results.store import ResultsStore, StoredSuite
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import StoredSuite
 
 BATCH_ROWS = 5000
 TRIES = 5

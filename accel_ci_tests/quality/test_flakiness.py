@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
 import pytest
 
-from accel_ci.quality.flakiness import find_flaky, wilson_interval
-from accel_ci.results.store import TestHistory
+from accel_ci.model import Attempt, Build
+from accel_ci.quality.flakiness import measure, wilson_interval
+from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 
 @pytest.mark.parametrize(
@@ -21,10 +27,12 @@ def test_wilson_interval(hits: int, tries: int, low: float, high: float) -> None
     assert wilson_interval(hits, tries) == pytest.approx((low, high), abs=1e-6)
 
 
-def test_the_worst_come_first_and_stable_tests_are_left_out() -> None:
-    def history(test: str, builds: int, flaky: int) -> TestHistory:
-        return TestHistory("py3", "unit", test, builds, 0, flaky, 1.0, None)
-
-    found = find_flaky([history("some", 100, 1), history("never", 100, 0), history("often", 10, 5)], 30)
-    assert [test.test for test in found.flaky] == ["often", "some"]
+def test_the_worst_come_first_and_stable_tests_are_left_out(tmp_path: Path, attempt: Callable[..., Attempt]) -> None:
+    store, today = ResultsStore(tmp_path), date(2026, 11, 27)
+    for night in range(4):
+        rows = [attempt(test, "passed") for test in ("never", "often", "once")]
+        rows += [attempt("often", "failed", round=2)] * (night > 0) + [attempt("once", "failed", round=2)] * (night == 3)
+        write_attempts(store, Build(f"nightly-{night}", "py3"), today, rows)
+    found = measure(store, today, 30)
+    assert [(test.test, test.flaky_builds, test.builds) for test in found.flaky] == [("often", 3, 4), ("once", 1, 4)]
     assert found.tests == 3

@@ -20,7 +20,8 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.results.ingest import IngestReport, find_reports, ingest
 from accel_ci.results.questions import failures, history
-from accel_ci.results.store import AttemptsReplacedError, ResultsStore
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import AttemptsReplacedError
 
 BUILD, DAY = Build("nightly-20261127", "py3"), date(2026, 11, 27)
 KILLS = int(os.environ.get("ACCEL_CI_KILLS", "8"))

@@ -17,7 +17,7 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import VERDICTS, Attempt, Build, Verdict
-from accel_ci.quality.flakiness import find_flaky, measure
+from accel_ci.quality.flakiness import measure
 from accel_ci.results.questions import (
     Change,
     bad_tests,
@@ -31,7 +31,7 @@ from accel_ci.results.questions import (
     slowest,
 )
 from accel_ci.results.store import ResultsStore
-from accel_ci_tests.fixtures.stored_attempts import write_attempts
+from accel_ci_tests.fixtures.stored_attempts import flakiness_of, histories, write_attempts
 
 N1, N2, OTHER = Build("n1", "py3"), Build("n2", "py3"), Build("n2", "py4")
 TODAY = date(2026, 11, 27)
@@ -124,7 +124,7 @@ def test_counts_per_day(store: ResultsStore) -> None:
 
 def test_flakiness_is_the_same_from_sums_and_from_all_histories(store: ResultsStore) -> None:
     found = measure(store, TODAY, 30)
-    assert found == find_flaky(store.histories(TODAY, 30), 30)
+    assert found == flakiness_of(histories(store, TODAY, 30), 30)
     assert (found.tests, [(t.test, t.builds, t.flaky_builds, t.last_failure) for t in found.flaky]) == (
         7,
         [("shaky", 2, 1, "off by 17")],
@@ -163,7 +163,7 @@ def test_bad_tests_come_with_their_attempts_and_the_slowest_beside_them(
     assert [(a.test, a.outcome, a.infra) for a in failed_attempts(store, build, ["unit"])] == [
         ("c", "failed", None), ("d", "failed", "bad card"), ("c", "crashed", None),
     ]  # fmt: skip
-    with pytest.raises(AccelCiError, match="nothing is stored of nightly-bad~py3, suite missing"):
+    with pytest.raises(AccelCiError, match="no results are stored for nightly-bad~py3, suite missing"):
         bad_tests(store, build, ["unit", "missing"])
 
 

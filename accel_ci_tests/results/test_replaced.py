@@ -13,9 +13,12 @@ from typing import Any, cast
 import pytest
 
 from accel_ci.model import Attempt, Build
+from accel_ci.quality.flakiness import measure
 from accel_ci.results.export import export
+from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failures, slowest
-from accel_ci.results.store import AttemptsReplacedError, ResultsStore
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import AttemptsReplacedError
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 from accel_ci_tests.fixtures.stored_attempts import real_s3, write_attempts
@@ -65,9 +68,8 @@ def ask_while_others_write(place: ObjectStore, replace: Replace) -> None:
     store = ResultsStore(place)
     replace(store, 0)
     asked: list[Callable[[ResultsStore], set[str]]] = [
-        lambda busy: {found.test for found in busy.histories(TODAY, 30)},
-        lambda busy: {found.test for found in busy.flaky(TODAY, 30)[1]},
-        lambda busy: {test for _, test in busy.durations("py3", TODAY)},
+        lambda busy: {found.test for found in measure(busy, TODAY, 30).flaky},
+        lambda busy: {test for _, test in median_durations(busy, "py3", TODAY)},
     ]
     for ask in asked:
         busy = Busy(place, [partial(replace, store, number) for number in (5, 4, 3)])
@@ -85,7 +87,7 @@ def ask_while_others_write(place: ObjectStore, replace: Replace) -> None:
         replace(store, 0)
     never_still = Busy(place, [partial(replace, store, number % 2) for number in range(200)])
     with pytest.raises(AttemptsReplacedError, match=r"~py3~unit\.parquet .*; ask again"):
-        ResultsStore(cast(ObjectStore, never_still)).histories(TODAY, 30)
+        measure(ResultsStore(cast(ObjectStore, never_still)), TODAY, 30)
 
 
 def test_questions_of_a_folder_are_asked_again(tmp_path: Path, replace: Replace) -> None:
@@ -104,4 +106,4 @@ def test_a_build_that_is_deleted_meanwhile_is_not_told_of(tmp_path: Path, replac
         rollup.unlink()
     [stored] = store.suites()
     busy = Busy(store.objects, [partial(store.objects.delete, stored.entry.name)])
-    assert ResultsStore(cast(ObjectStore, busy)).histories(TODAY, 30) == []
+    assert measure(ResultsStore(cast(ObjectStore, busy)), TODAY, 30).tests == 0

@@ -12,10 +12,11 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build, Outcome
-from accel_ci.quality.flakiness import Flakiness, find_flaky, measure
+from accel_ci.quality.flakiness import Flakiness, measure
+from accel_ci.results.history import median_durations
 from accel_ci.results.questions import history
 from accel_ci.results.store import ResultsStore
-from accel_ci_tests.fixtures.stored_attempts import write_attempts
+from accel_ci_tests.fixtures.stored_attempts import flakiness_of, histories, write_attempts
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -27,8 +28,8 @@ def store(tmp_path: Path) -> ResultsStore:
 
 
 def test_nothing_stored_is_no_error(store: ResultsStore) -> None:
-    assert store.durations("py3", TODAY) == {}
-    assert store.histories(TODAY, 30) == []
+    assert median_durations(store, "py3", TODAY) == {}
+    assert histories(store, TODAY, 30) == []
 
 
 def test_durations_are_medians_of_attempts_that_ended_by_themselves(
@@ -43,16 +44,16 @@ def test_durations_are_medians_of_attempts_that_ended_by_themselves(
             attempt("d", "skipped", seconds=None),
         ]
         write_attempts(store, build, date(2026, 11, day), rows)
-    assert store.durations("py3", TODAY) == {("unit", "a"): 2.0}
-    assert store.durations("other", TODAY) == {}
-    assert store.durations("py3", TODAY, window_days=1) == {("unit", "a"): 16.0}
+    assert median_durations(store, "py3", TODAY) == {("unit", "a"): 2.0}
+    assert median_durations(store, "other", TODAY) == {}
+    assert median_durations(store, "py3", TODAY, window_days=1) == {("unit", "a"): 16.0}
 
 
 def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     write_attempts(store, BUILD, TODAY, [attempt("a", "failed"), attempt("a", "passed", suite="other")])
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
-    histories = store.histories(TODAY, 30)
-    assert [(h.suite, h.builds, h.failed_builds) for h in histories] == [("other", 1, 0), ("unit", 1, 0)]
+    found = histories(store, TODAY, 30)
+    assert [(h.suite, h.builds, h.failed_builds) for h in found] == [("other", 1, 0), ("unit", 1, 0)]
     assert not [path for path in store.root.rglob("*") if path.name.startswith(".")]
 
 
@@ -65,7 +66,7 @@ def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore
     }  # fmt: skip
     for day, rows in nights.items():
         write_attempts(store, Build(f"nightly-202611{day}", "py3"), date(2026, 11, day), rows)
-    flakiness = find_flaky(store.histories(TODAY, 30), 30)
+    flakiness = flakiness_of(histories(store, TODAY, 30), 30)
     assert flakiness.tests == 3
     [test] = flakiness.flaky
     assert (test.test, test.builds, test.flaky_builds, test.rate, test.last_failure) == ("flaky", 2, 1, 0.5, "1e-3 off")
@@ -74,7 +75,7 @@ def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore
 def test_hostile_names_are_stored_as_they_are(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     names = ["'; DROP VIEW attempts; --", "<script>", "a\x00b", "naïve [ü]", "\u202egnp"]
     write_attempts(store, BUILD, TODAY, [attempt(name, "passed") for name in names])
-    assert sorted(test for _, test in store.durations("py3", TODAY)) == sorted(names)
+    assert sorted(test for _, test in median_durations(store, "py3", TODAY)) == sorted(names)
 
 
 def test_the_same_attempts_leave_the_files_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
@@ -91,7 +92,7 @@ def test_the_same_attempts_leave_the_files_alone(store: ResultsStore, attempt: C
 def test_a_build_that_is_stored_for_another_day_moves(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     write_attempts(store, BUILD, date(2026, 11, 26), [attempt("a", "failed")])
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
-    assert [(h.builds, h.failed_builds) for h in store.histories(TODAY, 30)] == [(1, 0)]
+    assert [(h.builds, h.failed_builds) for h in histories(store, TODAY, 30)] == [(1, 0)]
     assert {path.parent.name for path in files(store)} == {"day=2026-11-27"}
 
 
@@ -114,7 +115,7 @@ def test_rollups_are_made_anew_from_the_attempts(
     store: ResultsStore, attempt: Callable[..., Attempt], damage: str, tmp_path: Path
 ) -> None:
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed")])
-    expected = store.histories(TODAY, 30)
+    expected = histories(store, TODAY, 30)
     [rollup] = store.root.glob("rollups/*/*.arrow")
     if damage == "missing":
         rollup.unlink()
@@ -126,7 +127,7 @@ def test_rollups_are_made_anew_from_the_attempts(
         assert rollup.read_bytes() != kept
     else:
         rollup.write_bytes(rollup.read_bytes()[:100] if damage == "cut" else b"no rollup")
-    assert store.histories(TODAY, 30) == expected
+    assert histories(store, TODAY, 30) == expected
     [stored] = store.suites()
     assert [r.source for r in store.rollups([stored])] == [stored.entry.version]
 
@@ -136,7 +137,7 @@ def test_attempts_of_earlier_versions_are_read(store: ResultsStore) -> None:
     folder.mkdir(parents=True)
     old = {"revision": "r", "variant": "v", "suite": "s", "test": "t", "round": 1, "outcome": "passed", "duration_s": 2.0}
     pq.write_table(pa.Table.from_pylist([old]), folder / "r~v~s.parquet")
-    assert store.durations("v", TODAY) == {("s", "t"): 2.0}
+    assert median_durations(store, "v", TODAY) == {("s", "t"): 2.0}
     assert store.query("SELECT test, day FROM attempts WHERE outcome = ?", ["passed"]) == [("t", TODAY)]
 
 
@@ -145,7 +146,7 @@ def test_a_damaged_file_of_attempts_is_named(store: ResultsStore) -> None:
     folder.mkdir(parents=True)
     (folder / "r~v~s.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(AccelCiError, match=r"day=2026-11-27/r~v~s\.parquet.*ingest r~v again"):
-        store.histories(TODAY, 30)
+        histories(store, TODAY, 30)
 
 
 def test_what_is_not_ours_is_left_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
@@ -190,7 +191,7 @@ def test_sums_that_are_kept_are_those_of_the_window(store: ResultsStore, attempt
             store.objects.delete(rng.choice(store.suites()).entry.name)
         found = measure(store, today, 4)
         # The last failure of a day with several builds is that which began last; here all began at the same minutes.
-        assert strip(found) == strip(find_flaky(store.histories(today, 4), 4))
+        assert strip(found) == strip(flakiness_of(histories(store, today, 4), 4))
 
 
 def test_flakiness_of_the_past_does_not_know_the_future(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
@@ -210,7 +211,7 @@ def test_a_window_of_more_builds_than_a_process_may_open_files(store: ResultsSto
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
     try:
         assert measure(store, TODAY, 30).flaky[0].builds == 120
-        assert [h.builds for h in store.histories(TODAY, 30)] == [120]
+        assert [h.builds for h in histories(store, TODAY, 30)] == [120]
         assert len(history(store, "t", TODAY)) == 120
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -14,11 +14,12 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
 from accel_ci.quality.flakiness import measure
+from accel_ci.results.history import median_durations
 from accel_ci.results.questions import counts_per_day, failures, history, newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.bucket import BucketStore, open_bucket
 from accel_ci.storage.object_store import Entry
-from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3, write_attempts
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, histories, real_s3, write_attempts
 
 TODAY = date(2026, 11, 27)
 
@@ -42,8 +43,8 @@ def test_a_store_in_a_bucket_answers_as_one_in_a_folder(
         lambda store: failures(store, nights[2]),
         lambda store: newly_failing(store, nights[1], nights[2]),
         lambda store: counts_per_day(store, TODAY),
-        lambda store: store.durations("py3", TODAY),
-        lambda store: store.histories(TODAY, 30),
+        lambda store: median_durations(store, "py3", TODAY),
+        lambda store: histories(store, TODAY, 30),
         lambda store: measure(store, TODAY + timedelta(days=2), 4),
         lambda store: store.query("SELECT day, revision, test FROM attempts ORDER BY ALL"),
     ):
