@@ -29,12 +29,12 @@ from rich.table import Table
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.run import Finished
-from accel_ci.rounds.bucket_rounds import BucketRounds
+from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.bucket_sync import Slot
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.engine import WorkerGroup
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.round_bucket import CONNECTIONS, RoundStore
-from accel_ci.rounds.round_record import RoundRecord
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 from accel_ci.runner.signed_round import ClaimUrls, News, SignedClaims
@@ -92,10 +92,9 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     """Have processes race for batches, each starting at a different place; return the times of all claims, won or lost."""
     batches = [Batch(f"b{number}", "suite", "test_a.py", ("test_a.py::t",), 1.0) for number in range(BATCHES)]
     run = f"claims-{uuid.uuid4().hex[:8]}"
-    rounds = BucketRounds(store, run) if store is not None else None
-    record = _Finished(rounds).open_round(run_dir / "round-1")
+    record = _Finished(store, run).open_round(run_dir / "round-1")
     record.prepare(1, batches, WorkerSpec("python3", "/sources", {}, "CARD"), Limits(), 0)
-    bucket_sync = rounds.bucket_sync(record.path) if rounds is not None else None
+    bucket_sync = record.sync if isinstance(record, BucketRound) else None
     url = (
         bucket_sync.invite([Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)])
         if bucket_sync is not None
@@ -157,11 +156,13 @@ def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> N
 class _Finished:
     """A pool whose round is over: its driver only merges what the workers have written."""
 
-    def __init__(self, rounds: BucketRounds | None) -> None:
-        self._rounds = rounds
+    def __init__(self, store: RoundStore | None, run: str) -> None:
+        self._store, self._run = store, run
 
-    def open_round(self, folder: Path) -> RoundRecord:
-        return self._rounds.open(folder) if self._rounds is not None else RoundRecord(folder)
+    def open_round(self, folder: Path) -> FolderRound:
+        if self._store is None:
+            return FolderRound(folder)
+        return BucketRound(folder, self._store.of_round(f"{self._run}/{folder.name}"))
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         raise PoolError("the round is over")
@@ -191,11 +192,10 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     ]
     cards = [str(number) for number in range(WORKERS)]
     run = f"merge-{uuid.uuid4().hex[:8]}"
-    rounds = BucketRounds(store, run) if store is not None else None
-    record = _Finished(rounds).open_round(run_dir / "round-1")
+    record = _Finished(store, run).open_round(run_dir / "round-1")
     record.prepare(1, batches, spec, limits, 0)
-    if rounds is not None and store is not None:
-        bucket = store.of_round(f"{run}/round-1").below(rounds.bucket_sync(run_dir / "round-1").plan_digest)
+    if isinstance(record, BucketRound) and store is not None:
+        bucket = store.of_round(f"{run}/round-1").below(record.sync.plan_digest)
 
         def send(worker: int) -> None:
             lines = _events(worker)
@@ -218,8 +218,7 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
         record.finish(1.0)
     began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(
-        _Finished(BucketRounds(store, run) if store is not None else None),
-        batches, cards, spec, limits, run_dir, lambda *_: None, 1,
+        _Finished(store, run), batches, cards, spec, limits, run_dir, lambda *_: None, 1,
     )  # fmt: skip
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - busy
     if store is not None:

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from accel_ci.config.loading import load_project
+from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.config.settings import Project, Suite
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Limits, RuntimeImage, SelectedTest, WorkerSpec
@@ -41,6 +42,7 @@ from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
 
 PATH = "tests/pytorch"
+_POOL = LocalPool(LocalPoolSettings(card_environment="CARD"))
 _TIMEOUT_S = 900
 
 
@@ -76,9 +78,7 @@ def measure(project: Project, folder: Path, repeats: int) -> dict[str, Any]:
     artifacts = ArtifactStore(folder / "artifacts")
     load_before = os.getloadavg()[0]
     began = time.monotonic()
-    selection = select_tests(
-        {"op": Suite(paths=(PATH,))}, spec, runner, artifacts, LocalPool().execute, timeout_s=_TIMEOUT_S
-    )
+    selection = select_tests({"op": Suite(paths=(PATH,))}, spec, runner, artifacts, _POOL.execute, timeout_s=_TIMEOUT_S)
     collection_s = time.monotonic() - began
     tests = read_selection(selection.tests, artifacts)
     xdist = install_xdist(folder / "xdist")
@@ -158,7 +158,7 @@ def ours(
     """One round of ours."""
     plan = make_plan(tests, known, cards)
     names = [str(number) for number in range(cards)]
-    return run_rounds(LocalPool(), plan.batches, names, spec, Limits(), run_dir, lambda *_: None, 1, urgent=plan.urgent)
+    return run_rounds(_POOL, plan.batches, names, spec, Limits(), run_dir, lambda *_: None, 1, urgent=plan.urgent)
 
 
 def timed(run: Callable[[Path], PoolRun], folder: Path) -> Mapping[str, float]:

@@ -12,6 +12,7 @@ from accel_ci.cli.context import with_project
 
 if TYPE_CHECKING:
     from accel_ci.config.settings import Project
+    from accel_ci.reproduce.script import Reproduction
 
 
 @click.command()
@@ -36,10 +37,10 @@ def reproduce(project: Project, build: str, test: str | None, run_it: bool, fold
     if not run_it:
         click.echo(found.script, nl=False)
         return
-    sys.exit(_run(project, found.script, folder))
+    sys.exit(_run(found, folder))
 
 
-def _run(project: Project, script: str, folder: Path | None) -> int:
+def _run(found: Reproduction, folder: Path | None) -> int:
     import os
     import subprocess
     import tempfile
@@ -47,12 +48,11 @@ def _run(project: Project, script: str, folder: Path | None) -> int:
 
     import uv
 
-    from accel_ci.config.settings import DockerPoolSettings
     from accel_ci.docker.client import docker_client
     from accel_ci.wheels.uv_environment import uv_environment
 
     first = [str(Path(uv.find_uv_bin()).parent)]
-    if isinstance(project.settings.pool, DockerPoolSettings):
+    if found.in_container:
         first.insert(0, str(Path(docker_client()).parent))
     environment = uv_environment()
     environment["PATH"] = os.pathsep.join([*first, environment.get("PATH", os.defpath)])
@@ -60,5 +60,5 @@ def _run(project: Project, script: str, folder: Path | None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     with nullcontext(folder) if folder is not None else tempfile.TemporaryDirectory(prefix="accel-ci-reproduce-") as place:
         file = Path(place) / "reproduce.sh"
-        file.write_text(script)
+        file.write_text(found.script)
         return subprocess.run(["sh", str(file)], cwd=place, env=environment, check=False).returncode

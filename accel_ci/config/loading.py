@@ -16,8 +16,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from accel_ci.config.pod_template import template_mistakes
-from accel_ci.config.settings import Project, Section, Settings
+from accel_ci.config.pool_settings import Pool
+from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
+from accel_ci.config.settings import Project, Settings
 from accel_ci.config.variant_matrix import expand_matrix
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
@@ -25,9 +26,6 @@ from accel_ci.model import BAZEL_SUITE
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
 CONFIG_NAME = "accel_ci.yaml"
-
-Mistake = tuple[tuple[str | int, ...], str]
-"""The path to a place in the file, and a description of the mistake there."""
 
 
 def find_config(path: Path | None = None) -> Path:
@@ -69,7 +67,7 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
         raise ConfigError(
             f"{file_name}:1: must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
         )
-    variants = list(expand_matrix(_sequence(content.get("variants"))))
+    variants = list(expand_matrix(as_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}
     mistakes = [*_duplicate_keys(document, ()), *_inconsistencies(content)]
@@ -88,10 +86,12 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
 def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     """Find sections that contradict each other. Reads the raw document, so that all mistakes are reported together."""
     yield from _too_many_cards(content)
-    yield from _kubernetes_mistakes(content)
-    yield from _no_image(content)
-    variants = [_mapping(entry).get("name") for entry in _sequence(content.get("variants"))]
-    suites = _mapping(content.get("suites"))
+    kind = as_mapping(content.get("pool")).get("kind", "local")
+    for pool in get_args(Pool):
+        if kind in _kinds(pool):
+            yield from pool.mistakes(content)
+    variants = [as_mapping(entry).get("name") for entry in as_sequence(content.get("variants"))]
+    suites = as_mapping(content.get("suites"))
     known = {"suites": list(suites), "variants": variants}
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
@@ -101,62 +101,30 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
             )
     if BAZEL_SUITE in suites:
         yield ("suites", BAZEL_SUITE), "is reserved for the source build; choose another name"
-    if content.get("rbe") is None and _mapping(content.get("jobs")).get("nightly_rbe") is not None:
+    if content.get("rbe") is None and as_mapping(content.get("jobs")).get("nightly_rbe") is not None:
         yield ("jobs", "nightly_rbe"), "needs the section 'rbe', which defines what Bazel builds and tests"
-    for job_name, job in _mapping(content.get("jobs")).items():
+    for job_name, job in as_mapping(content.get("jobs")).items():
         for kind, names in known.items():
-            for index, name in enumerate(_sequence(_mapping(job).get(kind))):
+            for index, name in enumerate(as_sequence(as_mapping(job).get(kind))):
                 if name not in names:
                     advice = _did_you_mean(str(name), [str(other) for other in names])
                     yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
-        chosen = [suites[name] for name in _sequence(_mapping(job).get("suites")) if name in list(suites)]
-        if chosen and all(_mapping(suite).get("stage") == "smoke" for suite in chosen):
+        chosen = [suites[name] for name in as_sequence(as_mapping(job).get("suites")) if name in list(suites)]
+        if chosen and all(as_mapping(suite).get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
 
 
 def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
-    available = _mapping(content.get("pool")).get("cards", 1)
-    for name, suite in _mapping(content.get("suites")).items():
-        needed = _mapping(suite).get("cards", 1)
+    available = as_mapping(content.get("pool")).get("cards", 1)
+    for name, suite in as_mapping(content.get("suites")).items():
+        needed = as_mapping(suite).get("cards", 1)
         if isinstance(needed, int) and isinstance(available, int) and needed > max(1, available):
             yield ("suites", name, "cards"), f"a test needs {needed} cards, but the pool has {available}"
-        elif needed != 1 and _mapping(suite).get("stage") == "smoke":
+        elif needed != 1 and as_mapping(suite).get("stage") == "smoke":
             yield (
                 ("suites", name, "cards"),
                 "smoke uses a single card; move tests that need several to a suite of the stage 'device'",
             )
-
-
-def _kubernetes_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
-    pool = _mapping(content.get("pool"))
-    if pool.get("kind") != "kubernetes":
-        return
-    if pool.get("bucket") is None and _mapping(content.get("results")).get("bucket") is None:
-        yield (
-            ("pool", "bucket"),
-            "is missing: pods and driver exchange data through a bucket; set it here or in results.bucket",
-        )
-    for where, what in template_mistakes(_mapping(pool.get("pod_template"))):
-        yield ("pool", "pod_template", *where), what
-
-
-def _no_image(content: dict[str, Any]) -> Iterator[Mistake]:
-    pool = _mapping(content.get("pool"))
-    built = content.get("image") or all(_mapping(variant).get("image") for variant in _sequence(content.get("variants")))
-    if pool.get("kind") not in ("docker", "kubernetes") or pool.get("image") is not None:
-        return
-    if not built:
-        yield ("pool", "image"), "is missing; set it, or add the section 'image' so that each build makes one"
-    elif pool["kind"] == "kubernetes" and content.get("image") and not _mapping(content["image"]).get("registry"):
-        yield ("image", "registry"), "is missing: the cluster pulls the images of the builds from there"
-
-
-def _mapping(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from accel_ci.config.pool_settings import Pool
+from accel_ci.config.section import Section
 from accel_ci.config.values import (
     BucketName,
-    ContainerUser,
     Cron,
-    Device,
     Endpoint,
     EntryPoint,
     EnvironmentName,
@@ -29,7 +29,6 @@ from accel_ci.config.values import (
     Owner,
     Package,
     PinnedImage,
-    Quantity,
     RelativePath,
     RemoteEndpoint,
     RequirementText,
@@ -40,12 +39,6 @@ from accel_ci.config.values import (
 )
 from accel_ci.errors import ConfigError
 from accel_ci.model import Trigger
-
-
-class Section(BaseModel):
-    """A mapping in the file: unknown keys and empty strings are refused, and instances are immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, str_min_length=1, validate_default=True)
 
 
 class Companion(Section):
@@ -163,126 +156,6 @@ class Suite(Section):
     paths: tuple[RelativePath, ...] = Field(min_length=1)
     scope: Scope = Scope()
     cards: Annotated[int, Field(ge=1, le=64)] = 1
-
-
-class Instance(Section):
-    """A machine that is started before tests and paused after them: commands as argument lists, times in seconds.
-
-    The machine can be used once `ready` succeeds and `ready_url` answers. `timeout_seconds` limits each command and the time
-    until the machine is ready. If the lease expires without a renewal, the janitor pauses the machine.
-    """
-
-    start: tuple[str, ...] = Field(min_length=1)
-    pause: tuple[str, ...] = Field(min_length=1)
-    ready: tuple[str, ...] = ()
-    ready_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    lease_seconds: Annotated[float, Field(ge=3)] = 900
-    timeout_seconds: Seconds = 600
-
-
-class PoolSettings(Section):
-    """The settings that all kinds of pools share.
-
-    Tests see `environment`; a variable that is null is removed, even if an image sets it.
-    """
-
-    cards: Annotated[int, Field(ge=1, le=4096)] = 1
-    health_probe: tuple[str, ...] = ()
-    environment: dict[EnvironmentName, str | None] = {}
-    pass_environment: tuple[EnvironmentName, ...] = ()
-    rounds: Annotated[int, Field(ge=1, le=10)] = 2
-    instance: Instance | None = None
-
-    @property
-    def unset_environment(self) -> tuple[str, ...]:
-        """The variables that tests must not see."""
-        return tuple(name for name, value in self.environment.items() if value is None)
-
-
-class LocalPoolSettings(PoolSettings):
-    """Subprocesses on this machine."""
-
-    kind: Literal["local"] = "local"
-    card_environment: EnvironmentName
-
-
-class DockerPoolSettings(PoolSettings):
-    """Containers on this machine's engine (`DOCKER_HOST`), from `image` or else from the build's own runtime image.
-
-    In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or only that of its
-    card. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process's own. Another
-    user needs accel-ci to run as root, so that it can hand over the folders that workers write to.
-    """
-
-    kind: Literal["docker"]
-    card_environment: EnvironmentName
-    image: str | None = None
-    python: str | None = None
-    devices: tuple[Device, ...] = ()
-    gpus: Literal["all", "card"] | None = None
-    shm_size: Size = "1g"
-    memory: Size | None = None
-    pids_limit: Annotated[int, Field(ge=16)] = 4096
-    network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
-    user: ContainerUser | None = None
-
-
-class Toleration(Section):
-    """A node taint that pods tolerate, as in Kubernetes; without a key, all taints."""
-
-    key: str | None = None
-    operator: Literal["Exists", "Equal"] = "Exists"
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-
-
-class BucketSettings(Section):
-    """A bucket of any S3 with conditional PUT. `worker_endpoint` is its address for workers, if that differs."""
-
-    bucket: BucketName
-    prefix: str = "rounds"
-    endpoint: Endpoint | None = None
-    region: str | None = None
-    worker_endpoint: Endpoint | None = None
-
-
-class KubernetesPoolSettings(PoolSettings):
-    """Pods of a cluster (`KUBECONFIG`, or the cluster that accel-ci itself runs in), with one Job per round.
-
-    Each pod requests the extended resource `resource` once for each card that its worker holds; the device plugin assigns
-    the cards. Rounds are kept in `bucket`, by default that of the results. Sources reach the pods through it; the image, by
-    default the build's own, must hold the backend, its tests' requirements and pytest. `cpu`, `memory` and `shm_size` are
-    Kubernetes quantities; memory is both request and limit. `queue_seconds` limits how long pods wait for a card and
-    `round_seconds` how long a round takes; `keep_seconds` is how long the cluster keeps the Job of a dead step.
-    """
-
-    kind: Literal["kubernetes"]
-    image: str | None = None
-    python: str | None = None
-    context: str | None = None
-    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
-    resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
-    cpu: Quantity | None = None
-    memory: Quantity | None = None
-    shm_size: Quantity = "1Gi"
-    run_as_user: Annotated[int, Field(ge=1)] = 1000
-    host_network: bool = False
-    node_selector: dict[str, str] = {}
-    tolerations: tuple[Toleration, ...] = ()
-    runtime_class: str | None = None
-    priority_class: str | None = None
-    service_account: str | None = None
-    image_pull_secret: str | None = None
-    queue: Name | None = None
-    queue_seconds: Seconds = 3600
-    round_seconds: Seconds = 21600
-    keep_seconds: Annotated[int, Field(ge=60)] = 3600
-    bucket: BucketSettings | None = None
-    pod_template: dict[str, Any] = {}
-
-
-Pool = LocalPoolSettings | DockerPoolSettings | KubernetesPoolSettings
-"""The key `kind` selects the type; the default is `local`."""
 
 
 class TimeLimits(Section):

@@ -4,28 +4,24 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config.settings import KubernetesPoolSettings, Project
+from accel_ci.config.settings import Project
 from accel_ci.defs.instance import open_instance
 from accel_ci.instance.lease import LEASES
-from accel_ci.pool.choose_pool import round_store
-from accel_ci.pool.leftovers import Leftover, clear_cluster, clear_machine
+from accel_ci.pool.choose_pool import pool_for
+from accel_ci.pool.leftovers import clear_leftovers
+from accel_ci.pool.project_pool import Leftover
 
 CRON = "*/15 * * * *"
 
 
 def clear_leftovers_of(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Leftover]:
-    """Clear away what is left of runs that are over: of those in a cluster, the instance knows that. Raises `PoolError`."""
-    settings = project.settings
-    found = clear_machine(settings.pool, project.home / LEASES, dry_run=dry_run)
-    if not isinstance(settings.pool, KubernetesPoolSettings):
-        return found
+    """Clear away what runs that are over left; the instance knows when a run ended. Raises `PoolError`."""
 
     def ended_at(run: str) -> float | None:
         record = instance.get_run_record_by_id(run)
         return record.end_time if record is not None and record.dagster_run.is_finished else None
 
-    store = round_store(settings.pool, settings)
-    return found + clear_cluster(settings.pool, store, settings.backend.name, ended_at, dry_run=dry_run)
+    return clear_leftovers(pool_for(project.settings), project.home / LEASES, ended_at, dry_run=dry_run)
 
 
 def clear_leftovers_here(project: Project, *, dry_run: bool = False) -> list[Leftover]:
@@ -58,9 +54,8 @@ def leftovers_job(project: Project) -> dg.JobDefinition:
 
 
 def leftovers_schedules(project: Project) -> list[dg.ScheduleDefinition]:
-    """The schedule, for pools that outlive their driver: all but the local one without an instance."""
-    pool = project.settings.pool
-    if pool.kind == "local" and pool.instance is None:
+    """The schedule, where a pool or its instance can outlive a driver."""
+    if not (pool_for(project.settings).outlives_driver or project.settings.pool.instance):
         return []
     schedule: Any = dg.ScheduleDefinition(
         name="janitor_schedule",

@@ -1,4 +1,4 @@
-"""Where workers run, and the driver that has them run a plan: rounds, hand-over, retries and reports.
+"""Where workers run: on this machine, in containers or in a cluster.
 
-Nothing of Dagster belongs here. What runs beside the accelerator is `accel_ci.runner`.
+Nothing of Dagster belongs here. The driver is `accel_ci.rounds`; what runs beside the accelerator is `accel_ci.runner`.
 """

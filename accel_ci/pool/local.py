@@ -1,8 +1,9 @@
-"""The local pool: a worker is a subprocess, one per card, on this machine."""
+"""The local pool: a worker is a subprocess on this machine, one per card."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -10,25 +11,47 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
-from accel_ci.model import WorkerSpec
+from accel_ci.model import RuntimeImage, WorkerSpec
+from accel_ci.pool.environment import clean_environment
+from accel_ci.pool.project_pool import EndedAt, Leftover
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished, run_tool
-from accel_ci.rounds.engine import WorkerGroup, WorkerState
-from accel_ci.rounds.round_record import RoundRecord
+from accel_ci.process.waiting import poll
+from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.runner import round_folder
 
+_LOG = logging.getLogger(__name__)
 _GRACE_S = 10.0
 _DYING_S = 5.0
-"""How long what was killed is waited for: where process 1 does not reap, its zombies stay."""
+"""How long to wait for killed processes: where process 1 does not reap them, zombies stay."""
 
 
 class LocalPool:
     """Runs workers as subprocesses."""
 
-    def open_round(self, folder: Path) -> RoundRecord:
-        """The round is in the folder, which workers share."""
-        return RoundRecord(folder)
+    outlives_driver = False
+
+    def __init__(self, settings: LocalPoolSettings) -> None:
+        """Nothing is started yet."""
+        self._settings = settings
+
+    def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
+        """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes."""
+        settings = self._settings
+        cache = {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / "pycache")}
+        environment = clean_environment({**cache, **settings.environment}, keep=settings.pass_environment)
+        return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
+
+    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
+        """The cards are for one run at a time."""
+        return cards_lock, "the cards"
+
+    def open_round(self, folder: Path) -> FolderRound:
+        """The round in a folder that workers share."""
+        return FolderRound(folder)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
@@ -43,14 +66,21 @@ class LocalPool:
         return worker_group
 
     def clear(self, run_dir: Path) -> None:
-        """Nothing to do: the kernel ends workers with their driver."""
+        """Do nothing: the kernel ends workers with their driver."""
 
     def forget(self, run_dir: Path) -> None:
-        """Nothing to do: all is in the folder."""
+        """Do nothing: everything is in the folder."""
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
         return run_tool(command, timeout_s=timeout_s, environment=spec.environment)
+
+    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
+        """Nothing is left: the kernel ends workers with their driver."""
+        return []
+
+    def docker_options(self, card: str) -> None:
+        """Workers need no container."""
 
 
 class LocalWorkerGroup:
@@ -58,12 +88,8 @@ class LocalWorkerGroup:
 
     def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int) -> None:
         """A worker group without workers yet."""
-        self._runner, self._folder, self._spec, self._attempt = (
-            runner.resolve(),
-            folder.resolve(),
-            spec,
-            attempt,
-        )
+        self._runner, self._folder = runner.resolve(), folder.resolve()
+        self._spec, self._attempt = spec, attempt
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._cleared: set[str] = set()
 
@@ -88,28 +114,26 @@ class LocalWorkerGroup:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise PoolError(
-                    f"a worker cannot be started with {self._spec.python} in {self._spec.root}: {error}"
-                ) from error
+                message = f"a worker cannot be started with {self._spec.python} in {self._spec.root}: {error}"
+                raise PoolError(message) from error
         self._processes[name] = (card, process)
 
     def workers(self) -> Sequence[WorkerState]:
-        """All workers that were started, in that order; what an ended one left behind is ended too."""
+        """All workers that were started, in that order. Also ends what an ended one left behind."""
         states = []
         for name, (card, process) in self._processes.items():
             code = process.poll()
             if code is not None:
                 self._clear(name)
-            how = None if code is None else f"exit code {code}" if code >= 0 else f"signal {-code}"
-            states.append(WorkerState(name, card, how))
+            states.append(WorkerState(name, card, None if code is None else end_of_process(code)))
         return states
 
     def replace(self, worker: str) -> None:
-        """Start one more worker on the card of a worker that has ended."""
+        """Start another worker on the card of one that has ended."""
         self.add(self._processes[worker][0], 0)
 
     def stop(self, worker: str) -> None:
-        """End one worker: its own way first, by force after 10 s."""
+        """Ask one worker to end; kill it after 10 s."""
         process = self._processes[worker][1]
         process.terminate()
         self._finish(worker, time.monotonic() + _GRACE_S)
@@ -132,7 +156,7 @@ class LocalWorkerGroup:
         self._clear(name)
 
     def _clear(self, name: str) -> None:
-        """End the process group of the pytest child that a killed worker left, and wait for its end."""
+        """Kill the process group of the pytest child that a killed worker left, and wait for its end."""
         if name in self._cleared:
             return
         self._cleared.add(name)
@@ -141,7 +165,5 @@ class LocalWorkerGroup:
             group = int(child.read_text("ascii"))
             os.killpg(group, signal.SIGKILL)
             child.unlink()
-            deadline = time.monotonic() + _DYING_S
-            while time.monotonic() < deadline:
-                os.killpg(group, 0)  # until there is none of that number
-                time.sleep(0.005)
+            for _ in poll(_LOG, f"process group {group} to end", 0.005, _DYING_S):
+                os.killpg(group, 0)  # raises as soon as the group is gone

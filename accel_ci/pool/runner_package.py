@@ -9,14 +9,14 @@ import accel_ci.runner
 from accel_ci.storage.atomic_file import whole_file
 
 _PACKAGE = "accel_ci_runner"
-"""The package's name inside the zipapp: an `accel_ci` of the tested environment is neither hidden nor used."""
+"""The package's name in the zipapp, so that an `accel_ci` in the tested environment is neither hidden nor used."""
 
 _MAIN = f"import sys\nfrom {_PACKAGE}.__main__ import main\nsys.exit(main())\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build_runner(destination: Path) -> Path:
-    """Write the runner to `destination` and give it back. Equal sources make equal bytes, wherever and whenever."""
+    """Write the runner to `destination` and return that path. Equal sources always make equal bytes."""
     sources = Path(accel_ci.runner.__file__).parent
     destination.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(destination) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

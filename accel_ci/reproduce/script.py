@@ -7,12 +7,14 @@ holds no secrets: variables that are passed on to tests appear only by name, and
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accel_ci.config.settings import DockerPoolSettings, KubernetesPoolSettings, Project, Variant
+from accel_ci.config.settings import Project, Variant
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel
+from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
+from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.results.open import open_results
 from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.results.store import ResultsStore
@@ -29,6 +31,7 @@ class Reproduction:
 
     script: str
     tests: tuple[str, ...]
+    in_container: bool
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class _Case:
     image: RuntimeImage
     tests: tuple[str, ...]
     card: str
+    spec: WorkerSpec
 
 
 def reproduction(project: Project, build: Build, test: str | None) -> Reproduction:
@@ -56,20 +60,21 @@ def reproduction(project: Project, build: Build, test: str | None) -> Reproducti
     if revision is None or not image_file.is_file():
         raise AccelCiError(f"{build.name} has no runtime image to run tests in; see `accel-ci status`")
     chosen = _choose(manifests, open_results(project), build, test)
+    image = manifests.read(image_file, RuntimeImage)
     case = _Case(
         project,
         build,
         project.settings.variant(build.variant),
         revision,
         manifests.read(manifests.path("wheel", build.revision, build.variant), Wheel),
-        manifests.read(image_file, RuntimeImage),
+        image,
         tuple(verdict.test for verdict in chosen),
         next((verdict.cards[0] for verdict in chosen if verdict.cards), "0"),
+        worker_spec_for(project.settings, image, project.root),
     )
-    pool = project.settings.pool
-    run = _in_container(case, pool) if isinstance(pool, DockerPoolSettings) else _in_environment(case)
-    parts = ["set -eu", *_sources(case), *run]
-    return Reproduction("\n".join(parts) + "\n", case.tests)
+    options = pool_for(project.settings).docker_options(case.card)
+    how = _in_environment(case) if options is None else _in_container(case, options)
+    return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
 
 
 def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: str | None) -> list[TestVerdict]:
@@ -128,45 +133,32 @@ def _below(local: Path | None, subdirectory: str) -> str:
 
 
 def _environment(case: _Case) -> dict[str, str]:
-    pool = case.project.settings.pool
-    configured = {name: value for name, value in pool.environment.items() if value is not None}
-    card = (
-        {} if isinstance(pool, KubernetesPoolSettings) else {pool.card_environment: case.card}
-    )  # the cluster assigns cards to pods
-    return {**configured, **card}
+    configured = {name: value for name, value in case.project.settings.pool.environment.items() if value is not None}
+    return {**configured, case.spec.card_environment: case.card} if case.spec.card_environment else configured
 
 
 def _pytest(case: _Case) -> list[str]:
-    return ["-m", "pytest", "-p", "no:cacheprovider", *case.project.settings.backend.pytest_args, *case.tests]
+    return ["-m", "pytest", "-p", "no:cacheprovider", *case.spec.pytest_args, *case.tests]
 
 
-def _in_container(case: _Case, pool: DockerPoolSettings) -> list[str]:
-    built = case.image.container("runtime")
-    image = pool.image or (built.reference if built else None)
+def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
+    """A worker's container, made by `docker run` with the options of the pool."""
+    pool, image, environment = case.project.settings.pool, case.spec.image, _environment(case)
     if image is None:
         raise AccelCiError(f"{case.build.name} was built without a Docker image; run it again with the section 'image'")
-    python = pool.python or ("python3" if pool.image else case.image.python)
-    environment = _environment(case)
-    cards = case.card.split(",")
-    devices = dict.fromkeys(device.replace("{card}", card) for card in cards for device in pool.devices)
-    gpus = {"all": ["--gpus", "all"], "card": ["--gpus", f'"device={case.card}"'], None: []}[pool.gpus]
     command = [
-        "docker", "run", "--rm", "--init", "--network", pool.network, "--shm-size", pool.shm_size, "--cap-drop", "ALL",
-        "--security-opt", "no-new-privileges", "--pids-limit", str(pool.pids_limit), "--workdir", "/sources",
-        *(["--memory", pool.memory, "--memory-swap", pool.memory] if pool.memory else []), *gpus,
-        *(f"--device={device}" for device in devices),
-        *(f"--env={name}={value}" for name, value in {"HOME": "/tmp", **environment}.items()),  # noqa: S108
+        "docker", "run", *options, "--workdir", "/sources",
+        *(f"--env={name}={value}" for name, value in environment.items()),
         *(f"--env={name}" for name in pool.pass_environment if name not in environment),
     ]  # fmt: skip
-    last = ["--entrypoint", python, image, *_pytest(case)]
+    last = ["--entrypoint", case.spec.python, image, *_pytest(case)]
     run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
-    by_digest = pool.image is not None or "@" in image
-    title = "The image" if by_digest else "The image, which only the build machine has (set image.registry to push it)"
+    built = case.image.container("runtime")
+    local = built is not None and image == built.reference and "@" not in image
+    title = "The image, which only the build machine has (set image.registry to push it)" if local else "The image"
     return [
         f"# {title}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
-        f"docker pull --quiet {shlex.quote(image)}"
-        if by_digest
-        else f"docker image inspect --format ok {shlex.quote(image)}",
+        f"docker image inspect --format ok {shlex.quote(image)}" if local else f"docker pull --quiet {shlex.quote(image)}",
         *_development(case),
         f"# {_count(case)} on card {case.card}",
         run,

@@ -6,11 +6,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.rounds.round_bucket import RoundBucket
 from accel_ci.runner.claims import FolderClaims
-
-DRIVER = "driver"
-"""The owner of what the driver has claimed to keep it from workers."""
 
 
 class BucketClaims:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from accel_ci.rounds.bucket_claims import DRIVER
+from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.rounds.round_bucket import RoundBucket, packed
 
 _WORKERS_PER_SECOND = 256

@@ -24,17 +24,16 @@ from functools import partial
 from pathlib import Path
 
 from accel_ci.errors import PoolError
-from accel_ci.rounds.bucket_claims import DRIVER as DRIVER
 from accel_ci.rounds.bucket_claims import BucketClaims
 from accel_ci.rounds.bucket_events import fetch_all_events, fetch_events
 from accel_ci.rounds.bucket_news import BucketNews
 from accel_ci.rounds.bucket_slots import BucketSlots
 from accel_ci.rounds.bucket_slots import Slot as Slot
+from accel_ci.rounds.folder_round import DRIVER, REPORT
 from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims
 
-REPORT = "report.json"
 _LAST_PATIENCE_S = 60.0
 
 

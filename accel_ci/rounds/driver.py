@@ -1,38 +1,36 @@
-"""The driver: has a pool run a plan in rounds, whatever the pool's engine.
+"""The driver: runs a plan in rounds on a pool, whatever the pool's engine.
 
-Here belongs what the driver decides: when a worker is replaced, which tests are requeued, when a round is over and
-what goes into the next. It keeps nothing of its own; all it knows is in the run's folder, and a driver that starts
-again on the folder of one that was killed goes on where that stopped.
+Here belong the driver's decisions: when to replace a worker, which tests to requeue, when a round is over and what goes
+into the next one. It has no state of its own: all it knows is in the run's folder, so a driver that starts again after a
+kill continues where the last one stopped.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
+import logging
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
 from accel_ci.plan.guided import make_plan
-from accel_ci.rounds.bucket_sync import DRIVER
-from accel_ci.rounds.engine import DRIVER_LOCK, ENDED_WELL, Pool, WorkerGroup, WorkerState, groups_of
-from accel_ci.rounds.round_record import RoundRecord
+from accel_ci.process.waiting import WaitLog, poll
+from accel_ci.rounds.driver_lock import sole_driver
+from accel_ci.rounds.engine import Pool, Round, WorkerGroup, WorkerState, groups_of
+from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 
+_LOG = logging.getLogger(__name__)
 _POLL_S = 0.1
 _MARGIN_S = 60.0
 _LOOK_AGAIN_S = 10.0
-"""How often open tests are looked for that nobody has: the last claim of a worker may become known after its end."""
-_LOCK_PATIENCE_S = 2.0
+"""How often to look for open tests that nobody has: a worker's last claim may become known only after its end."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +68,18 @@ def run_rounds(
     *,
     urgent: int = 0,
 ) -> PoolRun:
-    """Run all batches, then run again what failed or did not run, on other cards where there are any.
+    """Run all batches, then rerun what failed or did not run, on other cards if there are any.
 
-    The first `urgent` batches are taken first wherever a worker is. Batches for several cards run after those for one, in a
-    phase of their own for each number of cards, with workers that hold groups of the healthy cards.
+    Workers take the first `urgent` batches before all others. Batches for several cards run after those for one card, in a
+    separate phase for each number of cards, with workers that hold groups of the healthy cards.
 
-    `on_progress` hears of attempts as they come in, before anything is known of `infra`; on a folder where an equal plan was
-    begun, first of those that are there already. A folder with another plan is replaced. Raises `PoolError` when no worker
-    can run at all, when another driver is at work in the folder, and when ids of batches are not fit for file names.
+    `on_progress` is called with attempts as they arrive, before `infra` is known. In a folder with an equal plan it is first
+    called for the attempts found there; a folder with another plan is replaced. Raises `PoolError` when no worker can run at
+    all, when another driver is at work in the folder, and when batch ids cannot be file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
-    with _sole_driver(run_dir):
+    with sole_driver(run_dir):
         pool.clear(run_dir)
         tally = Tally(cards, batches, on_progress)
         reports: list[RoundReport] = []
@@ -111,7 +109,7 @@ def run_rounds(
 
 
 def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
-    """The batches of round `number`: tests whose last attempt failed or that have none, away from where they failed."""
+    """The batches of round `number`: tests without an attempt or whose last one failed, away from the cards that failed."""
     cards = tally.healthy()
     groups: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
     for batch in batches:
@@ -129,7 +127,7 @@ def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
 
 def _run_phase(
     pool: Pool,
-    record: RoundRecord,
+    record: Round,
     number: int,
     batches: Sequence[Batch],
     spec: WorkerSpec,
@@ -137,9 +135,9 @@ def _run_phase(
     tally: Tally,
     lost: list[str],
 ) -> float:
-    """Run the batches of a round for one number of cards to their end, or what is missing; gives back the seconds it took.
+    """Run what is open of a round's batches for one number of cards; return the makespan in seconds.
 
-    Where too few cards are healthy for a single group, nothing is run. Words for workers that were lost are added to `lost`.
+    Nothing runs when too few cards are healthy for one group. A line for each lost worker is added to `lost`.
     """
     width, phase = batches[0].cards, record.path.name
     cards = tally.groups(width)
@@ -157,9 +155,9 @@ def _run_phase(
             try:
                 _attend(worker_group, record, number, batches, limits, tally)
                 lost += [
-                    f"worker {worker.name} on card {worker.card}: {worker.ended}"
+                    f"worker {worker.name} on card {worker.card}: {worker.end.detail}"
                     for worker in worker_group.workers()
-                    if worker.ended is not None and worker.ended not in ENDED_WELL
+                    if worker.end is not None and worker.end.is_loss
                 ]
             finally:
                 worker_group.close()
@@ -167,22 +165,23 @@ def _run_phase(
             _read_others(record, number, tally, [worker.name for worker in worker_group.workers()])
             makespan_s += max(0.0, tally.last_attempt - began)
         if not tally.attempts and tally.groups(width):
-            said = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "it printed nothing"
-            raise PoolError(f"no worker of the pool could run a test; the first one said: {said}")
+            printed = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "(nothing)"
+            raise PoolError(f"no worker of the pool could run a test; the first one printed: {printed}")
         record.finish(makespan_s)
     return makespan_s
 
 
 def _attend(
     worker_group: WorkerGroup,
-    record: RoundRecord,
+    record: Round,
     number: int,
     batches: Sequence[Batch],
     limits: Limits,
     tally: Tally,
 ) -> None:
-    """Follow a worker group until the round is over and its workers have ended, or have had the time to."""
-    tally.last_event = time.monotonic()
+    """Follow a worker group until the round is over and its workers have ended or have had time to."""
+    began = tally.last_event = time.monotonic()
+    wait = WaitLog(_LOG, f"the first news of {len(worker_group.workers())} worker(s) in {record.path}")
     silence_s = limits.startup_s + limits.test_timeout_s + limits.silence_s + limits.probe_timeout_s + _MARGIN_S
     seen: dict[str, str] | None = None
     looked = 0.0
@@ -192,72 +191,80 @@ def _attend(
         living = _read(worker_group, record, number, tally)
         if tally.attempts >= enough and not tally.open_tests(batches, number):
             break
+        if tally.last_event == began:
+            wait.still_waiting()
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
-            lost = _lost_cards(worker_group.workers(), tally.groups(width), living.values(), replaced)
+            lost = _lost_workers(worker_group.workers(), tally.groups(width), living.values(), replaced)
             if lost:
-                for card, worker in lost.items():
-                    replaced.add(card)
-                    worker_group.replace(worker)
+                for worker in lost:
+                    _LOG.warning("worker %s on card %s ended (%s); starting another", worker.name, worker.card, worker.end)
+                    replaced.add(worker.card)
+                    worker_group.replace(worker.name)
                 continue
             if not living:
                 break
             _requeue(record, tally.open_tests(batches, number), living)
             seen, looked = living, time.monotonic()
         elif time.monotonic() - tally.last_event > silence_s:
+            _LOG.warning("no news for %.0f s; stopping %s", silence_s, ", ".join(living))
             for name in living:
                 worker_group.stop(name)
             tally.last_event = time.monotonic()
         time.sleep(_POLL_S)
     record.end()
-    deadline = time.monotonic() + limits.test_timeout_s + limits.probe_timeout_s + _MARGIN_S
-    while _read(worker_group, record, number, tally) and time.monotonic() < deadline:
-        time.sleep(_POLL_S / 2)
+    limit_s = limits.test_timeout_s + limits.probe_timeout_s + _MARGIN_S
+    for _ in poll(_LOG, f"the workers in {record.path} to end", _POLL_S / 2, limit_s):
+        if not _read(worker_group, record, number, tally):
+            break
 
 
-def _lost_cards(
+def _lost_workers(
     workers: Sequence[WorkerState], healthy: Collection[str], at_work: Collection[str], replaced: Collection[str]
-) -> dict[str, str]:
-    """Cards that nothing speaks against and that have lost their only worker, with that worker's name."""
-    return {
-        worker.card: worker.name
+) -> list[WorkerState]:
+    """The ended workers whose healthy card has no other worker, once for each card."""
+    lost = {
+        worker.card: worker
         for worker in workers
-        if worker.ended is not None and worker.card in healthy and worker.card not in at_work and worker.card not in replaced
+        if worker.end is not None and worker.card in healthy and worker.card not in at_work and worker.card not in replaced
     }
+    return list(lost.values())
 
 
-def _read(worker_group: WorkerGroup, record: RoundRecord, number: int, tally: Tally) -> dict[str, str]:
-    """Take in what workers have written; gives back the living ones with their cards.
+def _read(worker_group: WorkerGroup, record: Round, number: int, tally: Tally) -> dict[str, str]:
+    """Read what workers have written; return the cards of the living ones, by name.
 
-    Whether a worker lives is asked before its events are read: of one that has ended, all are read.
+    Which workers live is asked before their events are read, so of an ended one all events are read.
     """
     workers = worker_group.workers()
     for worker in workers:
         tally.take(number, worker.name, worker.card, record.events(worker.name), record.path.name)
-    return {worker.name: worker.card for worker in workers if worker.ended is None}
+    return {worker.name: worker.card for worker in workers if worker.end is None}
 
 
-def _read_others(record: RoundRecord, number: int, tally: Tally, known: Collection[str]) -> None:
-    """Take in what workers of earlier drivers have written, be it that the last of it came late."""
+def _read_others(record: Round, number: int, tally: Tally, known: Collection[str]) -> None:
+    """Read what workers of earlier drivers have written, including events that arrived late."""
     for worker in record.workers():
         if worker not in known:
             tally.take(number, worker, None, record.events(worker), record.path.name)
 
 
-def _requeue(record: RoundRecord, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
-    """Give out anew what `lost_batches` says; a free batch that all living cards are to avoid is taken back for it."""
+def _requeue(record: Round, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
+    """Hand out `lost_batches` again, after withdrawing free batches that all living cards must avoid."""
     claimed, batches, cards = record.claimed(), record.batches(), set(living.values())
     for batch in batches:
         if batch.id not in claimed and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
             claimed[batch.id] = DRIVER
-    record.requeue(lost_batches(batches, claimed, open_tests, living))
+    requeued = record.requeue(lost_batches(batches, claimed, open_tests, living))
+    if requeued:
+        _LOG.warning("requeued %d test(s) that no living worker has", sum(len(batch.tests) for batch in requeued))
 
 
 def lost_batches(
     batches: Sequence[Batch], claimed: Mapping[str, str], open_tests: Collection[TestKey], living: Mapping[str, str]
 ) -> list[Batch]:
-    """The open tests that no free batch has and no living worker holds, as batches.
+    """The open tests that are in no free batch and in none of a living worker, as batches.
 
-    `claimed` is batch id to owner, `living` worker to card. One of the living has to run a batch that all are to avoid.
+    `claimed` is batch id to owner, `living` worker to card. Where all living cards should be avoided, none is.
     """
     cards = set(living.values())
     lost = [batch for batch in batches if batch.id in claimed and claimed[batch.id] not in living]
@@ -283,42 +290,14 @@ def lost_batches(
 
 def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:
     if not cards or len(set(cards)) != len(cards) or any("," in card for card in cards):
-        raise PoolError(f"a pool needs cards with names of their own and without commas, not {list(cards)}")
+        raise PoolError(f"a pool needs cards with unique names and without commas, not {list(cards)}")
     ids = [batch.id for batch in batches]
     unfit = [name for name in ids if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name)]
     if unfit or len(set(ids)) != len(ids):
-        raise PoolError(f"ids of batches must be unique and fit for file names: {unfit[:3] or 'one is there twice'}")
+        raise PoolError(f"batch ids must be unique and usable as file names: {unfit[:3] or 'one is there twice'}")
 
 
 def _remove_rounds_after(run_dir: Path, number: int) -> None:
     for path in run_dir.glob("round-*"):
         if int(path.name.split("-")[1]) > number:
             shutil.rmtree(path)
-
-
-@contextmanager
-def _sole_driver(run_dir: Path) -> Iterator[None]:
-    """Hold the run's folder for this driver."""
-    path = run_dir / DRIVER_LOCK
-    deadline = time.monotonic() + _LOCK_PATIENCE_S  # workers that wait for the end of a driver hold it for a moment
-    while True:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    said = f"another driver is at work in {run_dir}; wait for it or use another folder"
-                    raise PoolError(said) from None
-            else:
-                if _is_at(path, lock):  # not one whose folder was moved away meanwhile, by the driver that had it
-                    yield
-                    return
-        time.sleep(_POLL_S / 2)
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False

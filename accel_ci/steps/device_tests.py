@@ -178,10 +178,8 @@ def _rounds(
         step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
     pool = pool_for(settings, context.run)
-    of_cluster = settings.pool.kind == "kubernetes"  # it gives cards out itself, and the folder is one driver's alone
-    lock = context.folder.with_name(f".{context.folder.name}.lock") if of_cluster else context.cards_lock
+    lock, what = pool.run_lock(context.folder, context.cards_lock)
     kept = context.folder.with_name(f"{context.folder.name}.last")
-    what = str(context.folder) if of_cluster else "the cards"
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
         if not resume:
             shutil.rmtree(context.folder, ignore_errors=True)

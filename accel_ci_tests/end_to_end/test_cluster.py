@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config.settings import KubernetesPoolSettings
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import PROJECT_LABEL, ROUND_LABEL
 from accel_ci.results.open import open_results

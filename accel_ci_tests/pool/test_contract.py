@@ -17,23 +17,23 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config.settings import DockerPoolSettings
+from accel_ci.config.pool_settings import DockerPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
-from accel_ci.pool.docker import RUN_LABEL, DockerPool, remove_abandoned
+from accel_ci.pool.docker.container import RUN_LABEL
+from accel_ci.pool.docker.pool import DockerPool
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import PROJECT_LABEL
 from accel_ci.pool.kubernetes.pool import KubernetesPool
-from accel_ci.pool.local import LocalPool
+from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.rounds.driver import PoolRun, run_rounds
-from accel_ci.rounds.engine import Pool
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.rounds.tally import OnProgress
 from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.cluster_pool import cluster_settings
-from accel_ci_tests.fixtures.rounds import Write, batch, outcomes
+from accel_ci_tests.fixtures.rounds import LOCAL_POOL, Write, batch, outcomes
 
 DRIVER = """
 import json, sys
@@ -57,9 +57,9 @@ class Ground:
     store: RoundStore | None = None
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> ProjectPool:
         if self.kind == "local":
-            return LocalPool()
+            return LOCAL_POOL
         if self.store is not None:
             return KubernetesPool(cluster_settings(), self.store, self.project, "contract")
         return DockerPool(DockerPoolSettings(kind="docker", card_environment="CARD", image=self.image or "", **self.options))
@@ -405,17 +405,21 @@ def test_containers_of_another_user(docker_ground: Ground, write: Write, tmp_pat
 
 
 def test_abandoned_containers_are_found_and_removed(docker_ground: Ground, write: Write) -> None:
+    def leftovers(**options: Any) -> set[str]:
+        found = docker_ground.pool.remove_leftovers(lambda run: None, **options)
+        return {leftover.what.removeprefix("container ") for leftover in found}
+
     slow(write, 100)
     driver = docker_ground.driver(100)
     wait_for(docker_ground.streamed)
     names = {container.name for container in docker_ground.containers()}
     assert len(names) == 2
-    assert not names & set(remove_abandoned())
+    assert not names & leftovers()
     driver.kill()
     driver.wait()
-    assert names <= set(remove_abandoned(dry_run=True))
+    assert names <= leftovers(dry_run=True)
     assert docker_ground.containers()
-    assert names <= set(remove_abandoned())
+    assert names <= leftovers()
     assert not docker_ground.containers()
 
 

@@ -16,7 +16,7 @@ import pytest
 from accel_ci.errors import PoolError
 from accel_ci.model import Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.rounds.round_record import RoundRecord
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci_tests.conftest import wait_for
 from accel_ci_tests.fixtures.rounds import Ground, Run, Write, batch, outcomes
 
@@ -134,7 +134,7 @@ def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path
         driver.wait()
     before = streamed(run_dir)
     if ground.store is not None:
-        RoundRecord(run_dir / "round-1").await_old_workers()
+        FolderRound(run_dir / "round-1").await_old_workers()
         shutil.rmtree(run_dir)  # the next driver has only what is in the bucket
     (tmp_path / "go").touch()
     tests = [f"test_a.py::test_n[{n}]" for n in range(60)]

@@ -15,9 +15,8 @@ import pytest
 from accel_ci.errors import PoolError
 from accel_ci.model import Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.rounds.bucket_sync import BucketSync
+from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.round_bucket import RoundBucket, RoundStore
-from accel_ci.rounds.round_record import RoundRecord
 from accel_ci.rounds.signing import Signer
 from accel_ci.runner.signed_round import ClaimUrls, create, form_body
 from accel_ci.runner.signed_store import SignedStore, StoreError
@@ -162,14 +161,14 @@ def test_signed_urls_allow_only_their_own_request(objects: RoundBucket) -> None:
 
 
 def test_objects_of_a_hostile_worker_are_ignored(objects: RoundBucket, tmp_path: Path) -> None:
-    record = RoundRecord(tmp_path / "round-1", BucketSync(tmp_path / "round-1", objects))
+    record = BucketRound(tmp_path / "round-1", objects)
     plan = ([batch("b0", "a.py::t")], WorkerSpec("python3", "/sources", {}, ""), Limits(), 0)
     record.prepare(1, *plan)
     [digest] = {name.partition("/")[0] for name in objects.sizes("")}
     for name in ("workers/.w0-0/events/000000000000", "workers/w0-0/events/x", "workers/events", "slots/w0-0"):
         objects.put(f"{digest}/{name}", b"{}\n")
     objects.put(f"{digest}/workers/w0-0/events/000000000000", b'{"event":"waiting","at":"2026-11-27T00:00:00+00:00"}\n')
-    record = RoundRecord(tmp_path / "again", BucketSync(tmp_path / "again", objects))
+    record = BucketRound(tmp_path / "again", objects)
     record.prepare(1, *plan)
     assert record.workers() == ["w0-0"]
     assert [event.event for event in record.events("w0-0")] == ["waiting"]

@@ -12,11 +12,10 @@ import pytest
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Limits, Outcome, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.local import LocalPool
 from accel_ci.rounds.driver import retries, run_rounds
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.tally import Tally
-from accel_ci_tests.fixtures.rounds import Run, Write, batch, outcomes
+from accel_ci_tests.fixtures.rounds import LOCAL_POOL, Run, Write, batch, outcomes
 
 PROBE = """
 import os, sys
@@ -141,7 +140,7 @@ def test_clean_environment() -> None:
 def test_an_interpreter_that_cannot_be_started(root: Path, tmp_path: Path) -> None:
     spec = WorkerSpec(str(tmp_path / "no-python"), str(root), {}, "CARD")
     with pytest.raises(PoolError, match="cannot be started"):
-        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
+        run_rounds(LOCAL_POOL, [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def test_workers_that_cannot_work_are_an_error_with_their_words(root: Path, tmp_path: Path) -> None:
@@ -150,14 +149,14 @@ def test_workers_that_cannot_work_are_an_error_with_their_words(root: Path, tmp_
     python.chmod(0o755)
     spec = WorkerSpec(str(python), str(root), dict(os.environ), "CARD")
     with pytest.raises(PoolError, match="this is no python"):
-        run_rounds(LocalPool(), [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
+        run_rounds(LOCAL_POOL, [batch("b0", "a.py::t")], ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def test_ids_of_batches_are_checked(root: Path, tmp_path: Path) -> None:
     spec = WorkerSpec(sys.executable, str(root), {}, "CARD")
     for batches in ([batch("../b", "a.py::t")], [batch("b", "a.py::t")] * 2):
-        with pytest.raises(PoolError, match="ids of batches"):
-            run_rounds(LocalPool(), batches, ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
+        with pytest.raises(PoolError, match="batch ids"):
+            run_rounds(LOCAL_POOL, batches, ["0"], spec, Limits(), tmp_path / "run", lambda *_: None)
 
 
 def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0") -> Attempt:

@@ -11,9 +11,9 @@ import pytest
 
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.local import LocalPool
 from accel_ci.rounds.driver import run_rounds
 from accel_ci_tests.conftest import Write
+from accel_ci_tests.fixtures.rounds import LOCAL_POOL
 
 PYTHONS = [version for version in os.environ.get("ACCEL_CI_PYTHONS", "").split(",") if version]
 EXPECTED = {
@@ -49,5 +49,5 @@ def test_the_runner_runs_under(version: str, root: Path, tmp_path: Path, write: 
     tests = tuple(f"test_a.py::{name}" for name in EXPECTED)
     spec = WorkerSpec(str(environment / "bin" / "python"), str(root), clean_environment({}), "CARD")
     batches = [Batch("b0", "suite", "test_a.py", tests, 1.0)]
-    run = run_rounds(LocalPool(), batches, ["0"], spec, Limits(test_timeout_s=10), tmp_path / "run", lambda *_: None, 1)
+    run = run_rounds(LOCAL_POOL, batches, ["0"], spec, Limits(test_timeout_s=10), tmp_path / "run", lambda *_: None, 1)
     assert {attempt.test.rpartition("::")[2]: attempt.outcome for attempt in run.attempts} == EXPECTED

@@ -1,25 +1,29 @@
-"""A cluster's API as the pool uses it: Jobs and pods of one namespace as plain documents, limits on calls, clear errors.
+"""A cluster's API as the pool uses it: Jobs and pods of one namespace as plain documents, time limits, clear errors.
 
-The client library is imported when a cluster is reached for: most users have none.
+The client library is imported when a cluster is needed: most users have none.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accel_ci.config.settings import KubernetesPoolSettings
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 
+_LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = (5, 30)
 PATIENCE_S = 300.0
 """How long the API server may be away before a round is given up, in seconds."""
 
+_TRANSIENT = frozenset({429, 500, 502, 503, 504})
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -51,7 +55,7 @@ class Cluster:
         self._core = kubernetes.client.CoreV1Api(client)
 
     def create_job(self, manifest: dict[str, Any]) -> bool:
-        """Make a Job; False when there is one of that name."""
+        """Create a Job; False when there is one of that name."""
         try:
             self._call(
                 "create a Job", lambda **o: self._batch.create_namespaced_job(self.namespace, manifest, **o), absent=(409,)
@@ -69,7 +73,7 @@ class Cluster:
             return None
 
     def label_job(self, name: str, labels: dict[str, str]) -> bool:
-        """Set labels of a Job; False when it is not there (any more)."""
+        """Set labels of a Job; False when it does not exist."""
         body = {"metadata": {"labels": labels}}
         try:
             self._call("label a Job", lambda **o: self._batch.patch_namespaced_job(name, self.namespace, body, **o))
@@ -78,26 +82,26 @@ class Cluster:
         return True
 
     def jobs(self, selector: str) -> list[dict[str, Any]]:
-        """The Jobs with certain labels."""
+        """The Jobs that a label selector matches."""
         found = self._call(
             "list Jobs", lambda **o: self._batch.list_namespaced_job(self.namespace, label_selector=selector, **o)
         )
         return list(found["items"])
 
     def pods(self, selector: str) -> list[dict[str, Any]]:
-        """The pods with certain labels."""
+        """The pods that a label selector matches."""
         found = self._call(
             "list pods", lambda **o: self._core.list_namespaced_pod(self.namespace, label_selector=selector, **o)
         )
         return list(found["items"])
 
     def delete_job(self, name: str) -> None:
-        """Delete a Job with its pods, if it is there; does not wait for their end."""
+        """Delete a Job with its pods, if it exists, without waiting for their end."""
         with suppress(_AbsentError):
             self._delete_job(name, {})
 
     def delete_job_as_seen(self, job: Mapping[str, Any]) -> bool:
-        """The same for a Job of which nothing has changed since it was read; False when something has."""
+        """Delete a Job that has not changed since it was read; False when it has."""
         seen = {"uid": job["metadata"]["uid"], "resourceVersion": job["metadata"]["resourceVersion"]}
         try:
             self._delete_job(job["metadata"]["name"], {"preconditions": seen})
@@ -106,7 +110,7 @@ class Cluster:
         return True
 
     def _delete_job(self, name: str, options: dict[str, Any]) -> None:
-        body = {"propagationPolicy": "Background", **options}  # where there is a body, the query is not looked at
+        body = {"propagationPolicy": "Background", **options}  # with a body, the query is ignored
         self._call(
             "delete a Job",
             lambda **o: self._batch.delete_namespaced_job(name, self.namespace, body=body, **o),
@@ -114,12 +118,12 @@ class Cluster:
         )
 
     def delete_pod(self, name: str) -> None:
-        """Delete a pod, if it is there; does not wait for its end."""
+        """Delete a pod, if it exists, without waiting for its end."""
         with suppress(_AbsentError):
             self._call("delete a pod", lambda **o: self._core.delete_namespaced_pod(name, self.namespace, **o))
 
     def log(self, pod: str) -> str:
-        """The end of what a pod has printed; empty when that cannot be had."""
+        """The end of a pod's output; empty when it cannot be read."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -135,37 +139,42 @@ class Cluster:
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
-        began = time.monotonic()
-        pause_s = 0.5
-        while True:
-            try:
-                return json.loads(ask(_preload_content=False, _request_timeout=_CALL_LIMIT_S).data)
-            except ApiException as error:
-                if error.status in absent:
-                    raise _AbsentError from None
-                if error.status not in (429, 500, 502, 503, 504):
-                    raise PoolError(self._refused(what, error)) from error
-                problem: Exception = error
-            except HTTPError as error:
-                problem = error
-            if time.monotonic() - began > PATIENCE_S:
+        def is_transient(error: BaseException) -> bool:
+            return isinstance(error, HTTPError) or (isinstance(error, ApiException) and error.status in _TRANSIENT)
+
+        def log(state: RetryCallState) -> None:
+            error = state.outcome and state.outcome.exception()
+            _LOG.warning("could not %s (%s); trying again in %.1f s", what, error, state.upcoming_sleep)
+
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            wait=wait_exponential(0.5, max=10),
+            stop=stop_after_delay(PATIENCE_S),
+            before_sleep=log,
+            reraise=True,
+        )
+        try:
+            return json.loads(retrying(ask, _preload_content=False, _request_timeout=_CALL_LIMIT_S).data)
+        except (ApiException, HTTPError) as error:
+            if getattr(error, "status", None) in absent:
+                raise _AbsentError from None
+            if is_transient(error):
                 raise PoolError(
-                    f"the cluster's API server is away ({str(problem).strip()}); run the same again when it answers"
-                ) from problem
-            time.sleep(pause_s)
-            pause_s = min(10.0, pause_s * 2)
+                    f"the cluster's API server is away ({str(error).strip()}); run the same again when it answers"
+                ) from error
+            raise PoolError(self._refused(what, error)) from error
 
     def _refused(self, what: str, error: Any) -> str:
         try:
-            said = json.loads(error.body)["message"]
+            reason = json.loads(error.body)["message"]
         except (TypeError, ValueError, LookupError):
-            said = f"status {error.status} {error.reason}"
+            reason = f"status {error.status} {error.reason}"
         advice = {
             401: "; the credentials of KUBECONFIG are not valid (any more)",
             403: "; give the service account the rights of deploy/kubernetes, or fix pool.namespace",
         }.get(error.status, "; look at the pool's settings")
-        return f"the cluster refused to {what} in the namespace {self.namespace}: {said}{advice}"
+        return f"the cluster refused to {what} in the namespace {self.namespace}: {reason}{advice}"
 
 
 class _AbsentError(Exception):
-    """There is no such thing, there is one already, or it is another by now."""
+    """The object does not exist, exists already, or has changed."""

@@ -1,7 +1,7 @@
 """The Job of a Kubernetes pool as a document: pure functions from settings to a manifest.
 
 A `batch/v1` Job with a `parallelism` and no `completions`: the work-queue pattern, in which a pod that fails is replaced and
-one that succeeds says that the work is done. All that is used is in Kubernetes 1.20.
+one that succeeds means that the work is done. Kubernetes 1.20 has all that is used here.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from accel_ci.config.pod_template import WORKER, overlay
-from accel_ci.config.settings import KubernetesPoolSettings
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "accel-ci"}
-"""The label of all that the pool makes, by which the janitor finds what was left."""
+"""The label of everything that the pool creates, by which the janitor finds leftovers."""
 
 RUN_LABEL = "accel-ci/run"
-"""Who asked for it: the id of the Dagster run, or whatever the caller goes by."""
+"""The id of the Dagster run, or another name of the caller."""
 
 ROUND_LABEL = "accel-ci/round"
-"""The name of the Job that a round began with; a Job that was added to it has the same."""
+"""The name of the round's first Job, also on Jobs that were added later."""
 
 PROJECT_LABEL = "accel-ci/project"
-"""Whose it is, where several projects share a namespace."""
+"""The project, where several share a namespace."""
 
 BUILD_ANNOTATION = "accel-ci/build"
 PLAN_ANNOTATION = "accel-ci/plan"
@@ -35,17 +35,17 @@ OWN_FOLDER = "/accel-ci"
 """The pod's own folder: the runner, the worker's scratch files, HOME and TMPDIR."""
 
 GRACE_S = 30
-"""How long a pod that is to end may still send what it has, in seconds."""
+"""How long an ending pod may still send its events, in seconds."""
 
 _ENTRY = Path(__file__).with_name("pod_entry.py")
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A Job to be made.
+    """A Job to create.
 
-    `folders` are mounted empty, writable and at their own paths, so that what the driver says of files means the same in a
-    pod. `cards` is how many each pod asks for. `errand_url` is a signed URL: whoever may read the Job's pods may use it.
+    `folders` are mounted empty, writable and at their own paths, so that the driver's paths are valid in a pod. `cards` is
+    how many each pod asks for. `errand_url` is a signed URL: whoever may read the Job's pods may use it.
     """
 
     name: str
@@ -62,18 +62,18 @@ class JobRequest:
 
 
 def job_name(project: str, run: str, round_name: str) -> str:
-    """The name of a round's Job: equal for equal (project, run, round), so that a step that is tried again finds it."""
+    """The name of a round's Job: the same for the same (project, run, round), so that a retried step finds it."""
     digest = hashlib.sha256("\n".join((project, run, round_name)).encode()).hexdigest()[:16]
     return f"accel-ci-{label(round_name).lower().replace('_', '-').replace('.', '-')[:24].strip('-')}-{digest}"
 
 
 def label(text: str) -> str:
-    """A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`, none of these at either end."""
+    """A text as a label value: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-_.")
 
 
 def job_manifest(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str, Any]:
-    """The Job as the cluster is asked for it."""
+    """The Job's manifest for the cluster."""
     run = {RUN_LABEL: label(request.run)} if request.run else {}
     labels = {**MANAGED_BY, PROJECT_LABEL: label(request.project), ROUND_LABEL: request.round, **run}
     queue = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else {}

@@ -1,7 +1,7 @@
-"""What a pod runs first, as text for `python -c`: standard library only, any Python from 3.9.
+"""A pod's first program, passed as text to `python -c`: standard library only, any Python from 3.9.
 
-An errand, a JSON object at a signed URL, says what to unpack where and what to run; its result goes back by a signed URL. A
-worker has no result: the runner takes over this very process. Nothing here knows Kubernetes.
+An errand, a JSON object at a signed URL, lists what to unpack where and what to run; its result is uploaded to a signed URL.
+A worker has no result: the runner takes over this process. Nothing here depends on Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 900.0
 
 
 def ask(request: Any, what: str) -> bytes:
-    """The body of an answer; a store that is away is waited for, and a URL is never printed."""
+    """The body of an answer. Waits for a store that is away; never prints a URL."""
     deadline = time.monotonic() + PATIENCE_S
     pause_s = 0.5
     while True:
@@ -45,7 +45,7 @@ def ask(request: Any, what: str) -> bytes:
 
 
 def unpack(archive: bytes, folder: str) -> None:
-    """Unpack a tar file of the driver's into a folder."""
+    """Unpack a tar file from the driver into a folder."""
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         if hasattr(tarfile, "data_filter"):
@@ -63,8 +63,8 @@ def pack(folder: str) -> bytes:
 
 
 def main() -> None:
-    """Do the errand that `ACCEL_CI_ERRAND_URL` leads to."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a container has no default for it
+    """Do the errand at `ACCEL_CI_ERRAND_URL`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 of a container has no default for it
     errand = json.loads(gzip.decompress(ask(os.environ.pop("ACCEL_CI_ERRAND_URL"), "the errand")))
     for url, folder in errand["unpack"]:
         unpack(ask(url, "an archive"), folder)
@@ -88,7 +88,7 @@ def main() -> None:
         try:
             ask(request, "room for a result")
         except SystemExit as refused:
-            if "412" not in str(refused):  # an earlier try of this pod's, whose answer was lost, or another pod's
+            if "412" not in str(refused):  # uploaded before: by this pod, whose answer was lost, or by another one
                 raise
 
 

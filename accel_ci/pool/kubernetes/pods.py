@@ -1,4 +1,4 @@
-"""What the cluster says of pods and Jobs, in its own words: pure functions on the documents of its API."""
+"""The state of pods and Jobs: pure functions on the documents of the cluster's API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from accel_ci.config.pod_template import WORKER
+from accel_ci.rounds.engine import WorkerEnd
 
 STUCK = frozenset(
     {
@@ -15,23 +16,28 @@ STUCK = frozenset(
         "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError",
     }
 )  # fmt: skip
-"""Reasons of a container to wait that pass by themselves at best within moments."""
+"""Reasons of a waiting container that pass within moments or not at all."""
 
 
 @dataclass(frozen=True)
 class PodState:
-    """A pod: why it waits, or how it ended, in the cluster's word with its message; both None while it runs.
+    """A pod: it waits, or has ended; both are None while it runs.
 
-    `reason` is that word alone. `said` is the end of what its worker printed, when it failed. `deleted` says that it was
-    told to end; why, its Job may know.
+    `waits` is the cluster's reason for waiting with its message, `reason` the reason alone. `log_tail` is the end of the
+    output of a failed worker. `deleted` means that somebody has asked for the pod's end; its Job may know why.
     """
 
     name: str
     waits: str | None = None
-    ended: str | None = None
     reason: str | None = None
-    said: str = ""
+    end: WorkerEnd | None = None
+    log_tail: str = ""
     deleted: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the pod ended before its work did."""
+        return self.end is not None and self.end.is_loss
 
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
@@ -41,60 +47,67 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     container: Mapping[str, Any] = next((c for c in status.get("containerStatuses") or () if c["name"] == WORKER), {})
     state = container.get("state") or {}
     terminated = state.get("terminated")
+    log_tail = (terminated or {}).get("message") or ""
     if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded, Preempting, UnexpectedAdmissionError …
-        said = (terminated or {}).get("message") or ""
-        word = _with(status["reason"], status.get("message"))
-        return PodState(name, ended=word, reason=status["reason"], said=said)
-    is_deleted = bool(metadata.get("deletionTimestamp"))
-    deleted = "the pod was deleted: " if is_deleted else ""
-    if terminated is not None:
-        reason, how = how_it_ended(terminated)
-        how = f"{deleted}{how}" if reason != "Completed" else how
-        return PodState(name, ended=how, reason=reason, said=terminated.get("message") or "", deleted=is_deleted)
-    if status.get("phase") in ("Succeeded", "Failed"):
-        return PodState(name, ended=f"{deleted}{status['phase']}", reason=str(status["phase"]), deleted=is_deleted)
+        return PodState(name, end=_removal(status["reason"], status.get("message")), log_tail=log_tail)
+    end = _end(terminated, status.get("phase"))
+    if end is not None:
+        deleted = bool(metadata.get("deletionTimestamp"))
+        if deleted and end.is_loss:
+            end = WorkerEnd("removed", f"the pod was deleted: {end}")
+        return PodState(name, end=end, log_tail=log_tail, deleted=deleted)
     waiting = state.get("waiting")
     if waiting is not None and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-        return PodState(name, waits=_with(waiting["reason"], waiting.get("message")), reason=waiting["reason"])
+        return PodState(name, _with(waiting["reason"], waiting.get("message")), waiting["reason"])
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = condition.get("reason") or "Unschedulable"
-            return PodState(name, waits=_with(reason, condition.get("message")), reason=reason)
+            return PodState(name, _with(reason, condition.get("message")), reason)
     if status.get("phase") == "Pending":
-        word = (waiting or {}).get("reason") or "Pending"
-        return PodState(name, waits=word, reason=word)
+        reason = (waiting or {}).get("reason") or "Pending"
+        return PodState(name, reason, reason)
     return PodState(name)
 
 
-def how_it_ended(terminated: Mapping[str, Any]) -> tuple[str, str]:
-    """The cluster's word for the end of a container, and that word with the exit code or signal."""
+def _end(terminated: Mapping[str, Any] | None, phase: str | None) -> WorkerEnd | None:
+    """The end of a pod by its terminated container, else by its phase; None while it runs."""
+    if terminated is None:
+        if phase not in ("Succeeded", "Failed"):
+            return None
+        return WorkerEnd("finished", phase) if phase == "Succeeded" else WorkerEnd("failed", phase)
     code = int(terminated.get("exitCode", 0))
-    if code == 0:  # a child that ran out of memory leaves the word OOMKilled on a container that ended well
-        return "Completed", "Completed"
+    if code == 0:  # a child that ran out of memory leaves the reason OOMKilled on a container that ended well
+        return WorkerEnd("finished", "Completed")
     reason = terminated.get("reason") or "Error"
     number = terminated.get("signal") or (code - 128 if 128 < code < 193 else None)
-    return reason, f"{reason} (signal {number})" if number else f"{reason} (exit code {code})"
+    detail = f"{reason} (signal {number})" if number else f"{reason} (exit code {code})"
+    return WorkerEnd("out_of_memory" if reason == "OOMKilled" else "killed" if number else "failed", detail)
 
 
-def job_failure(job: Mapping[str, Any] | None) -> str | None:
-    """Why a Job makes no more pods (`DeadlineExceeded`, `BackoffLimitExceeded`, `Complete`, that it is gone), else None."""
-    return job_verdict(job) or _condition(job, "Complete")
+def job_end(job: Mapping[str, Any] | None) -> WorkerEnd | None:
+    """Why a Job makes no more pods (complete, failed, past its deadline, deleted), else None."""
+    return job_failure(job) or _condition(job, "Complete")
 
 
-def job_verdict(job: Mapping[str, Any] | None) -> str | None:
-    """Why a Job ends its pods (`DeadlineExceeded`, that it is gone), else None."""
+def job_failure(job: Mapping[str, Any] | None) -> WorkerEnd | None:
+    """Why a Job ends its pods (failed, past its deadline, deleted), else None."""
     if job is None:
-        return "the Job is gone: somebody has deleted it"
+        return WorkerEnd("removed", "the Job is gone: somebody has deleted it")
     if job["metadata"].get("deletionTimestamp"):
-        return "the Job is being deleted"
+        return WorkerEnd("removed", "the Job is being deleted")
     return _condition(job, "Failed")
 
 
-def _condition(job: Mapping[str, Any] | None, kind: str) -> str | None:
+def _condition(job: Mapping[str, Any] | None, kind: str) -> WorkerEnd | None:
     for condition in ((job or {}).get("status") or {}).get("conditions") or ():
         if condition["status"] == "True" and condition["type"] == kind:
-            return _with(condition.get("reason") or kind, condition.get("message"))
+            return _removal(condition.get("reason") or kind, condition.get("message"))
     return None
+
+
+def _removal(reason: str, message: str | None) -> WorkerEnd:
+    """The end of pods that the cluster takes away for a reason."""
+    return WorkerEnd("deadline" if reason == "DeadlineExceeded" else "removed", _with(reason, message))
 
 
 def timestamp(text: str) -> float:
@@ -102,5 +115,5 @@ def timestamp(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def _with(word: str, message: str | None) -> str:
-    return f"{word}: {' '.join(message.split())}" if message else word
+def _with(reason: str, message: str | None) -> str:
+    return f"{reason}: {' '.join(message.split())}" if message else reason

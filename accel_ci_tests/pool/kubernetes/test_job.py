@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from accel_ci.config.pod_template import overlay, template_mistakes
-from accel_ci.config.settings import KubernetesPoolSettings
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name, label
 from accel_ci.pool.kubernetes.pod_entry import ask
-from accel_ci.pool.kubernetes.pods import job_failure, pod_state
+from accel_ci.pool.kubernetes.pods import job_end, pod_state
+from accel_ci.rounds.engine import WorkerEnd
 from accel_ci_tests.conftest import ROOT
 
 REQUEST = JobRequest(
@@ -195,7 +196,7 @@ def container(**state: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "waits", "ended"),
+    ("status", "waits", "end"),
     [
         ({"phase": "Pending"}, "Pending", None),
         ({"phase": "Running", "containerStatuses": container(running={})}, None, None),
@@ -222,46 +223,69 @@ def container(**state: Any) -> list[dict[str, Any]]:
         (
             {"phase": "Failed", "containerStatuses": container(terminated={"reason": "OOMKilled", "exitCode": 137})},
             None,
-            "OOMKilled (signal 9)",
+            WorkerEnd("out_of_memory", "OOMKilled (signal 9)"),
         ),
         (
             {"phase": "Succeeded", "containerStatuses": container(terminated={"reason": "OOMKilled", "exitCode": 0})},
             None,
-            "Completed",
+            WorkerEnd("finished", "Completed"),
         ),
         (
             {"phase": "Failed", "containerStatuses": container(terminated={"reason": "Error", "exitCode": 1})},
             None,
-            "Error (exit code 1)",
+            WorkerEnd("failed", "Error (exit code 1)"),
         ),
-        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, None, "Evicted: low on memory"),
-        ({"phase": "Running", "reason": "NodeLost", "containerStatuses": container(running={})}, None, "NodeLost"),
-        ({"phase": "Failed", "reason": "DeadlineExceeded"}, None, "DeadlineExceeded"),
-        ({"phase": "Failed"}, None, "Failed"),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
+            None,
+            WorkerEnd("removed", "Evicted: low on memory"),
+        ),
+        (
+            {"phase": "Running", "reason": "NodeLost", "containerStatuses": container(running={})},
+            None,
+            WorkerEnd("removed", "NodeLost"),
+        ),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, None, WorkerEnd("deadline", "DeadlineExceeded")),
+        (
+            {"phase": "Failed", "containerStatuses": container(terminated={"reason": "Error", "exitCode": 143})},
+            None,
+            WorkerEnd("killed", "Error (signal 15)"),
+        ),
+        ({"phase": "Failed"}, None, WorkerEnd("failed", "Failed")),
+        ({"phase": "Succeeded"}, None, WorkerEnd("finished", "Succeeded")),
     ],
 )
-def test_what_the_cluster_says_of_a_pod(status: dict[str, Any], waits: str | None, ended: str | None) -> None:
+def test_the_state_of_a_pod(status: dict[str, Any], waits: str | None, end: WorkerEnd | None) -> None:
     state = pod_state(pod(**status))
-    assert (state.waits, state.ended) == (waits, ended)
+    assert (state.waits, state.end) == (waits, end)
 
 
 def test_a_pod_that_somebody_deletes() -> None:
     gone = pod(phase="Failed", containerStatuses=container(terminated={"reason": "Error", "exitCode": 143}))
     gone["metadata"]["deletionTimestamp"] = "2026-11-27T12:00:00Z"
-    assert pod_state(gone).ended == "the pod was deleted: Error (signal 15)"
+    state = pod_state(gone)
+    assert state.end == WorkerEnd("removed", "the pod was deleted: Error (signal 15)")
+    assert (state.failed, state.deleted) == (True, True)
 
 
-def test_what_the_cluster_says_of_a_job() -> None:
+def test_a_pod_that_is_deleted_after_it_has_finished() -> None:
+    gone = pod(phase="Succeeded", containerStatuses=container(terminated={"reason": "Completed", "exitCode": 0}))
+    gone["metadata"]["deletionTimestamp"] = "2026-11-27T12:00:00Z"
+    assert pod_state(gone).end == WorkerEnd("finished", "Completed")
+    assert not pod_state(gone).failed
+
+
+def test_the_end_of_a_job() -> None:
     def job(*conditions: dict[str, str], **metadata: str) -> dict[str, Any]:
         return {"metadata": metadata, "status": {"conditions": list(conditions)}}
 
-    assert job_failure(job()) is None
-    assert "gone" in (job_failure(None) or "")
-    assert "deleted" in (job_failure(job(deletionTimestamp="now")) or "")
+    assert job_end(job()) is None
+    assert job_end(None) == WorkerEnd("removed", "the Job is gone: somebody has deleted it")
+    assert job_end(job(deletionTimestamp="now")) == WorkerEnd("removed", "the Job is being deleted")
     failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}
-    assert job_failure(job(failed)) == "DeadlineExceeded: too long"
-    assert job_failure(job({"type": "Complete", "status": "True"})) == "Complete"
-    assert job_failure(job({**failed, "status": "False"})) is None
+    assert job_end(job(failed)) == WorkerEnd("deadline", "DeadlineExceeded: too long")
+    assert job_end(job({"type": "Complete", "status": "True"})) == WorkerEnd("removed", "Complete")
+    assert job_end(job({**failed, "status": "False"})) is None
 
 
 def test_what_a_pod_runs_first_needs_the_standard_library_alone() -> None:

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from accel_ci.config.settings import KubernetesPoolSettings, Project
+from accel_ci.config.pool_settings import KubernetesPoolSettings
+from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Build, Limits, WorkerSpec
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.pool import KubernetesPool
-from accel_ci.pool.leftovers import clear_cluster
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
@@ -319,8 +319,7 @@ def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
     driver.wait()
 
     def sweep(ended_at: float | None, **options: Any) -> list[str]:
-        found = clear_cluster(ground.settings, ground.store, ground.project, lambda _: ended_at, **options)
-        return [leftover.why for leftover in found]
+        return [leftover.why for leftover in ground.pool.remove_leftovers(lambda _: ended_at, **options)]
 
     assert sweep(None) == sweep(time.time() - 60) == []
     assert sweep(time.time() - 3600, dry_run=True) == ["its run run-of-a-test is over"]

@@ -1,16 +1,15 @@
-"""The driver's side of a round's folder: write the plan, read events and claims, requeue batches.
+"""A round in a folder: write the plan, read events and claims, requeue batches.
 
-Whatever the driver knows of a round it reads from here, so a driver that starts again after a kill knows as much as the
-one before. The names of the files are the runner's (`accel_ci.runner.round_folder`).
+All that the driver knows of a round is here, so a driver that starts again after a kill knows as much as the one before.
+The names of the files are the runner's (`accel_ci.runner.round_folder`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
+import logging
 import re
 import shutil
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -18,26 +17,34 @@ from pathlib import Path
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
-from accel_ci.rounds.bucket_sync import DRIVER, REPORT, BucketSync
+from accel_ci.process.waiting import poll
+from accel_ci.rounds.driver_lock import is_locked
 from accel_ci.rounds.events import Event, decode_events
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 
+DRIVER = "driver"
+"""The owner of batches that the driver has claimed to keep them from workers."""
+
+REPORT = "report.json"
+"""The driver's record that the round is done."""
+
+_LOG = logging.getLogger(__name__)
 _OLD_WORKERS_LIMIT_S = 60.0
 
 
-class RoundRecord:
-    """The folder of one round."""
+class FolderRound:
+    """The folder of one round; see `accel_ci.rounds.engine.Round`."""
 
-    def __init__(self, path: Path, bucket_sync: BucketSync | None = None) -> None:
-        """The round's folder, which need not exist yet; where workers do not see it, a bucket sync keeps a bucket alike."""
-        self.path, self._bucket_sync = path, bucket_sync
+    def __init__(self, path: Path) -> None:
+        """The folder need not exist yet."""
+        self.path = path
         self._offsets: dict[str, int] = {}
 
     # --- the plan -----------------------------------------------------------------------------------------------
 
     def prepare(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
-        """Lay the folder out; one that is there with the same plan is kept, any other is replaced (then True)."""
+        """Write the plan and make the folders; a folder with the same plan is kept. Return whether the plan was written."""
         plan = {
             "round": number,
             "python": spec.python,
@@ -58,12 +65,10 @@ class RoundRecord:
         if fresh:
             _write(target, content)
         (self.path / round_folder.ROUND_OVER).unlink(missing_ok=True)
-        if self._bucket_sync is not None:
-            self._bucket_sync.open()
         return fresh
 
     def batches(self) -> list[Batch]:
-        """The batches of the plan and those that were requeued."""
+        """The batches of the plan and the requeued ones."""
         records = json.loads((self.path / round_folder.PLAN).read_text("utf-8"))["batches"]
         for path in sorted((self.path / round_folder.REQUEUED).glob("*.json")):
             records += json.loads(path.read_text("utf-8"))
@@ -78,25 +83,26 @@ class RoundRecord:
     # --- workers ------------------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:
-        """The names of all workers that this round has had, in the order of their start."""
+        """The names of all workers that the round has had, in the order of their start."""
         names = (path.name for path in (self.path / round_folder.WORKERS).iterdir())
         return sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
-    def await_old_workers(self) -> None:
-        """Wait until the workers of an earlier driver on this machine have ended. Raises `PoolError` after a minute."""
-        deadline = time.monotonic() + _OLD_WORKERS_LIMIT_S
+    def await_old_workers(self) -> bool:
+        """Wait for workers of an earlier driver on this machine to end; return whether there were any.
+
+        Raises `PoolError` after a minute.
+        """
+        old = list(self.path.glob(f"*/*/{round_folder.ALIVE}"))
         waited = False
-        for alive in self.path.glob(f"*/*/{round_folder.ALIVE}"):
-            while not _is_free(alive):
-                if time.monotonic() > deadline:
-                    raise PoolError(f"a worker of an earlier run still holds {alive}; end it, or use another folder")
-                waited = True
-                time.sleep(0.05)
-        if waited and self._bucket_sync is not None:
-            self._bucket_sync.catch_up()
+        for _ in poll(_LOG, f"workers of an earlier driver in {self.path} to end", 0.05, _OLD_WORKERS_LIMIT_S):
+            old = [alive for alive in old if is_locked(alive)]
+            if not old:
+                return waited
+            waited = True
+        raise PoolError(f"a worker of an earlier run still holds {old[0]}; end it, or use another folder")
 
     def events(self, worker: str) -> list[Event]:
-        """The events that a worker has written since the last call; a line that is not complete is left."""
+        """The complete events that a worker has written since the last call."""
         path = self.path / round_folder.WORKERS / worker / round_folder.EVENTS
         try:
             with path.open("rb") as file:
@@ -109,7 +115,7 @@ class RoundRecord:
         return decode_events(complete)
 
     def log(self, worker: str) -> str:
-        """The end of what a worker printed."""
+        """The end of a worker's output."""
         path = self.path / round_folder.WORKERS / worker / round_folder.LOG
         return path.read_bytes()[-2048:].decode("utf-8", "replace").strip() if path.exists() else ""
 
@@ -117,20 +123,18 @@ class RoundRecord:
 
     @cached_property
     def _claims(self) -> Claims:
-        if self._bucket_sync is not None:
-            return self._bucket_sync.claims()
         return FolderClaims(self.path / round_folder.CLAIMS, DRIVER)
 
     def claimed(self) -> dict[str, str]:
-        """Who has which batch: batch id to worker."""
+        """The owners of claimed batches, by batch id."""
         return dict(self._claims.taken())
 
     def withdraw(self, batch: str) -> bool:
-        """Claim a batch for the driver so that no worker gets it; False when one has it."""
+        """Claim a batch for the driver, so that no worker gets it; False when a worker has it."""
         return self._claims.take(batch)
 
     def requeue(self, batches: Iterable[Batch]) -> list[Batch]:
-        """Give batches out anew, under names of their own, to be taken first; gives back what was written."""
+        """Hand batches out again, under new ids and before all others; return them."""
         folder = self.path / round_folder.REQUEUED
         number = len(list(folder.glob("*.json")))
         fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
@@ -139,16 +143,14 @@ class RoundRecord:
         return fresh
 
     def end(self) -> None:
-        """Tell the workers that nothing more will come."""
+        """Announce to the workers that no more batches will come."""
         _write(self.path / round_folder.ROUND_OVER, "")
 
     # --- the report ---------------------------------------------------------------------------------------------
 
     def finish(self, makespan_s: float) -> None:
-        """Note that the round is done, for a driver that starts again."""
+        """Record that the round is done, for a driver that starts again."""
         _write(self.path / REPORT, json.dumps({"makespan_s": makespan_s}))
-        if self._bucket_sync is not None:
-            self._bucket_sync.finish()
 
     def finished(self) -> float | None:
         """The makespan in seconds when the round is done, else None."""
@@ -160,12 +162,3 @@ def _write(path: Path, content: str) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(content, "utf-8")
     part.replace(path)
-
-
-def _is_free(path: Path) -> bool:
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

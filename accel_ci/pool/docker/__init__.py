@@ -1,0 +1,1 @@
+"""The Docker pool: workers are containers of an engine on this machine."""

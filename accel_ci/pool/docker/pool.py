@@ -1,0 +1,208 @@
+"""The Docker pool: a worker is a container on this machine, one per card.
+
+A container waits for the lock that its driver holds on the run's folder, and ends when the driver does; so the engine must
+run on this machine. Containers carry the run's folder as a label, by which the next driver and the janitor find leftovers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accel_ci.config.pool_settings import DockerPoolSettings
+from accel_ci.errors import PoolError
+from accel_ci.model import RuntimeImage, WorkerSpec
+from accel_ci.pool.docker.container import HOME, HOST_LABEL, RUN_LABEL, create_container, docker_options, image_of, let_write
+from accel_ci.pool.docker.engine import ENDED, connect, containers_with, exit_code, explained, remove, stop
+from accel_ci.pool.environment import container_spec
+from accel_ci.pool.project_pool import EndedAt, Leftover
+from accel_ci.pool.runner_package import build_runner
+from accel_ci.process.run import Finished
+from accel_ci.rounds.driver_lock import DRIVER_LOCK, is_locked
+from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in, end_of_process
+from accel_ci.rounds.folder_round import FolderRound
+from accel_ci.runner import round_folder
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_LOG = logging.getLogger(__name__)
+_LOOK_EVERY_S = 0.2
+_ENGINE_AWAY_S = 30.0
+
+
+class DockerPool:
+    """Runs workers as containers."""
+
+    outlives_driver = True
+
+    def __init__(self, settings: DockerPoolSettings) -> None:
+        """Nothing is asked of the engine yet."""
+        self._settings = settings
+
+    def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
+        """Workers start in the pool's own image, else in the build's."""
+        return container_spec(self._settings, image, sources, self._settings.card_environment, HOME)
+
+    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
+        """The cards are for one run at a time."""
+        return cards_lock, "the cards"
+
+    def open_round(self, folder: Path) -> FolderRound:
+        """The round in a folder that workers share."""
+        return FolderRound(folder)
+
+    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+        """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
+        build_runner(folder / "runner.pyz")
+        let_write(folder / round_folder.CLAIMS, self._settings)
+        worker_group = DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
+        try:
+            for rank, card in enumerate(cards):
+                worker_group.add(card, rank)
+        except BaseException:
+            worker_group.close()
+            raise
+        return worker_group
+
+    def clear(self, run_dir: Path) -> None:
+        """Remove the containers that an earlier driver left. Raises `PoolError` when there is no engine."""
+        with explained("remove the containers of an earlier run"):
+            remove(containers_with(connect(), f"{RUN_LABEL}={run_dir.resolve()}"))
+
+    def forget(self, run_dir: Path) -> None:
+        """Do nothing: everything is in the folder."""
+
+    def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
+        """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
+        client = connect()
+        let_write(folder, self._settings)
+        with (folder / DRIVER_LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            container = create_container(client, self._settings, command, spec, folder)
+            try:
+                with explained(f"run {command[0]} in {image_of(self._settings, spec)}"):
+                    container.start()
+                    status = exit_code(container, timeout_s)
+                    output = container.logs(tail=10_000).decode("utf-8", "replace")
+            finally:
+                with suppress(Exception):
+                    container.remove(force=True, v=True)
+        if status is None:
+            raise PoolError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s in a container")
+        return Finished(status, output)
+
+    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
+        """Remove the containers of any run on this machine whose driver is gone. Raises `PoolError` without an engine."""
+        client = connect()
+        with explained("look for abandoned containers"):
+            found = [
+                each
+                for each in containers_with(client, RUN_LABEL)
+                if each.attrs["Labels"].get(HOST_LABEL) == os.uname().nodename
+                and not is_locked(Path(each.attrs["Labels"][RUN_LABEL]) / DRIVER_LOCK)
+            ]
+            if not dry_run:
+                remove(found)
+        names = sorted(str(each.attrs["Names"][0]).removeprefix("/") for each in found)
+        return [Leftover(f"container {name}", "its driver is gone", "removed") for name in names]
+
+    def docker_options(self, card: str) -> tuple[str, ...]:
+        """The options of `docker run` for a worker on a card."""
+        return docker_options(self._settings, card)
+
+
+class DockerWorkerGroup:
+    """The containers of one round."""
+
+    def __init__(
+        self, client: DockerClient, settings: DockerPoolSettings, folder: Path, spec: WorkerSpec, attempt: int
+    ) -> None:
+        """A worker group without workers yet."""
+        self._client, self._settings, self._spec, self._attempt = client, settings, spec, attempt
+        self._folder = folder.resolve()
+        self._run_label = f"{RUN_LABEL}={self._folder.parent}"
+        self._containers: dict[str, Any] = {}
+        self._states: dict[str, WorkerState] = {}
+        self._looked = self._answered = time.monotonic()
+        self._is_away = False
+
+    def add(self, card: str, rank: int) -> None:
+        """Start one worker."""
+        name = f"w{self._attempt}-{len(self._states)}"
+        own = self._folder / round_folder.WORKERS / name
+        own.mkdir(parents=True)
+        let_write(own, self._settings)
+        command = [
+            self._spec.python, str(self._folder / "runner.pyz"), "work", "--run-dir", str(self._folder), "--worker", name,
+            f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
+        ]  # fmt: skip
+        container = create_container(self._client, self._settings, command, self._spec, self._folder, cards_in(card), name)
+        with explained(f"start a container of {image_of(self._settings, self._spec)} with {self._spec.python}"):
+            container.start()
+        self._containers[name] = container
+        self._states[name] = WorkerState(name, card, None)
+
+    def workers(self) -> Sequence[WorkerState]:
+        """All workers that were started, in that order. Raises `PoolError` when the engine is away for half a minute."""
+        if time.monotonic() - self._looked >= _LOOK_EVERY_S:
+            self._looked = time.monotonic()
+            self._look()
+        return list(self._states.values())
+
+    def _look(self) -> None:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            found = containers_with(self._client, self._run_label)
+            living = {container.id for container in found if container.attrs["State"] not in ENDED}
+            for name, state in self._states.items():
+                if state.end is None and self._containers[name].id not in living:
+                    self._states[name] = WorkerState(name, state.card, self._end_of(name))
+        except (DockerException, RequestException) as error:
+            if time.monotonic() - self._answered > _ENGINE_AWAY_S:
+                raise PoolError(f"the Docker engine has gone away ({error}); start it and run the same again") from error
+            if not self._is_away:
+                _LOG.warning("the Docker engine does not answer (%s); asking again for %g s", error, _ENGINE_AWAY_S)
+            self._is_away = True
+        else:
+            self._answered, self._is_away = time.monotonic(), False
+
+    def _end_of(self, name: str) -> WorkerEnd:
+        """How a container ended. Its output is kept as the worker's log."""
+        from docker.errors import NotFound
+
+        try:
+            container = self._containers[name]
+            container.reload()
+            log = container.logs(tail=1000)
+        except NotFound:
+            return WorkerEnd("removed", "removed from outside")
+        (self._folder / round_folder.WORKERS / name / round_folder.LOG).write_bytes(log)
+        state = container.attrs["State"]
+        code = int(state["ExitCode"])
+        end = end_of_process(128 - code if 128 < code < 128 + 65 else code)
+        if state.get("OOMKilled") and code:
+            end = WorkerEnd("out_of_memory", f"{end}, out of memory (pool.memory: {self._settings.memory})")
+        return WorkerEnd(end.kind, f"{end}, {state['Error']}") if state.get("Error") else end
+
+    def replace(self, worker: str) -> None:
+        """Start another worker on the card of one that has ended."""
+        self.add(self._states[worker].card, 0)
+
+    def stop(self, worker: str) -> None:
+        """Ask one container to end; kill it after 10 s."""
+        with explained(f"stop worker {worker}"):
+            stop(self._containers[worker])
+
+    def close(self) -> None:
+        """End and remove all containers of the run."""
+        with explained("remove the containers of a run"):
+            remove(containers_with(self._client, self._run_label))
