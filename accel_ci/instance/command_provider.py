@@ -13,45 +13,45 @@ from accel_ci.process.run import run_tool
 
 
 class CommandProvider:
-    """A machine that commands start and pause; a command or an address tells when it is ready.
+    """A machine that commands start and pause, however often; a command or an address tells when it is ready.
 
-    The commands have this process' own environment, for they may need credentials; no test sees it.
+    The commands run with this process's own environment, as they may need credentials; no test sees it.
     """
 
     def __init__(
         self, start: Sequence[str], pause: Sequence[str], ready: Sequence[str], ready_url: str | None, timeout_s: float
     ) -> None:
-        """Nothing is run yet. `timeout_s` is for each command."""
+        """Run nothing yet. `timeout_s` limits each command."""
         self._start, self._pause, self._ready, self._ready_url = start, pause, ready, ready_url
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Run the start command. Raises `PoolError` when it fails."""
+        """Start the machine, or find it started. Raises `PoolError` when the command fails."""
         self._run("start", self._start)
 
     def is_ready(self) -> bool:
-        """Whether the command exits with 0 and the address answers with a status below 400, as far as they are given."""
+        """Whether the command exits with 0 and the address answers with a status below 400, where they are configured."""
         if self._ready and _run(self._ready, self._timeout_s)[0] != 0:
             return False
         return self._ready_url is None or _answers(self._ready_url)
 
     def pause(self) -> None:
-        """Run the pause command. Raises `PoolError` when it fails."""
+        """Pause the machine, or find it paused. Raises `PoolError` when the command fails."""
         self._run("pause", self._pause)
 
     def describe_pause(self) -> Mapping[str, Any]:
-        """The pause command with its limit."""
+        """The pause command with its limit, as JSON for `from_description`."""
         return {"command": list(self._pause), "timeout_s": self._timeout_s}
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> CommandProvider:
-        """A provider that can pause. Raises `KeyError` when this is no description of one."""
+        """A provider that can only pause. Raises `KeyError` for an invalid description."""
         return cls((), tuple(description["command"]), (), None, float(description["timeout_s"]))
 
     def _run(self, what: str, command: Sequence[str]) -> None:
-        status, said = _run(command, self._timeout_s)
+        status, output = _run(command, self._timeout_s)
         if status != 0:
-            raise PoolError(f"the command of pool.instance.{what} failed ({command[0]}, status {status}): {said}")
+            raise PoolError(f"the command of pool.instance.{what} failed ({command[0]}, status {status}): {output}")
 
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
@@ -64,7 +64,7 @@ def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
 
 def _answers(url: str) -> bool:
     try:
-        with urlopen(url, timeout=5) as reply:  # noqa: S310 - the configuration admits http and https alone
+        with urlopen(url, timeout=5) as reply:  # noqa: S310 - the configuration allows only http and https
             return bool(reply.status < 400)
     except (OSError, HTTPException):
         return False

@@ -1,57 +1,44 @@
-"""The machine behind a pool that is started before the tests and paused after them, however they end.
+"""Leases on the machine behind a pool: it is started before the tests and paused after them, however they end.
 
-A lease file for each of its users says until when that one needs the machine and how it is paused. A user renews its lease;
-the last one pauses the machine. When a user is killed its lease runs out, and the janitor (`accel-ci janitor`) pauses the
-machine in its place. Nobody takes a lease while it is decided whether a machine is paused, or while that is done.
+Each user has a lease file with its expiry and the pause command. Users renew their leases; the last one pauses the machine.
+When a user is killed its lease expires, and the janitor (`accel-ci janitor`) pauses the machine instead. Nobody takes a
+lease while somebody else decides whether to pause the machine, or pauses it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError, PoolError
+from accel_ci.instance.command_provider import CommandProvider
+from accel_ci.process.waiting import poll
 from accel_ci.storage.file_lock import acquire_or_wait
 
 LEASES = "leases"
 """The folder of leases, in the data folder."""
 
+_LOG = logging.getLogger(__name__)
 _GUARD = "guard.lock"
 _READY_EVERY_S = 0.5
 _RENEWALS = 3
-"""How often a lease is renewed in its own time."""
-
-
-class Provider(Protocol):
-    """Something that can start and pause a machine. Both may be asked for again at any time, whatever the state is."""
-
-    def start(self) -> None:
-        """Start the machine, or find it started. Raises `PoolError`."""
-
-    def is_ready(self) -> bool:
-        """Whether the machine can take workers now."""
-
-    def pause(self) -> None:
-        """Pause the machine, or find it paused. Raises `PoolError`."""
-
-    def describe_pause(self) -> Mapping[str, Any]:
-        """What `from_description` of the janitor makes a provider from that can pause the machine; JSON."""
+"""How often a lease is renewed before it would expire."""
 
 
 @dataclass(frozen=True)
 class Enforced:
-    """What the janitor did about a lease that had run out; `problem` says why the machine is not paused."""
+    """What the janitor did about an expired lease; `problem` is why the machine could not be paused."""
 
     lease: Path
     expired_at: datetime
@@ -61,7 +48,7 @@ class Enforced:
 
 @dataclass(frozen=True)
 class _Lease:
-    """What a lease file says; one that is `orphaned` is of a process of this machine that has ended."""
+    """A lease file; it is `orphaned` when its user was a process of this machine that has ended."""
 
     path: Path
     expires_at: datetime
@@ -75,16 +62,16 @@ class _Lease:
 
 @contextmanager
 def running_instance(
-    provider: Provider, leases: Path, *, lease_s: float, timeout_s: float, note: Callable[[str], None]
+    provider: CommandProvider, leases: Path, *, lease_s: float, timeout_s: float, note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Have the machine running inside, and paused after it in every case, unless others use it then.
+    """Keep the machine running in the context; pause it afterwards in every case, unless others still use it.
 
-    `leases` is the folder of leases, `timeout_s` is for the machine to become ready. Raises `PoolError` when it does not
-    start or is not ready in time, after it was paused. A pause that fails is told by `note`, and left to the janitor.
+    `leases` is the folder of leases, `timeout_s` the time in which the machine must become ready. Raises `PoolError` when it
+    does not start or is not ready in time, after pausing it. Reports a failed pause by `note` and leaves it to the janitor.
     """
     leases.mkdir(parents=True, exist_ok=True)
     lease = leases / f"instance-{uuid.uuid4().hex}.json"
-    with acquire_or_wait(leases / _GUARD, note, "the pool's instance"):  # it may just be paused
+    with acquire_or_wait(leases / _GUARD, note, "the pool's instance"):  # somebody may be pausing it
         _write(lease, provider, lease_s)
     done = threading.Event()
     keeper = threading.Thread(target=_renew, args=(lease, provider, lease_s, done), daemon=True)
@@ -101,10 +88,10 @@ def running_instance(
             _leave(provider, lease, note)
 
 
-def _leave(provider: Provider, lease: Path, note: Callable[[str], None]) -> None:
-    """Give a lease up, and pause the machine if that was the last one in use."""
+def _leave(provider: CommandProvider, lease: Path, note: Callable[[str], None]) -> None:
+    """Remove a lease, and pause the machine if no other lease is in use."""
     with suppress(OSError):
-        _write(lease, provider, 0.0)  # should this process end now, the janitor need not wait
+        _write(lease, provider, 0.0)  # if this process ends now, the janitor need not wait
     known = _leases_of(lease.parent, json.loads(json.dumps(provider.describe_pause())))
     if any(not (other.expired or other.orphaned) for other in known if other.path != lease):
         note("the pool's instance is left running, for another run uses it")
@@ -119,13 +106,11 @@ def _leave(provider: Provider, lease: Path, note: Callable[[str], None]) -> None
         _remove(known)
 
 
-def enforce_leases(
-    leases: Path, from_description: Callable[[Mapping[str, Any]], Provider], *, dry_run: bool = False
-) -> list[Enforced]:
-    """Pause every machine whose leases in the folder have all run out.
+def enforce_leases(leases: Path, *, dry_run: bool = False) -> list[Enforced]:
+    """Pause every machine whose leases in the folder have all expired.
 
-    Gives back what was done, and with `dry_run` would be. A machine that cannot be paused keeps its leases, so that the next
-    call tries again.
+    Return what was done or, with `dry_run`, would be done. A machine that cannot be paused keeps its leases, so that the
+    next call tries again.
     """
     if not leases.is_dir():
         return []
@@ -135,8 +120,8 @@ def enforce_leases(
         for path in sorted(leases.glob("*.json")):
             try:
                 lease = _read(path)
-                provider = from_description(lease.pause)
-            except FileNotFoundError:  # its machine is paused already, or its user has ended
+                provider = CommandProvider.from_description(lease.pause)
+            except FileNotFoundError:  # paused already, or its user has removed it
                 continue
             except (ValueError, KeyError, TypeError) as error:
                 now = datetime.now(timezone.utc)
@@ -158,14 +143,14 @@ def enforce_leases(
 
 
 def _read(path: Path) -> _Lease:
-    """Read a lease. Raises `FileNotFoundError`; `ValueError`, `KeyError` and `TypeError` when it is none."""
+    """Read a lease. Raises `FileNotFoundError`, or `ValueError`, `KeyError` and `TypeError` for an invalid one."""
     record = json.loads(path.read_text("utf-8"))
     orphaned = "host" in record and record["host"] == os.uname().nodename and _is_gone(int(record["pid"]))
     return _Lease(path, datetime.fromisoformat(record["expires_at"]), orphaned, record["pause"])
 
 
 def _leases_of(leases: Path, pause: Mapping[str, Any]) -> list[_Lease]:
-    """The leases of one machine, told from others by how it is paused."""
+    """The leases of one machine, which its pause command identifies."""
     known = []
     for path in leases.glob("*.json"):
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -187,24 +172,22 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def _wait_ready(provider: Provider, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not provider.is_ready():
-        if time.monotonic() > deadline:
-            raise PoolError(
-                f"the pool's instance was not ready within {timeout_s:g} s; look at it, or raise "
-                "pool.instance.timeout_seconds"
-            )
-        time.sleep(_READY_EVERY_S)
+def _wait_ready(provider: CommandProvider, timeout_s: float) -> None:
+    for _ in poll(_LOG, "the pool's instance to become ready", _READY_EVERY_S, timeout_s):
+        if provider.is_ready():
+            return
+    raise PoolError(
+        f"the pool's instance was not ready within {timeout_s:g} s; look at it, or raise pool.instance.timeout_seconds"
+    )
 
 
-def _renew(lease: Path, provider: Provider, lease_s: float, done: threading.Event) -> None:
+def _renew(lease: Path, provider: CommandProvider, lease_s: float, done: threading.Event) -> None:
     while not done.wait(lease_s / _RENEWALS):
-        with suppress(OSError):  # the next time may do
+        with suppress(OSError):  # the next renewal may succeed
             _write(lease, provider, lease_s)
 
 
-def _write(lease: Path, provider: Provider, lease_s: float) -> None:
+def _write(lease: Path, provider: CommandProvider, lease_s: float) -> None:
     expires_at = datetime.now(timezone.utc) + timedelta(seconds=lease_s)
     user = {"host": os.uname().nodename, "pid": os.getpid()}
     record = {"expires_at": expires_at.isoformat(), **user, "pause": provider.describe_pause()}

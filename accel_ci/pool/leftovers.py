@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.instance.lease import enforce_leases
 from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
 
@@ -16,6 +15,6 @@ def clear_leftovers(pool: ProjectPool, leases: Path, ended_at: EndedAt, *, dry_r
             f"instance of {lease.lease}", f"its lease ran out at {lease.expired_at:%Y-%m-%d %H:%M:%S} UTC", "paused",
             lease.problem,
         )
-        for lease in enforce_leases(leases, CommandProvider.from_description, dry_run=dry_run)
+        for lease in enforce_leases(leases, dry_run=dry_run)
     ]  # fmt: skip
     return instances + pool.remove_leftovers(ended_at, dry_run=dry_run)

@@ -109,7 +109,7 @@ class Machine:
         return user
 
     def enforce(self, *, dry_run: bool = False) -> list[tuple[bool, str | None]]:
-        done = enforce_leases(self.leases, CommandProvider.from_description, dry_run=dry_run)
+        done = enforce_leases(self.leases, dry_run=dry_run)
         return [(enforced.paused, enforced.problem) for enforced in done]
 
 

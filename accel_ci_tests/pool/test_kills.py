@@ -87,7 +87,9 @@ def enough_streamed(run_dir: Path, least: int) -> bool:
 
 
 @pytest.mark.parametrize("cards", [["0", "1"], ["0"]])
-def test_a_killed_worker_loses_nothing(run: Run, write: Write, tmp_path: Path, cards: list[str]) -> None:
+def test_a_killed_worker_loses_nothing(
+    run: Run, write: Write, tmp_path: Path, cards: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     marker = tmp_path / "killed"
     write(
         "test_a.py",
@@ -107,6 +109,8 @@ def test_a_killed_worker_loses_nothing(run: Run, write: Write, tmp_path: Path, c
     assert marker.exists()
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(result.rounds) == 1
+    warnings = [record.getMessage() for record in caplog.records if record.name == "accel_ci.rounds.driver"]
+    assert any("ended (signal 9); starting another" in warning for warning in warnings)
 
 
 def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write: Write) -> None:

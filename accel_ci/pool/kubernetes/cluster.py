@@ -9,7 +9,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,71 +55,45 @@ class Cluster:
 
     def create_job(self, manifest: dict[str, Any]) -> bool:
         """Create a Job; False when there is one of that name."""
-        try:
-            self._call(
-                "create a Job", lambda **o: self._batch.create_namespaced_job(self.namespace, manifest, **o), absent=(409,)
-            )
-        except _AbsentError:
-            return False
-        return True
+        create = self._batch.create_namespaced_job
+        return self._call("create a Job", lambda **o: create(self.namespace, manifest, **o), absent=(409,)) is not None
 
     def job(self, name: str) -> dict[str, Any] | None:
         """A Job, None when there is none."""
-        try:
-            found = self._call("read a Job", lambda **o: self._batch.read_namespaced_job(name, self.namespace, **o))
-            return dict(found)
-        except _AbsentError:
-            return None
+        return self._call("read a Job", lambda **o: self._batch.read_namespaced_job(name, self.namespace, **o))
 
     def label_job(self, name: str, labels: dict[str, str]) -> bool:
         """Set labels of a Job; False when it does not exist."""
         body = {"metadata": {"labels": labels}}
-        try:
-            self._call("label a Job", lambda **o: self._batch.patch_namespaced_job(name, self.namespace, body, **o))
-        except _AbsentError:
-            return False
-        return True
+        patch = self._batch.patch_namespaced_job
+        return self._call("label a Job", lambda **o: patch(name, self.namespace, body, **o)) is not None
 
     def jobs(self, selector: str) -> list[dict[str, Any]]:
         """The Jobs that a label selector matches."""
-        found = self._call(
-            "list Jobs", lambda **o: self._batch.list_namespaced_job(self.namespace, label_selector=selector, **o)
-        )
-        return list(found["items"])
+        return self._list("list Jobs", self._batch.list_namespaced_job, selector)
 
     def pods(self, selector: str) -> list[dict[str, Any]]:
         """The pods that a label selector matches."""
-        found = self._call(
-            "list pods", lambda **o: self._core.list_namespaced_pod(self.namespace, label_selector=selector, **o)
-        )
-        return list(found["items"])
+        return self._list("list pods", self._core.list_namespaced_pod, selector)
 
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods, if it exists, without waiting for their end."""
-        with suppress(_AbsentError):
-            self._delete_job(name, {})
+        self._delete_job(name, {})
 
     def delete_job_as_seen(self, job: Mapping[str, Any]) -> bool:
         """Delete a Job that has not changed since it was read; False when it has."""
         seen = {"uid": job["metadata"]["uid"], "resourceVersion": job["metadata"]["resourceVersion"]}
-        try:
-            self._delete_job(job["metadata"]["name"], {"preconditions": seen})
-        except _AbsentError:
-            return False
-        return True
+        return self._delete_job(job["metadata"]["name"], {"preconditions": seen})
 
-    def _delete_job(self, name: str, options: dict[str, Any]) -> None:
+    def _delete_job(self, name: str, options: dict[str, Any]) -> bool:
         body = {"propagationPolicy": "Background", **options}  # with a body, the query is ignored
-        self._call(
-            "delete a Job",
-            lambda **o: self._batch.delete_namespaced_job(name, self.namespace, body=body, **o),
-            absent=(404, 409),
-        )
+        delete = self._batch.delete_namespaced_job
+        found = self._call("delete a Job", lambda **o: delete(name, self.namespace, body=body, **o), absent=(404, 409))
+        return found is not None
 
     def delete_pod(self, name: str) -> None:
         """Delete a pod, if it exists, without waiting for its end."""
-        with suppress(_AbsentError):
-            self._call("delete a pod", lambda **o: self._core.delete_namespaced_pod(name, self.namespace, **o))
+        self._call("delete a pod", lambda **o: self._core.delete_namespaced_pod(name, self.namespace, **o))
 
     def log(self, pod: str) -> str:
         """The end of a pod's output; empty when it cannot be read."""
@@ -135,7 +108,12 @@ class Cluster:
         except (ApiException, HTTPError):
             return ""
 
-    def _call(self, what: str, ask: Callable[..., Any], absent: tuple[int, ...] = (404,)) -> Any:
+    def _list(self, what: str, ask: Callable[..., Any], selector: str) -> list[dict[str, Any]]:
+        found = self._call(what, lambda **o: ask(self.namespace, label_selector=selector, **o), absent=()) or {}
+        return list(found["items"])
+
+    def _call(self, what: str, ask: Callable[..., Any], absent: tuple[int, ...] = (404,)) -> dict[str, Any] | None:
+        """Call the API, with retries; None when it answers with one of the `absent` statuses."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -144,7 +122,8 @@ class Cluster:
 
         def log(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
-            _LOG.warning("could not %s (%s); trying again in %.1f s", what, error, state.upcoming_sleep)
+            reason = getattr(error, "reason", None) or error
+            _LOG.warning("the cluster's API server did not %s (%s); next try in %.1f s", what, reason, state.upcoming_sleep)
 
         retrying = Retrying(
             retry=retry_if_exception(is_transient),
@@ -154,10 +133,10 @@ class Cluster:
             reraise=True,
         )
         try:
-            return json.loads(retrying(ask, _preload_content=False, _request_timeout=_CALL_LIMIT_S).data)
+            return dict(json.loads(retrying(ask, _preload_content=False, _request_timeout=_CALL_LIMIT_S).data))
         except (ApiException, HTTPError) as error:
             if getattr(error, "status", None) in absent:
-                raise _AbsentError from None
+                return None
             if is_transient(error):
                 raise PoolError(
                     f"the cluster's API server is away ({str(error).strip()}); run the same again when it answers"
@@ -174,7 +153,3 @@ class Cluster:
             403: "; give the service account the rights of deploy/kubernetes, or fix pool.namespace",
         }.get(error.status, "; look at the pool's settings")
         return f"the cluster refused to {what} in the namespace {self.namespace}: {reason}{advice}"
-
-
-class _AbsentError(Exception):
-    """The object does not exist, exists already, or has changed."""

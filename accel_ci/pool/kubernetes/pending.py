@@ -41,7 +41,7 @@ class PendingPods:
             self._wait_log = None
             return []
         self._wait_log = self._wait_log or WaitLog(_LOG, "pods to begin")
-        self._wait_log.still_waiting(f"{len(waiting)} pod(s), the first one for: {waiting[0][1]}")
+        self._wait_log.still_waiting(f"{len(waiting)} pod(s), first: {waiting[0][1]}")
         return found
 
     def error(self, state: PodState) -> PoolError:
