@@ -30,8 +30,8 @@ from accel_ci_tests.fixtures.rounds import Ground, batch
 root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 ground = Ground(round_store(prefix=prefix) if prefix else None)
 batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
-launch = WorkerSpec(sys.executable, root, clean_environment({}), "CARD")
-ground.run_rounds(batches, ["0", "1"], launch, Limits(), run_dir, lambda *_: None)
+spec = WorkerSpec(sys.executable, root, clean_environment({}), "CARD")
+ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda *_: None)
 """
 
 
@@ -39,7 +39,7 @@ def start_driver(ground: Ground, root: Path, run_dir: Path, count: int) -> subpr
     """A driver in a process of its own, to be killed."""
     prefix = ground.store.prefix if ground.store is not None else ""
     command = [sys.executable, "-c", DRIVER, str(root), str(run_dir), str(count), prefix]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
 
 def is_gone(pid: int) -> bool:
