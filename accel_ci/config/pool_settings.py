@@ -1,4 +1,4 @@
-"""The section `pool`: where workers run, one class for each kind, with what each needs of the other sections."""
+"""The section `pool`: one class of settings for each kind, with the check of what it needs from other sections."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ _NO_IMAGE: Mistake = ("pool", "image"), "is missing; set it, or add the section 
 
 
 def _has_image(document: Mapping[str, Any]) -> bool:
-    """Whether the pool names an image, or every variant has one made."""
+    """True when the pool names an image, or every build makes one."""
     variants = as_sequence(document.get("variants"))
     made = document.get("image") or all(as_mapping(variant).get("image") for variant in variants)
     return bool(made) or as_mapping(document.get("pool")).get("image") is not None

@@ -30,7 +30,7 @@ class CommandProvider:
         self._run("start", self._start)
 
     def is_ready(self) -> bool:
-        """Whether the command exits with 0 and the address answers with a status below 400, where they are configured."""
+        """Check that the command exits with 0 and that the address answers with a status below 400, where configured."""
         if self._ready and _run(self._ready, self._timeout_s)[0] != 0:
             return False
         return self._ready_url is None or _answers(self._ready_url)

@@ -33,12 +33,12 @@ _LOG = logging.getLogger(__name__)
 _GUARD = "guard.lock"
 _READY_EVERY_S = 0.5
 _RENEWALS = 3
-"""How often a lease is renewed before it would expire."""
+"""The number of renewals before a lease would expire."""
 
 
 @dataclass(frozen=True)
 class Enforced:
-    """What the janitor did about an expired lease; `problem` is why the machine could not be paused."""
+    """An expired lease after the janitor's visit; `problem` is why the machine could not be paused."""
 
     lease: Path
     expired_at: datetime

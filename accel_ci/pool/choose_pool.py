@@ -27,6 +27,6 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
 
 
 def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> WorkerSpec:
-    """How the project's pool starts workers that run the backend's tests."""
+    """The spec of the project's workers, with the health probe and the backend's pytest arguments."""
     spec = pool_for(settings).worker_spec(image, sources)
     return replace(spec, probe=settings.pool.health_probe, pytest_args=settings.backend.pytest_args)

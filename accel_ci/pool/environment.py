@@ -37,7 +37,7 @@ def container_spec(
     card_environment: str = "",
     defaults: Mapping[str, str] | None = None,
 ) -> WorkerSpec:
-    """How a worker is started in a container: in the pool's own image, else in the build's.
+    """The spec of workers in containers: of the pool's own image, else of the build's.
 
     A container gets no variable of this process except those that `pass_environment` names. The configuration overrides
     `defaults`.

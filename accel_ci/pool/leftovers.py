@@ -1,4 +1,4 @@
-"""Clearing away what dead runs left: machines that still run, and whatever the pool finds of its own."""
+"""Clear away what dead runs left: machines that still run, and what the pool itself finds."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from accel_ci.runner import round_folder
 _LOG = logging.getLogger(__name__)
 _GRACE_S = 10.0
 _DYING_S = 5.0
-"""How long to wait for killed processes: where process 1 does not reap them, zombies stay."""
+"""The limit of the wait for killed processes: where process 1 does not reap them, zombies stay."""
 
 
 class LocalPool:

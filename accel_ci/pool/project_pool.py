@@ -1,4 +1,4 @@
-"""What a project needs from its pool besides rounds: worker specs, locks, leftovers and reproduction.
+"""The pool of a project, which does more than run rounds: worker specs, locks, leftovers and reproduction.
 
 Code outside of the pools asks these methods and never for the pool's kind.
 """
@@ -38,10 +38,10 @@ class ProjectPool(Pool, Protocol):
     """The pool of a project's configuration."""
 
     outlives_driver: bool
-    """Whether workers or rounds can be left behind when a driver dies, so that leftovers must be looked for."""
+    """True when a dead driver can leave workers or rounds behind, so that the janitor must look for them."""
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
-        """How workers are started in a runtime image, or in the pool's own, with the backend's sources."""
+        """The spec of workers in a runtime image, or in the pool's own, that run tests of the backend's sources."""
 
     def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
         """The lock file that a run holds, and what it guards, for messages."""

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.1
 _MARGIN_S = 60.0
 _LOOK_AGAIN_S = 10.0
-"""How often to look for open tests that nobody has: a worker's last claim may become known only after its end."""
+"""The interval of looks for open tests that nobody has: a worker's last claim may become known only after its end."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def sole_driver(run_dir: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of a file, or may hold it, being another user; False when there is no file."""
+    """True when somebody holds the lock of a file, or may, as another user; False when there is no file."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What the driver needs from a pool and from its rounds, whatever the engine: processes, containers or pods.
+"""The driver's view of a pool and its rounds, whatever the engine: processes, containers or pods.
 
 A pool starts a worker group for a round, one worker per card. Workers report through the round alone; the worker group
 knows which workers there are and how they ended.
@@ -33,7 +33,7 @@ def cards_in(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a worker ended: code decides by `kind`, people read `detail`, which is in the engine's words.
+    """The end of a worker: code decides by `kind`, people read `detail`, which comes from the engine.
 
     `finished`: it ran to its end. `not_needed`: the round was over before it began. `failed`: it exited with an error.
     `killed`: by a signal. `removed`: from outside (deleted, evicted, preempted, its node lost). `not_started`: it never ran.
@@ -44,7 +44,7 @@ class WorkerEnd:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the worker ended before its work did."""
+        """True when the worker ended before its work did."""
         return self.kind not in ("finished", "not_needed")
 
     def __str__(self) -> str:

@@ -80,7 +80,7 @@ class DockerPool:
         """Do nothing: everything is in the folder."""
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
-        """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
+        """Run a command in a new container without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = connect()
         let_write(folder, self._settings)
         with (folder / DRIVER_LOCK).open("wb") as lock:
@@ -176,7 +176,7 @@ class DockerWorkerGroup:
             self._answered, self._is_away = time.monotonic(), False
 
     def _end_of(self, name: str) -> WorkerEnd:
-        """How a container ended. Its output is kept as the worker's log."""
+        """The end of a container. Keeps its output as the worker's log."""
         from docker.errors import NotFound
 
         try:

@@ -20,7 +20,7 @@ from accel_ci.errors import PoolError
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = (5, 30)
 PATIENCE_S = 300.0
-"""How long the API server may be away before a round is given up, in seconds."""
+"""The time that the API server may be away before a round is given up, in seconds."""
 
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -35,7 +35,7 @@ OWN_FOLDER = "/accel-ci"
 """The pod's own folder: the runner, the worker's scratch files, HOME and TMPDIR."""
 
 GRACE_S = 30
-"""How long an ending pod may still send its events, in seconds."""
+"""The time in which an ending pod may still send its events, in seconds."""
 
 _ENTRY = Path(__file__).with_name("pod_entry.py")
 

@@ -1,4 +1,4 @@
-"""What dead runs left in the cluster and in the bucket of its rounds."""
+"""Delete what dead runs left in the cluster and in the bucket of its rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.rounds.signing import LONGEST_S
 
 _RETRY_S = 900.0
-"""How long after the end of its run a Job is kept for a retried step, in seconds."""
+"""The time that a Job is kept after the end of its run, for a retried step, in seconds."""
 
 
 def delete_old_jobs(settings: KubernetesPoolSettings, project: str, ended_at: EndedAt, *, dry_run: bool) -> list[Leftover]:
@@ -34,7 +34,7 @@ def delete_old_jobs(settings: KubernetesPoolSettings, project: str, ended_at: En
         else:
             continue
         if not dry_run and not cluster.delete_job_as_seen(job):
-            continue  # it has changed meanwhile, so the next sweep decides
+            continue  # it has changed since, so the next sweep decides
         build = (metadata.get("annotations") or {}).get(BUILD_ANNOTATION) or "a command"
         found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why, "deleted"))
     return found

@@ -82,8 +82,8 @@ def main() -> None:
     done = subprocess.run(
         [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
-    said = {"status": done.returncode, "output": done.stdout[-100_000:].decode("utf-8", "replace")}
-    for url, body in ((errand["result"][0], pack(errand["folder"])), (errand["result"][1], json.dumps(said).encode())):
+    report = {"status": done.returncode, "output": done.stdout[-100_000:].decode("utf-8", "replace")}
+    for url, body in ((errand["result"][0], pack(errand["folder"])), (errand["result"][1], json.dumps(report).encode())):
         request = urllib.request.Request(url, body, {"If-None-Match": "*"}, method="PUT")  # noqa: S310
         try:
             ask(request, "room for a result")

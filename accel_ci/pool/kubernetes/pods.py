@@ -36,7 +36,7 @@ class PodState:
 
     @property
     def failed(self) -> bool:
-        """Whether the pod ended before its work did."""
+        """True when the pod ended before its work did."""
         return self.end is not None and self.end.is_loss
 
 

@@ -166,7 +166,7 @@ class KubernetesPool:
                 "root": root,
                 "folder": str(folder),
                 "command": list(command[1:]),
-                "result": [signer.claim("result")[0], signer.claim("said")[0]],
+                "result": [signer.claim("result")[0], signer.claim("report")[0]],
             }
             bucket.put("errand", _packed(errand))
             request = JobRequest(
@@ -175,7 +175,7 @@ class KubernetesPool:
             )  # fmt: skip
             cluster.create_job(job_manifest(settings, request))
             self._await_end(cluster, settings, name, timeout_s)
-            report, result = bucket.get("said"), bucket.get("result")
+            report, result = bucket.get("report"), bucket.get("result")
             if report is None or result is None:
                 ended = [state for state in _pods(cluster, name) if state.end is not None]
                 details = "; ".join(f"{state.end}: {state.log_tail.strip()[-2000:]}" for state in ended)

@@ -29,7 +29,7 @@ _LOOKS_AT_PODS_PER_SECOND = 256
 
 
 def can_attach(job: Mapping[str, Any], plan: str) -> bool:
-    """Whether a Job still makes pods for a plan."""
+    """True when a Job still makes pods for a plan."""
     annotations = job["metadata"].get("annotations") or {}
     return annotations.get(PLAN_ANNOTATION) == plan and job_end(job) is None
 
@@ -131,7 +131,7 @@ class KubernetesWorkerGroup:
         self._end_slots_without_pods(pods, holders)
 
     def _end_of(self, pod: str, pods: Mapping[str, PodState]) -> WorkerEnd | None:
-        """How a pod ended; it is gone when it is missing twice in a row."""
+        """The end of a pod; one that is missing twice in a row is gone."""
         if pod in pods:
             self._missing.pop(pod, None)
             return (self._why_pods_are_deleted() if pods[pod].failed and pods[pod].deleted else None) or pods[pod].end
@@ -179,7 +179,7 @@ class KubernetesWorkerGroup:
                     self._withdraw(slot, end)
 
     def _has_slot(self, pod: str) -> bool:
-        """Whether a pod has a slot, or may have one that is not known yet."""
+        """True when a pod has a slot, or may have one that is not known yet."""
         return not self._bucket_sync.drained(f"pod {pod}") or pod in self._bucket_sync.holders().values()
 
     def _withdraw(self, slot: Slot, end: WorkerEnd, pod: PodState | None = None) -> None:
