@@ -89,7 +89,7 @@ class Machine:
         return str(json.loads(self.lease().read_text())["expires_at"])
 
     def let_expire(self, lease: Path) -> None:
-        """Have a lease that nobody renews run out."""
+        """Expire a lease that nobody renews."""
         record = json.loads(lease.read_text())
         lease.write_text(json.dumps({**record, "expires_at": "2026-01-01T00:00:00+00:00"}))
 
@@ -123,7 +123,9 @@ def machine(tmp_path: Path) -> Machine:
     [("end", None, 0), ("fail", None, 1), ("sleep", signal.SIGINT, -signal.SIGINT)],
     ids=["success", "failure", "interrupt"],
 )
-def test_it_runs_inside_and_is_paused_after(machine: Machine, how: str, by: signal.Signals | None, status: int) -> None:
+def test_it_runs_in_the_context_and_is_paused_after(
+    machine: Machine, how: str, by: signal.Signals | None, status: int
+) -> None:
     user = machine.use(how)
     if by is not None:
         assert machine.runs()
@@ -173,7 +175,7 @@ def test_the_last_user_pauses_it(machine: Machine) -> None:
     assert not list(machine.leases.glob("*.json"))
 
 
-def test_a_user_of_another_machine_is_none_of_this_one(machine: Machine, tmp_path: Path) -> None:
+def test_a_user_of_another_machine_does_not_count(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with machine.used(Machine(tmp_path / "other").provider()):
         with machine.used():
@@ -221,19 +223,19 @@ def test_a_pause_that_fails_is_tried_again(machine: Machine) -> None:
 
 
 def test_a_machine_that_does_not_start_or_get_ready_is_paused(machine: Machine) -> None:
-    for provider, said in (
+    for provider, message in (
         (CommandProvider(["false"], [*machine.command, "pause"], (), None, 60), "pool.instance.start failed"),
         (CommandProvider(["no-such-cloud"], [*machine.command, "pause"], (), None, 60), "no-such-cloud"),
         (CommandProvider([*machine.command, "start"], [*machine.command, "pause"], ["false"], None, 60), "not ready within"),
         (machine.provider("http://127.0.0.1:9/"), "not ready within"),
     ):
-        with pytest.raises(PoolError, match=said), machine.used(provider, timeout_s=1):
-            pytest.fail("it was said to be ready")
+        with pytest.raises(PoolError, match=message), machine.used(provider, timeout_s=1):
+            pytest.fail("it became ready")
         assert not machine.runs()
         assert not list(machine.leases.glob("*.json"))
 
 
-def test_an_address_says_when_it_is_ready(machine: Machine) -> None:
+def test_an_address_tells_when_the_machine_is_ready(machine: Machine) -> None:
     class Answer(BaseHTTPRequestHandler):
         asked = 0
 
@@ -250,7 +252,7 @@ def test_an_address_says_when_it_is_ready(machine: Machine) -> None:
     server.shutdown()
 
 
-def test_a_lease_that_cannot_be_read_is_said(machine: Machine) -> None:
+def test_a_lease_that_cannot_be_read_is_reported(machine: Machine) -> None:
     machine.leases.mkdir()
     (machine.leases / "instance.json").write_text("{")
     [(paused, problem)] = machine.enforce()
@@ -267,10 +269,10 @@ def test_the_command_of_the_janitor(machine: Machine, accel_ci: Run, tmp_path: P
     user.wait()
     machine.let_expire(machine.lease())
     assert machine.lease().stat().st_mode & 0o077 == 0
-    said = accel_ci("janitor", "--dry-run")
-    assert (said.returncode, "would be paused" in said.stdout) == (0, True)
+    done = accel_ci("janitor", "--dry-run")
+    assert (done.returncode, "would be paused" in done.stdout) == (0, True)
     assert machine.runs()
-    said = accel_ci("janitor")
-    assert (said.returncode, ": paused" in said.stdout) == (0, True), said.stderr
+    done = accel_ci("janitor")
+    assert (done.returncode, ": paused" in done.stdout) == (0, True), done.stderr
     assert not machine.runs()
     assert accel_ci("janitor").stdout == ""
