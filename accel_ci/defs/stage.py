@@ -56,21 +56,22 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
                 step.note(text)
 
         with ExitStack() as until_the_run_ends:
-            run = context.run
-            for pipeline, build in _pipelines(run) if run is not None else ():
+            for pipeline, build in _pipelines(context.run):
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, run))
+                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, context))
             yield Stages(workspace, progress)
 
     return stages
 
 
 @contextmanager
-def _timed(manifests: ManifestStore, pipeline: Sequence[str], build: Build, run: dg.DagsterRun) -> Iterator[None]:
+def _timed(
+    manifests: ManifestStore, pipeline: Sequence[str], build: Build, context: dg.InitResourceContext
+) -> Iterator[None]:
     """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
-    asked = run.tags.get(TRIGGERED_AT)
-    times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
+    asked = context.run.tags.get(TRIGGERED_AT) if context.run is not None else None
+    times = RunTimes(context.run_id or "", datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
     path = manifests.run_file(pipeline, build)
     manifests.write(path, times)
     try:
@@ -79,10 +80,11 @@ def _timed(manifests: ManifestStore, pipeline: Sequence[str], build: Build, run:
         manifests.write(path, replace(times, ended_at=datetime.now(timezone.utc)))
 
 
-def _pipelines(run: dg.DagsterRun) -> list[tuple[tuple[str, ...], Build]]:
+def _pipelines(run: dg.DagsterRun | None) -> list[tuple[tuple[str, ...], Build]]:
     """The pipelines that a run has stages of, always in the same order, with the run's build."""
-    revision, variant = run.tags.get("dagster/partition/revision"), run.tags.get("dagster/partition/variant")
-    if revision is None or variant is None:
+    tags = run.tags if run is not None else {}
+    revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
+    if run is None or revision is None or variant is None:
         return []
     steps = run.step_keys_to_execute or (RBE_STAGES if run.job_name == RBE_JOB else INTEGRATION_STAGES)
     return [(pipeline, Build(revision, variant)) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]
