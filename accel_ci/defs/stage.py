@@ -56,22 +56,20 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
                 step.note(text)
 
         with ExitStack() as until_the_run_ends:
-            for pipeline, build in _pipelines(context.run):
+            for run, pipeline, build in _pipelines(context.run):
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, context))
+                until_the_run_ends.enter_context(_timed(workspace.manifests, run, pipeline, build))
             yield Stages(workspace, progress)
 
     return stages
 
 
 @contextmanager
-def _timed(
-    manifests: ManifestStore, pipeline: Sequence[str], build: Build, context: dg.InitResourceContext
-) -> Iterator[None]:
+def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Sequence[str], build: Build) -> Iterator[None]:
     """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
-    asked = context.run.tags.get(TRIGGERED_AT) if context.run is not None else None
-    times = RunTimes(context.run_id or "", datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
+    asked = run.tags.get(TRIGGERED_AT)
+    times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
     path = manifests.run_file(pipeline, build)
     manifests.write(path, times)
     try:
@@ -80,11 +78,11 @@ def _timed(
         manifests.write(path, replace(times, ended_at=datetime.now(timezone.utc)))
 
 
-def _pipelines(run: dg.DagsterRun | None) -> list[tuple[tuple[str, ...], Build]]:
-    """The pipelines that a run has stages of, always in the same order, with the run's build."""
+def _pipelines(run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, tuple[str, ...], Build]]:
+    """The pipelines that a run has stages of, always in the same order, with the run and its build."""
     tags = run.tags if run is not None else {}
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None:
         return []
     steps = run.step_keys_to_execute or (RBE_STAGES if run.job_name == RBE_JOB else INTEGRATION_STAGES)
-    return [(pipeline, Build(revision, variant)) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]
+    return [(run, pipeline, Build(revision, variant)) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]
