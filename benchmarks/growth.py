@@ -162,7 +162,7 @@ def _manifests_of(build: Build, artifact: Artifact) -> dict[str, Any]:
     checks = tuple(CheckResult(f"check-{number}", True, "nothing found") for number in range(8))
     cards = tuple(CardReport(f"card{number}", True, None, 90, 300.0, 9.0) for number in range(8))
     rounds = (RoundReport(1, 700, 8, 300.0, 280.0), RoundReport(2, 12, 8, 20.0, 9.0))
-    results = DeviceTestResults(artifact, artifact, ("pytorch",), {"passed": 700}, rounds, cards, 320.0, 290.0, 2400.0)
+    results = DeviceTestResults(artifact, ("pytorch",), {"passed": 700}, rounds, cards, 320.0, 290.0, 2400.0)
     counts = dict.fromkeys(VERDICTS, 0) | {"passed": 690, "skipped": 10}
     return {
         "wheel": Wheel("toy", "1.0", artifact, artifact, checks, False, 60.0),
@@ -174,7 +174,7 @@ def _manifests_of(build: Build, artifact: Artifact) -> dict[str, Any]:
         "test_selection": TestSelection(artifact, (SuiteSelection("pytorch", 31_000, 700, {"not here": 30_300}),), 40.0),
         "test_plan": TestPlan(artifact, 38, 700, 12, 8, 600.0, 290.0),
         "device_test_results": results,
-        LEDGER: Ledger(build, 700, counts, {"pytorch": counts}, (), (), 0, artifact, 320.0, 290.0),
+        LEDGER: Ledger(build, 700, counts, {"pytorch": counts}, (), (), 0, 320.0, 290.0),
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accel_ci.config.settings import Retention
 from accel_ci.errors import AccelCiError
-from accel_ci.ledger.verdicts import shortcomings
+from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import Build, Ledger
 from accel_ci.retention.disk import Pruned, Remover, size_of
 from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, kept_builds, reason_to_keep

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.model import Build, CheckResult, Revision, RuntimeImage, Source, Trigger, Verdict, Wheel
+from accel_ci.model import Build, CheckResult, Revision, RuntimeImage, Source, TestPlan, Trigger, Verdict, Wheel
 from accel_ci.retention.disk import Pruned
 from accel_ci.retention.prune import RevisionRegister, prune
 from accel_ci.workspace import Workspace
@@ -62,8 +62,9 @@ class DataFolder:
         values = {
             "wheel": wheel,
             "runtime_image": image,
-            "device_test_results": replace(stage, expected=kept["expected"], attempts=kept["attempts"]),
-            "ledger": ledger(counts, build=build, verdicts=kept["verdicts"]),
+            "test_plan": TestPlan(kept["batches"], 38, 700, 12, 2, 601.0, 300.5),
+            "device_test_results": replace(stage, expected=kept["expected"]),
+            "ledger": ledger(counts, build=build),
         }
         for asset, value in values.items():
             manifests.write(manifests.path(asset, build.revision, build.variant), value)
@@ -110,8 +111,8 @@ class DataFolder:
         return found | ({"partition"} if build.revision in self.partitions else set())
 
 
-_PARTS = ("wheel", "sdist", "sbom", "expected", "attempts", "verdicts")
-RESULTS = {"build", "revision", "attempts", "partition", "expected artifact", "attempts artifact", "verdicts artifact"}
+_PARTS = ("wheel", "sdist", "sbom", "expected", "batches")
+RESULTS = {"build", "revision", "attempts", "partition", "expected artifact", "batches artifact"}
 WHOLE = RESULTS | {
     "image", "cached wheel", "sources", "patched sources", "rounds", "wheel artifact", "sdist artifact", "sbom artifact",
 }  # fmt: skip

@@ -194,7 +194,7 @@ def test_what_a_killed_prune_left_is_finished_by_the_next_one(
     for build in gone:  # there, or gone: never half of it
         folder_of_build = folder.home / "builds" / build.revision / build.variant
         assert not folder_of_build.exists() or {path.name for path in folder_of_build.glob("*.json")} == {
-            "wheel.json", "runtime_image.json", "device_test_results.json", "ledger.json",
+            "wheel.json", "runtime_image.json", "test_plan.json", "device_test_results.json", "ledger.json",
         }  # fmt: skip
     folder.prune()
     assert folder.left(young) == WHOLE
@@ -270,10 +270,10 @@ def test_a_damaged_manifest_keeps_what_it_mentions(make_folder: MakeFolder) -> N
 def test_what_cannot_be_read_stops_the_sweep(make_folder: MakeFolder) -> None:
     folder = make_folder(last_green=0)
     young, old = folder.lay_build(1), folder.lay_build(99)
-    path = folder.workspace.manifests.path("test_plan", young.revision, young.variant)
+    path = folder.workspace.manifests.path("test_selection", young.revision, young.variant)
     path.mkdir()
     folder.age()
-    with pytest.raises(AccelCiError, match=r"test_plan\.json cannot be read, so it is not known what it refers to"):
+    with pytest.raises(AccelCiError, match=r"test_selection\.json cannot be read, so it is not known what it refers to"):
         folder.prune()
     assert "wheel artifact" in folder.left(old)
 
@@ -333,7 +333,7 @@ from accel_ci.storage.artifacts import ArtifactStore
 store = ArtifactStore(Path(sys.argv[1]) / "artifacts")
 print("begun", flush=True)
 kept = [store.put_bytes(f"{part} of nightly-{days}-py3".encode(), f"{part}.bin")
-        for days in range(100, 130) for part in ("wheel", "sdist", "sbom", "verdicts")]
+        for days in range(100, 130) for part in ("wheel", "sdist", "sbom", "batches")]
 sys.stdin.readline()
 for artifact in kept:
     assert store.path(artifact).is_file()

@@ -9,27 +9,27 @@ import pytest
 from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Artifact, Build, RuntimeImage
+from accel_ci.model import Artifact, Build, RuntimeImage, TestPlan
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.hud.samples import ledger
 
 BUILD = Build("nightly-20261127", "py3")
 
 
 def test_a_data_folder_can_be_moved(tmp_path: Path) -> None:
     old = tmp_path / "old"
-    artifact = ArtifactStore(old / "artifacts").put_bytes(b"[]", "verdicts, ümlaut & more.json")
+    artifact = ArtifactStore(old / "artifacts").put_bytes(b"[]", "plan, ümlaut & more.json")
     manifests = ManifestStore(old)
-    manifests.write(manifests.path("ledger", BUILD.revision, BUILD.variant), ledger({}, verdicts=artifact))
+    plan = TestPlan(artifact, 38, 700, 12, 2, 601.0, 300.5)
+    manifests.write(manifests.path("test_plan", BUILD.revision, BUILD.variant), plan)
     old.rename(tmp_path / "new")
     for file in (tmp_path / "new").rglob("*.json"):
         assert str(tmp_path) not in file.read_text("utf-8")
-    moved = ManifestStore(tmp_path / "new").find("ledger", BUILD, type(ledger({})))
-    assert moved is not None
+    moved = ManifestStore(tmp_path / "new").find("test_plan", BUILD, TestPlan)
+    assert moved == plan
     store = ArtifactStore(tmp_path / "new" / "artifacts")
-    assert store.path(moved.verdicts).read_bytes() == b"[]"
-    assert store.uri(moved.verdicts) == store.path(moved.verdicts).as_uri()
+    assert store.path(moved.batches).read_bytes() == b"[]"
+    assert store.uri(moved.batches) == store.path(moved.batches).as_uri()
 
 
 def test_a_manifest_with_the_address_of_earlier_versions_is_read(tmp_path: Path) -> None:
