@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from urllib.parse import unquote
+
+from pydantic import model_validator
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", "crashed", "timeout", "not_run"]
 """The result of one attempt."""
@@ -88,16 +90,19 @@ class Build:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A large file in the artifact store, identified by address and digest."""
+    """A large file in the artifact store, identified by digest and name."""
 
-    uri: str
     sha256: str
+    name: str
     size_bytes: int
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return unquote(self.uri.rpartition("/")[2])
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_uri(cls, value: Any) -> Any:
+        """Read manifests of earlier versions, which have the absolute `uri` of the file."""
+        if not isinstance(value, dict) or "uri" not in value:
+            return value
+        return {"name": unquote(str(value["uri"]).rpartition("/")[2]), **{k: v for k, v in value.items() if k != "uri"}}
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def _over_bound(ratios: Sequence[float]) -> dict[str, Any]:
 def newest_image(project: Project) -> RuntimeImage:
     """The runtime image of the newest build that has one."""
     manifests = ManifestStore(project.home)
-    for build in reversed(manifests.list_builds()):
+    for build in manifests.list_builds():
         path = manifests.path("runtime_image", build.revision, build.variant)
         if path.is_file():
             return manifests.read(path, RuntimeImage)

@@ -16,6 +16,7 @@ from accel_ci.cli.builds import dev, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.janitor import janitor
 from accel_ci.cli.project import doctor, init, validate
+from accel_ci.cli.prune import prune
 from accel_ci.cli.replay import replay
 from accel_ci.cli.reproduce import reproduce
 from accel_ci.cli.results import export, ingest, parse, results
@@ -64,5 +65,6 @@ for command in (
     check_wheel,
     doctor,
     janitor,
+    prune,
 ):
     main.add_command(command)

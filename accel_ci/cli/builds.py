@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from accel_ci.config.settings import Project
     from accel_ci.ledger.status import BuildStatus
-    from accel_ci.model import Build
 
 
 @click.command()
@@ -61,7 +60,10 @@ def run(
         return
     console, progress = terminal()
     from accel_ci.defs.launch import plan_builds, plan_source_builds, run_build
+    from accel_ci.ledger.status import read_status
+    from accel_ci.storage.manifests import ManifestStore
 
+    manifests = ManifestStore(project.home)
     with progress.step("revision") as step:
         if source_build:
             builds = plan_source_builds(project, revision)
@@ -80,7 +82,7 @@ def run(
         if finished.interrupted:
             sys.exit(130)
         stopped = stopped or bool(finished.problems)
-        status = _status(project, build)
+        status = read_status(manifests, build)
         passed = passed and status.passed
         _print_summary(console, status)
         asked_at = datetime.now(timezone.utc)
@@ -95,10 +97,11 @@ def run(
 @with_project
 def status(project: Project, build: str | None, as_json: bool) -> None:
     """How BUILD stands (<revision>~<variant>, or a revision with one variant) [default: the newest]."""
-    from accel_ci.ledger.status import find_build
+    from accel_ci.ledger.status import find_build, read_status
     from accel_ci.storage.manifests import ManifestStore
 
-    found = _status(project, find_build(ManifestStore(project.home), build))
+    manifests = ManifestStore(project.home)
+    found = read_status(manifests, find_build(manifests, build))
     if as_json:
         click.echo(found.as_json())
     else:
@@ -135,14 +138,6 @@ def _process_started_at() -> datetime:
     except (OSError, ValueError, IndexError):
         age = 0.0
     return datetime.fromtimestamp(datetime.now().timestamp() - age, timezone.utc)
-
-
-def _status(project: Project, build: Build) -> BuildStatus:
-    from accel_ci.defs.launch import wall_seconds
-    from accel_ci.ledger.status import read_status
-    from accel_ci.storage.manifests import ManifestStore
-
-    return read_status(ManifestStore(project.home), build, wall_seconds(project, build))
 
 
 def _say_what_would_run(project: Project, trigger: Any, variants: tuple[str, ...]) -> None:

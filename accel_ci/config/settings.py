@@ -263,6 +263,19 @@ class Results(Section):
     region: str | None = None
 
 
+class Retention(Section):
+    """What `accel-ci prune` keeps; a schedule prunes where this section is there.
+
+    Builds of the last `days` days, the `last_green` newest green builds of each variant and trigger, and revisions whose key
+    fits a pattern in `pinned`.
+    """
+
+    days: Annotated[int, Field(ge=1, le=36500)] = 30
+    last_green: Annotated[int, Field(ge=0)] = 3
+    pinned: tuple[str, ...] = ()
+    cron: Cron = "30 5 * * *"
+
+
 class Settings(Section):
     """The whole file."""
 
@@ -278,6 +291,7 @@ class Settings(Section):
     rbe: Rbe | None = None
     quality: Quality = Quality()
     results: Results = Results()
+    retention: Retention | None = None
 
     @field_validator("pool", mode="before")
     @classmethod

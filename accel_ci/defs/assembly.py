@@ -13,6 +13,7 @@ from accel_ci.defs.leftovers import leftovers_schedules
 from accel_ci.defs.manifest_io import ManifestIOManager
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.rbe import rbe_assets
+from accel_ci.defs.retention import prune_schedule
 from accel_ci.defs.revision import revision_spec
 from accel_ci.defs.schedules import build_schedules
 from accel_ci.defs.sensors import build_sensors
@@ -30,7 +31,7 @@ def build_definitions(project: Project, *, resource_overrides: Mapping[str, Any]
     return dg.Definitions(
         assets=[revision_spec(workspace), *integration, *rbe, *common],
         jobs=jobs.all,
-        schedules=[*build_schedules(workspace, jobs), *leftovers_schedules(project)],
+        schedules=[*build_schedules(workspace, jobs), *leftovers_schedules(project), prune_schedule(project)],
         sensors=build_sensors(workspace, jobs),
         executor=dg.in_process_executor,  # also for assets that a person chooses in the UI: a run holds its build
         resources={

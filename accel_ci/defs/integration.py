@@ -18,6 +18,7 @@ from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
 from accel_ci.steps.plan import plan_device_tests
+from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
@@ -60,8 +61,8 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             metadata={
                 "version": built.version,
                 "source": f"{revision.backend.repository} at {revision.backend.label}",
-                "wheel": dg.MetadataValue.url(built.wheel.uri),
-                "sdist": dg.MetadataValue.url(built.sdist.uri),
+                "wheel": dg.MetadataValue.url(artifacts.uri(built.wheel)),
+                "sdist": dg.MetadataValue.url(artifacts.uri(built.sdist)),
                 "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
                 "size": built.wheel.size_bytes,
                 "built_in": built.built_in,
@@ -93,7 +94,7 @@ def integration_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             data_version=dg.DataVersion(image.digest),
             check_results=[check_result(replace(made.get(name, venv), name=name)) for name in image_checks],
             metadata={
-                **_container_metadata(image),
+                **_container_metadata(image, artifacts),
                 "python": image.python_version,
                 "torch": image.torch_version,
                 "upstream_sha": image.torch_sha or "unknown",
@@ -247,9 +248,9 @@ def _cache_hits(image: RuntimeImage) -> str:
     return " (reused)" if image.reused else ""
 
 
-def _container_metadata(image: RuntimeImage) -> dict[str, Any]:
+def _container_metadata(image: RuntimeImage, artifacts: ArtifactStore) -> dict[str, Any]:
     """What there is to see of a Docker image; of a virtual environment, its bill of materials."""
-    shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(image.sbom.uri)} if image.sbom else {}
+    shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(artifacts.uri(image.sbom))} if image.sbom else {}
     for container in image.containers:
         shown |= {
             container.target: container.reference,

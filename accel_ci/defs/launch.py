@@ -89,28 +89,6 @@ def run_build(
     return FinishedRun(build, result.run_id, problems, interrupted)
 
 
-def wall_seconds(project: Project, build: Build) -> float | None:
-    """Seconds from the moment when the last run of a build was asked for to its end; None while unknown.
-
-    A build that both pipelines have run for has the seconds of both.
-    """
-    tags = {"dagster/partition/revision": build.revision, "dagster/partition/variant": build.variant}
-    with open_instance(project) as instance:
-        records = instance.get_run_records(dg.RunsFilter(tags=tags), limit=100)
-    last: dict[bool, dg.RunRecord] = {}
-    for record in records:  # the newest come first
-        last.setdefault(record.dagster_run.job_name == RBE_JOB, record)
-    seconds = [_wall_seconds(record) for record in last.values()]
-    known = [value for value in seconds if value is not None]
-    return round(sum(known), 3) if known and len(known) == len(seconds) else None
-
-
-def _wall_seconds(record: dg.RunRecord) -> float | None:
-    asked = record.dagster_run.tags.get(TRIGGERED_AT)
-    began = datetime.fromisoformat(asked).timestamp() if asked else record.start_time
-    return None if began is None or record.end_time is None else record.end_time - began
-
-
 def now() -> datetime:
     """The time, with its zone."""
     return datetime.now(timezone.utc)

@@ -96,7 +96,8 @@ def _in_short(results: BazelTestResults) -> str:
 
 
 def _metadata(results: BazelTestResults, workspace: Workspace) -> dict[str, Any]:
-    targets = sorted(read_targets(results, workspace.artifacts), key=lambda t: (t.status in ("PASSED", "FLAKY"), t.label))
+    artifacts = workspace.artifacts
+    targets = sorted(read_targets(results, artifacts), key=lambda t: (t.status in ("PASSED", "FLAKY"), t.label))
     return {
         "infra": results.infra or "none",
         "tests": results.expected,
@@ -107,15 +108,18 @@ def _metadata(results: BazelTestResults, workspace: Workspace) -> dict[str, Any]
         "remote_cache_hits": results.actions.remote_cache_hits,
         "makespan_seconds": results.makespan_s,
         "work_seconds": results.work_s,
-        "events": dg.MetadataValue.url(results.events.uri),
-        "log": dg.MetadataValue.url(results.log.uri),
+        "events": dg.MetadataValue.url(artifacts.uri(results.events)),
+        "log": dg.MetadataValue.url(artifacts.uri(results.log)),
         "targets": table(
             ["target", "status", "cached", "message", "logs"],
-            [[t.label, t.status, t.cached, t.message or "", " ".join(log.uri for log in t.logs)] for t in targets],
+            [
+                [t.label, t.status, t.cached, t.message or "", " ".join(artifacts.uri(log) for log in t.logs)]
+                for t in targets
+            ],
             limit=200,
         ),
         **{
-            f"log {target.label}": dg.MetadataValue.url(target.logs[0].uri)
+            f"log {target.label}": dg.MetadataValue.url(artifacts.uri(target.logs[0]))
             for target in targets[:20]
             if target.logs and target.status not in ("PASSED", "FLAKY")
         },

@@ -1,18 +1,20 @@
 """What surrounds the work of every asset of a build: having it alone, announcing it, and saying clearly why it stopped."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from dataclasses import replace
+from datetime import datetime, timezone
 
 import dagster as dg
 
 from accel_ci.defs.jobs import RBE_JOB
 from accel_ci.defs.partitions import build_of
+from accel_ci.defs.triggers import TRIGGERED_AT
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.progress import Progress, Step
 from accel_ci.storage.file_lock import acquire_or_wait
-from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES
+from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES, ManifestStore, RunTimes
 from accel_ci.workspace import Workspace
 
 
@@ -54,20 +56,33 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
                 step.note(text)
 
         with ExitStack() as until_the_run_ends:
-            for lock_file, build in _locks(workspace, context.run):
+            for run, pipeline, build in _pipelines(context.run):
+                lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
+                until_the_run_ends.enter_context(_timed(workspace.manifests, run, pipeline, build))
             yield Stages(workspace, progress)
 
     return stages
 
 
-def _locks(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[Path, Build]]:
-    """The lock files of the pipelines that a run has stages of, always in the same order."""
+@contextmanager
+def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Sequence[str], build: Build) -> Iterator[None]:
+    """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
+    asked = run.tags.get(TRIGGERED_AT)
+    times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
+    path = manifests.run_file(pipeline, build)
+    manifests.write(path, times)
+    try:
+        yield
+    finally:
+        manifests.write(path, replace(times, ended_at=datetime.now(timezone.utc)))
+
+
+def _pipelines(run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, tuple[str, ...], Build]]:
+    """The pipelines that a run has stages of, always in the same order, with the run and its build."""
     tags = run.tags if run is not None else {}
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None:
         return []
-    build = Build(revision, variant)
     steps = run.step_keys_to_execute or (RBE_STAGES if run.job_name == RBE_JOB else INTEGRATION_STAGES)
-    lock_file = workspace.manifests.pipeline_lock_file
-    return [(lock_file(pipeline, build), build) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]
+    return [(run, pipeline, Build(revision, variant)) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]

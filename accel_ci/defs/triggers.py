@@ -49,10 +49,7 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
 
 def tonights_revision(workspace: Workspace, now: datetime) -> Revision | None:
     """The newest nightly revision of a day, which both pipelines are to test; None when there is none yet."""
-    manifests = workspace.manifests
-    keys = (path.parent.name for path in manifests.builds.glob(f"nightly-{now:%Y%m%d}*/revision.json"))
-    found = [revision for key in keys if (revision := manifests.revision(key)) is not None]
-    return max(found, key=lambda revision: revision.created_at, default=None)
+    return workspace.manifests.newest_revision("nightly", f"nightly-{now:%Y%m%d}")
 
 
 def rbe_builds_of(workspace: Workspace, revision: Revision) -> list[Build]:

@@ -1,4 +1,4 @@
-"""Reads what lies on disk for the HUD: manifests of revisions and builds, and the verdicts of the builds shown in full.
+"""Read the HUD's data from disk: manifests of the newest revisions, and the verdicts of the builds shown in full.
 
 Nothing is decided here and nothing stops the page: what cannot be read is logged and shown as unreadable.
 """
@@ -6,7 +6,6 @@ Nothing is decided here and nothing stops the page: what cannot be read is logge
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from accel_ci.hud.page import (
     latest_builds,
     make_page,
 )
-from accel_ci.hud.text import in_utc
 from accel_ci.model import (
     BazelTestResults,
     Build,
@@ -62,7 +60,7 @@ def gather(
     revisions: int = 30,
     listed: int = 50,
 ) -> HudPage:
-    """The page of what lies in the data folder `home`.
+    """Make the page of the data folder `home`.
 
     Args:
         home: The data folder, with `builds/`.
@@ -75,8 +73,13 @@ def gather(
     """
     manifests = ManifestStore(home)
     records = [
-        RevisionRecord(folder.name, seen_at, revision, tuple(_read_builds(manifests, folder)))
-        for seen_at, folder, revision in _read_revisions(manifests)[:revisions]
+        RevisionRecord(
+            one.key,
+            one.seen_at,
+            _read(manifests, manifests.path("revision", one.key), Revision),
+            _read_builds(manifests, one.key),
+        )
+        for one in manifests.revisions()[:revisions]
     ]
     tests = {
         record.build: found
@@ -87,27 +90,22 @@ def gather(
     return make_page(project_name, records, tests, flakiness, now=now, listed=listed)
 
 
-def _read_revisions(manifests: ManifestStore) -> list[tuple[datetime, Path, Revision | None]]:
-    found = []
-    for folder in _folders(manifests.builds):
-        path = folder / "revision.json"
-        revision = _read(manifests, path, Revision)
-        found.append((in_utc(revision.created_at) if revision else _changed_at([path, folder]), folder, revision))
-    return sorted(found, key=lambda one: (one[0], one[1].name), reverse=True)
+def _read_builds(manifests: ManifestStore, revision: str) -> tuple[BuildRecord, ...]:
+    return tuple(_read_build(manifests, build) for build in reversed(manifests.builds_of(revision)))
 
 
-def _read_builds(manifests: ManifestStore, revision: Path) -> Iterable[BuildRecord]:
-    for folder in _folders(revision):
-        paths = {stage: folder / f"{stage}.json" for stage in STAGES if (folder / f"{stage}.json").exists()}
-        values = {stage: _read(manifests, paths[stage], kind) for stage, kind in _SHOWN.items() if stage in paths}
-        yield BuildRecord(
-            Build(revision.name, folder.name),
-            present=tuple(paths),
-            unreadable=tuple(stage for stage, value in values.items() if value is None),
-            changed_at=_changed_at(paths.values() or [folder]),
-            begun=begun_pipelines(folder),
-            **values,
-        )
+def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
+    folder = manifests.builds / build.revision / build.variant
+    changed = {stage: at for stage in STAGES if (at := _changed_at(folder / f"{stage}.json"))}
+    values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in _SHOWN.items() if stage in changed}
+    return BuildRecord(
+        build,
+        present=tuple(changed),
+        unreadable=tuple(stage for stage, value in values.items() if value is None),
+        changed_at=max(changed.values(), default=_changed_at(folder)),
+        begun=begun_pipelines(folder),
+        **values,
+    )
 
 
 def _read_tests(results: ResultsStore, ledger: Ledger, before: BuildRecord | None) -> BuildTests | None:
@@ -133,12 +131,8 @@ def _read(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:
         return None
 
 
-def _folders(parent: Path) -> list[Path]:
-    if not parent.is_dir():
-        return []
-    return sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _changed_at(paths: Iterable[Path]) -> datetime:
-    seconds = [path.stat().st_mtime for path in paths if path.exists()]
-    return datetime.fromtimestamp(max(seconds, default=0.0), timezone.utc)
+def _changed_at(path: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+    except OSError:
+        return None

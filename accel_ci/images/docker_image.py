@@ -84,6 +84,7 @@ def make_docker_image(
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
         made = _still_there(manifest)
         if made is not None:
+            os.utime(manifest)  # `prune` leaves what was used in the last day
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
         image = replace(image, work_s=round(time.monotonic() - started, 3))

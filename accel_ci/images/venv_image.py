@@ -6,6 +6,7 @@ An image is named by its content: the exact pins and the wheel's digest. What ha
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ def make_venv_image(
         if manifest.is_file():
             image = _IMAGE.validate_json(manifest.read_bytes())
             if Path(image.python).is_file():
+                os.utime(manifest)  # `prune` leaves what was used in the last day
                 return replace(image, reused=True, work_s=0.0)
         python = create(folder, variant.python, pins, packages, prerelease=prerelease, timeout_s=limit)
         python_version, torch_version, torch_sha = _versions(python, packages)

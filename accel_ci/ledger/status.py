@@ -1,9 +1,10 @@
-"""How a build stands: its verdicts, where its time went, and what stopped it. From the manifests alone."""
+"""A build's status: its verdicts, where its time went, and what stopped it. From the manifests alone."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.shortcomings import shortcomings
@@ -15,8 +16,8 @@ from accel_ci.storage.manifests import LEDGER, STAGES, ManifestStore, begun_pipe
 class BuildStatus:
     """A build in numbers.
 
-    `wall_s` is from being asked for to the end, `work_s` what of it went into building, installing and testing, and
-    `overhead_s` the rest, which is our own. All None while they are not known.
+    `wall_s` is the time from the request to the end, `work_s` the part of it that went into building, installing and
+    testing, and `overhead_s` the rest, which is our own. All in seconds; None while they are not known.
     """
 
     build: Build
@@ -38,7 +39,7 @@ class BuildStatus:
         return None if self.wall_s is None else round(self.wall_s - self.work_s, 3)
 
     def as_json(self) -> str:
-        """The build for programs."""
+        """The status for programs."""
         return json.dumps(
             {
                 "build": self.build.name,
@@ -54,24 +55,25 @@ class BuildStatus:
 
 
 def find_build(manifests: ManifestStore, name: str | None) -> Build:
-    """The build of that name, `<revision>~<variant>` or a revision with one variant; the newest without a name.
+    """The build of that name: `<revision>~<variant>` or a revision with one variant; without a name, the newest.
 
     Raises `AccelCiError` naming the known ones.
     """
-    known = manifests.list_builds()
-    if not known:
+    newest = list(islice(manifests.list_builds(), 8))
+    if not newest:
         raise AccelCiError("nothing has been built yet; `accel-ci run nightly` makes the first build")
     if name is None:
-        return known[-1]
+        return newest[0]
+    known = (build for key in {name, name.rpartition("~")[0]} - {""} for build in manifests.builds_of(key))
     matches = [build for build in known if name in (build.name, build.revision)]
     if len(matches) != 1:
-        some = ", ".join(build.name for build in (matches or known)[-8:])
+        some = ", ".join(build.name for build in reversed(matches or newest))
         raise AccelCiError(f"{name!r} names {len(matches)} builds; {'choose of' if matches else 'the newest are'}: {some}")
     return matches[0]
 
 
-def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) -> BuildStatus:
-    """How a build stands."""
+def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
+    """The status of a build."""
     paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in STAGES}
     made = [stage for stage in STAGES if paths[stage].is_file()]
     work = sum(json.loads(paths[stage].read_bytes()).get("work_s", 0.0) for stage in made)
@@ -80,7 +82,7 @@ def read_status(manifests: ManifestStore, build: Build, wall_s: float | None) ->
         "infra_attempts": 0,
         "cards": tuple(card.card for card in cards),
         "unhealthy_cards": tuple(f"{card.card} ({card.reason})" for card in cards if not card.healthy),
-        "wall_s": wall_s,
+        "wall_s": manifests.wall_seconds(build),
         "work_s": round(work, 3),
     }
     if "ledger" not in made:

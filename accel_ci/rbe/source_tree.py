@@ -6,6 +6,7 @@ A tree without patches is the checkout itself; a patched one is a copy of it, ma
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -64,6 +65,7 @@ def _patched(sources: Path, patches: tuple[Path, ...], folder: Path) -> tuple[Pa
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f".{tree.name}.lock"):
         if tree.is_dir() and record.is_file():
+            os.utime(record)  # `prune` leaves what was used in the last day
             return tree, _SERIES.validate_json(record.read_bytes()), True
         shutil.rmtree(tree, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".patch-", dir=folder) as scratch:

@@ -115,13 +115,12 @@ def checkout(
     sha = resolved_sha(source)
     identity = "\n".join((source.repository, source.subdirectory, source.tree or sha, *(["submodules"] * submodules)))
     destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-    if destination.is_dir():
-        return destination
     sources.mkdir(parents=True, exist_ok=True)
     with FileLock(sources / f".{destination.name}.lock"):  # large repositories are fetched only once
         if not destination.is_dir():
             make = _check_out_with_submodules if submodules else _check_out
             make(source, sha, repository, root, destination, timeout_s)
+        os.utime(destination)  # `prune` leaves what was used in the last day
     return destination
 
 

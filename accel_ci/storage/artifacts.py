@@ -1,20 +1,25 @@
-"""The artifact store: large things by content.
+"""The artifact store: large files by content.
 
 A file is kept once under its digest, whole or not at all: `artifacts/<sha256[:2]>/<sha256>/<name>`. Manifests hold the
-`Artifact` that `put` gives back, never a path of their own making.
+`Artifact` that `put` returns and no path, so a data folder can be moved. A file's modification time is its last use: `prune`
+removes only what no manifest refers to and nobody has used for a day.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+
+from filelock import FileLock
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Artifact
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ArtifactStore:
@@ -25,16 +30,19 @@ class ArtifactStore:
 
     def put(self, file: Path, name: str | None = None) -> Artifact:
         """Keep a copy of `file` under `name` (its own by default)."""
-        digest = _sha256(file)
-        destination = self.root / digest[:2] / digest / Path(name or file.name).name
-        if not destination.is_file():
+        artifact = Artifact(_sha256(file), Path(name or file.name).name, file.stat().st_size)
+        destination = self._place(artifact)
+        with self.lock():
+            if destination.is_file():
+                os.utime(destination)
+                return artifact
             destination.parent.mkdir(parents=True, exist_ok=True)
             handle, scratch = tempfile.mkstemp(dir=destination.parent, prefix=".put-")
-            os.close(handle)
-            shutil.copyfile(file, scratch)
-            Path(scratch).chmod(0o644)
-            Path(scratch).replace(destination)
-        return Artifact(destination.as_uri(), digest, destination.stat().st_size)
+        os.close(handle)
+        shutil.copyfile(file, scratch)
+        Path(scratch).chmod(0o644)
+        Path(scratch).replace(destination)
+        return artifact
 
     def put_bytes(self, content: bytes, name: str) -> Artifact:
         """Keep `content` under `name`."""
@@ -44,11 +52,30 @@ class ArtifactStore:
             return self.put(file)
 
     def path(self, artifact: Artifact) -> Path:
-        """Where the artifact lies. Raises `AccelCiError` when it is gone."""
-        path = Path(unquote(urlsplit(artifact.uri).path))
+        """The artifact's file. Raises `AccelCiError` when it is gone."""
+        path = self._place(artifact)
         if not path.is_file():
             raise AccelCiError(f"the artifact {path} is gone; run the build again")
         return path
+
+    def uri(self, artifact: Artifact) -> str:
+        """The artifact's address, for people."""
+        return self._place(artifact).absolute().as_uri()
+
+    def mark_used(self, artifact: Artifact) -> None:
+        """Keep `prune` from the artifact for a day. Raises `AccelCiError` when it is gone."""
+        with self.lock():
+            os.utime(self.path(artifact))
+
+    def lock(self) -> FileLock:
+        """The lock to hold while files of the store are looked at and then taken or removed; never for long."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.root / ".lock")
+
+    def _place(self, artifact: Artifact) -> Path:
+        if not _DIGEST.fullmatch(artifact.sha256):
+            raise AccelCiError(f"{artifact.sha256!r} is no SHA-256 digest, so it names no artifact; run the build again")
+        return self.root / artifact.sha256[:2] / artifact.sha256 / Path(artifact.name).name
 
 
 def _sha256(file: Path) -> str:

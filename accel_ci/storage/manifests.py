@@ -1,12 +1,16 @@
 """Manifests: the small typed things that pass between assets, as JSON files that a person can read.
 
 `builds/<revision>/revision.json`, `builds/<revision>/<variant>/<asset>.json`, and `<asset>.json` in `quality/` for what is
-not partitioned. Large things are not in here: a manifest refers to them by `Artifact`.
+not partitioned. A manifest refers to large things by `Artifact`. `builds/.index` is a cache of all revisions in the order of
+time (`revision_index.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +18,16 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Revision
+from accel_ci.model import Build, Revision, Trigger
 from accel_ci.storage.atomic_file import create_whole_file, whole_file
+from accel_ci.storage.revision_index import IndexedRevision, read_index
 
 T = TypeVar("T")
 
 _BEGUN = ".begun-"
+
+ASKED_AGAIN = ".asked"
+"""In a revision's folder: its modification time is when a trigger last asked for a revision that was there already."""
 
 INTEGRATION_STAGES = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results",
@@ -34,10 +42,10 @@ STAGES = (*INTEGRATION_STAGES, *RBE_STAGES, LEDGER)
 
 
 def next_stage(present: Collection[str], begun: Collection[str] = ()) -> str:
-    """Where a build without a ledger stands: the stage that comes next.
+    """The next stage of a build without a ledger.
 
-    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. It is the stage
-    of the pipeline that has begun; the integration pipeline's where both have, or none.
+    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. Where both
+    pipelines or none have begun, it is the integration pipeline's.
     """
     started = [stages for stages in PIPELINES if stages[0] in begun or any(stage in present for stage in stages)]
     missing = [stage for stages in started or PIPELINES[:1] for stage in stages if stage not in present]
@@ -49,8 +57,32 @@ def begun_pipelines(folder: Path) -> tuple[str, ...]:
     return tuple(stages[0] for stages in PIPELINES if (folder / f"{_BEGUN}{stages[0]}").exists())
 
 
+@dataclass(frozen=True)
+class RunTimes:
+    """When the last run of a pipeline on a build was asked for and when it ended; `ended_at` is None until it has."""
+
+    run: str
+    asked_at: datetime
+    ended_at: datetime | None = None
+
+    @property
+    def wall_s(self) -> float | None:
+        """Seconds from the request to the end, None while it runs."""
+        return None if self.ended_at is None else (self.ended_at - self.asked_at).total_seconds()
+
+
 def _pipeline_of(stage: str) -> tuple[str, ...]:
     return next((stages for stages in PIPELINES if stage in stages), ())
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(value_type: Any) -> TypeAdapter[Any]:
+    """The reader and writer of a type; made once, since that takes milliseconds."""
+    if value_type not in _ADAPTERS:
+        _ADAPTERS[value_type] = TypeAdapter(value_type)
+    return _ADAPTERS[value_type]
 
 
 class ManifestStore:
@@ -61,14 +93,14 @@ class ManifestStore:
         self.unpartitioned = home / "quality"
 
     def path(self, asset: str, revision: str | None = None, variant: str | None = None) -> Path:
-        """Where the manifest of an asset lies; without a revision, of one that is not partitioned."""
+        """The manifest file of an asset; without a revision, of one that is not partitioned."""
         folder = self.unpartitioned if revision is None else self.builds / revision
         return (folder / variant if variant else folder) / f"{asset}.json"
 
     def write(self, path: Path, value: Any, value_type: Any = None) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = TypeAdapter(value_type or type(value)).dump_json(value, indent=1)
+        content = _adapter(value_type or type(value)).dump_json(value, indent=1)
         with whole_file(path) as file:
             file.write(content)
 
@@ -81,7 +113,7 @@ class ManifestStore:
 
     def _read_if_there(self, path: Path, value_type: type[T]) -> T | None:
         try:
-            return TypeAdapter(value_type).validate_json(path.read_bytes())
+            found: T = _adapter(value_type).validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -90,11 +122,12 @@ class ManifestStore:
             raise AccelCiError(
                 f"{path} is not a {value_type.__name__} of this version; run the build again ({error})"
             ) from None
+        return found
 
     def begin(self, stage: str, build: Build) -> None:
-        """Take away the manifests of a stage and of those after it in its pipeline, since they speak of an earlier run.
+        """Remove the manifests of a stage and of those after it in its pipeline, since they describe an earlier run.
 
-        A ledger that is just being written from them is waited for, and then goes too.
+        Waits for a ledger that is being made of them, and removes it, too.
         """
         pipeline = _pipeline_of(stage)
         with self.ledger_lock(build):
@@ -104,54 +137,80 @@ class ManifestStore:
                 self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}").touch()
 
     def ledger_lock(self, build: Build) -> FileLock:
-        """Held while a ledger is made of the manifests that are there: of two, the later sees all and writes last."""
+        """The lock of whoever makes a ledger of the manifests that are there: of two, the later sees all and writes last."""
         folder = self.builds / build.revision / build.variant
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / ".ledger.lock")
 
     def pipeline_lock_file(self, pipeline: Sequence[str], build: Build) -> Path:
-        """What whichever run has a pipeline of a build keeps locked."""
+        """The file that a run keeps locked while it has a pipeline of a build."""
         return self.builds / build.revision / build.variant / f".{pipeline[0]}.lock"
+
+    def run_file(self, pipeline: Sequence[str], build: Build) -> Path:
+        """The `RunTimes` of the last run of a pipeline on a build."""
+        return self.builds / build.revision / build.variant / f".run-{pipeline[0]}.json"
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
         return self._read_if_there(self.path(stage, build.revision, build.variant), value_type)
+
+    def wall_seconds(self, build: Build) -> float | None:
+        """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
+        runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in PIPELINES)
+        seconds = {run.run: run.wall_s for run in runs if run is not None}  # a run may have had both pipelines
+        known = [value for value in seconds.values() if value is not None]
+        return round(sum(known), 3) if known and len(known) == len(seconds) else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
         return self._read_if_there(self.path("revision", key), Revision)
 
     def add_revision(self, revision: Revision) -> Revision:
-        """Keep a revision, or give back the one that was kept under its key before."""
+        """Keep a revision, or return the one that was kept under its key before."""
         path = self.path("revision", revision.key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            made = create_whole_file(path, TypeAdapter(Revision).dump_json(revision, indent=1))
-        except OSError as error:  # a file system without hard links, say
-            raise AccelCiError(f"{path} cannot be made: {error.strerror}; choose another data folder") from error
+        with self.revisions_lock():
+            path.parent.mkdir(exist_ok=True)
+            try:
+                made = create_whole_file(path, _adapter(Revision).dump_json(revision, indent=1))
+            except OSError as error:  # a file system without hard links, say
+                raise AccelCiError(f"{path} cannot be made: {error.strerror}; choose another data folder") from error
+            if not made:
+                path.with_name(ASKED_AGAIN).touch()
         return revision if made else self.read(path, Revision)
+
+    def revisions_lock(self) -> FileLock:
+        """The lock of whoever adds a revision or removes one."""
+        self.builds.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.builds / ".lock")
+
+    def revisions(self) -> list[IndexedRevision]:
+        """Every revision that has a folder, newest first."""
+        return read_index(self.builds, self.revision)
+
+    def newest_revision(self, trigger: Trigger, prefix: str) -> Revision | None:
+        """The newest revision of a trigger whose key begins with `prefix`; None when there is none."""
+        keys = (each.key for each in self.revisions() if each.trigger == trigger and each.key.startswith(prefix))
+        return next((found for key in keys if (found := self.revision(key)) is not None), None)
 
     def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none."""
-        revision = self.revision(build.revision)
-        for other in reversed(self.list_builds()):
-            before = self.revision(other.revision)
-            if (
-                revision is not None
-                and before is not None
-                and (other.variant, before.trigger) == (build.variant, revision.trigger)
-                and before.created_at < revision.created_at
-                and (found := self.find(stage, other, value_type)) is not None
-            ):
-                return found
-        return None
+        revisions = self.revisions()
+        own = next((each for each in revisions if each.key == build.revision), None)
+        if own is None or own.trigger is None:
+            return None
+        earlier = (each.key for each in revisions if each.trigger == own.trigger and each.seen_at < own.seen_at)
+        found = (self.find(stage, Build(key, build.variant), value_type) for key in earlier)
+        return next((manifest for manifest in found if manifest is not None), None)
 
-    def list_builds(self) -> list[Build]:
-        """Every build that has a folder, oldest revision first."""
-        revisions = [r for f in self.builds.glob("*/revision.json") if (r := self.revision(f.parent.name)) is not None]
-        return [
-            Build(revision.key, folder.name)
-            for revision in sorted(revisions, key=lambda revision: revision.created_at)
-            for folder in sorted((self.builds / revision.key).iterdir())
-            if folder.is_dir()
-        ]
+    def list_builds(self) -> Iterator[Build]:
+        """Every build of a readable revision that has a folder, newest revision first."""
+        return (build for each in self.revisions() if each.trigger is not None for build in self.builds_of(each.key))
+
+    def builds_of(self, revision: str) -> list[Build]:
+        """The builds of a revision that have a folder, in the reverse order of their variants."""
+        try:
+            with os.scandir(self.builds / revision) as entries:
+                names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [Build(revision, name) for name in sorted(names, reverse=True)]

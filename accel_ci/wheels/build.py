@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -90,7 +91,8 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
     try:
         wheel = _WHEEL.validate_json(manifest.read_bytes())
         for artifact in (*wheel.wheels, wheel.sdist):
-            artifacts.path(artifact)
+            artifacts.mark_used(artifact)
+        os.utime(manifest)
     except (OSError, ValueError, AccelCiError):  # never built, of another version of this program, or cleaned away
         return None
     return replace(wheel, reused=True, work_s=0.0)

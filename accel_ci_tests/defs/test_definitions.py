@@ -18,7 +18,7 @@ def test_definitions_load(make_project: Callable[..., Project]) -> None:
     definitions = build_definitions(make_project())
     dg.Definitions.validate_loadable(definitions)
     assert {job.name for job in definitions.resolve_all_job_defs()} == {
-        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr",
+        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune",
     }  # fmt: skip
 
 
@@ -49,7 +49,16 @@ def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., P
         "intraday_schedule": "STOPPED",
         "upstream_main_sensor": "RUNNING",
         "stopped_build_sensor": "RUNNING",
+        "prune_schedule": "STOPPED",
     }
+
+
+def test_a_project_with_keep_rules_is_pruned_on_schedule(make_project: Callable[..., Project]) -> None:
+    definitions = build_definitions(make_project(retention={"days": 14, "cron": "15 4 * * *"}))
+    dg.Definitions.validate_loadable(definitions)
+    [schedule] = [one for one in definitions.schedules or () if one.name == "prune_schedule"]
+    assert isinstance(schedule, dg.ScheduleDefinition)
+    assert (schedule.default_status.value, schedule.job_name, schedule.cron_schedule) == ("RUNNING", "prune", "15 4 * * *")
 
 
 POOLS_THAT_LEAVE_SOMETHING = {

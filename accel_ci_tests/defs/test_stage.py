@@ -14,7 +14,7 @@ from accel_ci.defs.stage import Stages, stages_of_a_run
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.progress import LineProgress
-from accel_ci.storage.manifests import PIPELINES
+from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RunTimes
 from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import wait_for
 
@@ -129,3 +129,24 @@ def test_a_run_that_stopped_has_given_the_build_back(workspace: Workspace, insta
     assert not run(workspace, instance, [], stop)
     with lock_of(workspace, "wheel").acquire(timeout=0):
         pass
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_times_of_a_run_lie_beside_its_manifests(
+    workspace: Workspace, instance: dg.DagsterInstance, stops: bool
+) -> None:
+    def work(stage: str) -> None:
+        assert workspace.manifests.run_file(INTEGRATION_STAGES, BUILD).exists()
+        assert workspace.manifests.wall_seconds(BUILD) is None, "it has not ended"
+        if stops:
+            raise AccelCiError("no sources")
+
+    assert run(workspace, instance, [], work) != stops
+    [record] = instance.get_run_records()
+    times = workspace.manifests.read(workspace.manifests.run_file(INTEGRATION_STAGES, BUILD), RunTimes)
+    assert times.run == record.dagster_run.run_id
+    assert times.ended_at is not None
+    assert record.start_time is not None
+    assert record.end_time is not None
+    assert record.start_time <= times.asked_at.timestamp() <= times.ended_at.timestamp() <= record.end_time
+    assert workspace.manifests.wall_seconds(BUILD) == pytest.approx(times.wall_s, abs=0.001)

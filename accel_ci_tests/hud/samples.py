@@ -42,7 +42,7 @@ VARIANTS = ("py311-torch2.13-emu", "py312-torchmain-emu")
 HOSTILE = "tests/pytorch/test_ops.py::test_<script>document.title='owned'</script>\"'[\u202egnp.exe\x1b[31m\x00]"
 HOSTILE_MESSAGE = "</pre><img src=x onerror=alert(1)><script>alert(2)</script>\nE   AssertionError: \u2066{{ 7 * 7 }}"
 LONG = "tests/pytorch/test_long.py::test_long[" + "x" * 10_000 + "-end]"
-_NOTHING = Artifact("file:///artifacts/none.json", "0" * 64, 2)
+_NOTHING = Artifact("0" * 64, "none.json", 2)
 _OPS = (
     "add", "addmm", "bmm", "conv2d", "cumsum", "einsum", "gather", "index_select", "layer_norm", "linalg_solve",
     "logsumexp", "matmul", "scatter", "softmax", "topk",
@@ -168,8 +168,8 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
     values: dict[str, Any] = {
         "wheel": Wheel(
             "torch_emu", "0.3.0+gc0ffee5c0ff",
-            replace(_NOTHING, uri="file:///a/torch_emu-0.3.0-cp311-abi3-linux_x86_64.whl", size_bytes=1_482_113),
-            replace(_NOTHING, uri="https://pypi.example/torch_emu-0.3.0.tar.gz", size_bytes=204_000),
+            replace(_NOTHING, name="torch_emu-0.3.0-cp311-abi3-linux_x86_64.whl", size_bytes=1_482_113),
+            replace(_NOTHING, name="torch_emu-0.3.0.tar.gz", size_bytes=204_000),
             (
                 CheckResult("contents", True, "41 files, none stray"),
                 CheckResult("abi3", "failed" not in counts, "1 symbol outside the stable ABI", ("_Py_IsFinalizing (3.13)",)),
@@ -188,7 +188,7 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
             "/sources/g1", "g1", "g1", "badcafe5" * 5, ("0001-<b>rename</b>.patch", "0002.patch"), (), True, 0.2
         ),
         "bazel_test_results": BazelTestResults(
-            _NOTHING, replace(_NOTHING, uri="file:///a/bep.ndjson"), replace(_NOTHING, uri="file:///a/bazel.log"),
+            _NOTHING, replace(_NOTHING, name="bep.ndjson"), replace(_NOTHING, name="bazel.log"),
             9, {"passed": 9}, 4, {"PASSED": 5}, BazelActions(95, 12, 6, 4), HOSTILE_MESSAGE if "infra" in counts else None,
             44.0, 45.0,
         ),

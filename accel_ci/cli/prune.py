@@ -1,0 +1,57 @@
+"""`prune`: remove what no kept build needs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import click
+
+from accel_ci.cli.context import with_project
+
+if TYPE_CHECKING:
+    from accel_ci.config.settings import Project
+
+_COUNTED = ("artifact", "cached wheel", "leftover")
+"""Kinds that are too many and too alike to be listed one by one."""
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
+@with_project
+def prune(project: Project, dry_run: bool, as_json: bool) -> None:
+    """Remove builds that no keep rule in `retention` holds, and what nothing refers to any more.
+
+    Images, sources, wheels, rounds, artifacts, manifests and partition keys go; every attempt stays in the results store. A
+    build that runs is kept. The daemon does it where `retention` is configured (`prune_schedule`).
+
+    Exit status: 0, or 1 when something could not be removed.
+    """
+    import json
+    from dataclasses import asdict
+
+    from accel_ci.defs.retention import prune_project
+    from accel_ci.hud.text import one_line, size
+
+    found = prune_project(project, dry_run=dry_run)
+    freed = sum(item.size_bytes for item in found)
+    if as_json:
+        document = {"dry_run": dry_run, "freed_bytes": freed, "items": [asdict(item) for item in found]}
+        click.echo(json.dumps(document))
+    else:
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for item in found:
+            if item.problem is not None:
+                click.echo(f"stays: {item.kind} {one_line(item.name)}: {one_line(item.problem)}")
+            elif item.kind in _COUNTED:
+                counts[item.kind] += 1
+                sizes[item.kind] += item.size_bytes
+            else:
+                click.echo(f"{item.kind} {one_line(item.name)}: {size(item.size_bytes)}")
+        for kind, count in counts.items():
+            click.echo(f"{count:,} {kind}{'s' * (count > 1)}: {size(sizes[kind])}")
+        click.echo(f"{'would free' if dry_run else 'freed'} {size(freed)}")
+    sys.exit(int(any(item.problem is not None for item in found)))

@@ -1,0 +1,1 @@
+"""Retention: which builds are kept, and removing what no kept build needs."""

@@ -1,0 +1,166 @@
+"""Removing files below a data folder: at once to the eye, resumable, and never through a symbolic link.
+
+What goes is first renamed to `.pruned-…` beside itself, so that nobody sees half of it, and removed at the end. What a
+killed `prune` left under such a name is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_LOG = logging.getLogger(__name__)
+_DAY_S = 86_400.0
+_PRUNED = ".pruned-"
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Something that goes: a path below the data folder, or an image of the Docker engine.
+
+    `size_bytes` is what its removal frees; of a Docker image, its size with the layers that it shares. `problem` says why it
+    stays.
+    """
+
+    kind: str
+    name: str
+    size_bytes: int
+    problem: str | None = None
+
+
+class Remover:
+    """Removes things below a data folder and keeps account of them; with `dry_run` it only keeps account."""
+
+    def __init__(self, home: Path, now_s: float, *, dry_run: bool) -> None:
+        self.home = home
+        self.dry_run = dry_run
+        self.account: list[Pruned] = []
+        self._now_s = now_s
+        self._aside: list[tuple[int, Path]] = []
+
+    def entries(self, *parts: str) -> Iterator[os.DirEntry[str]]:
+        """The entries of a folder of the data folder, by name; none where it is missing or behind a symbolic link."""
+        folder = self.home.joinpath(*parts)
+        if folder.resolve() != self.home.resolve().joinpath(*parts):
+            _LOG.warning("%s is behind a symbolic link and is left alone", folder)
+            return
+        try:
+            with os.scandir(folder) as entries:
+                yield from sorted(entries, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+    def folders(self, *parts: str) -> list[str]:
+        """The names of the folders there, without links and hidden ones."""
+        return [e.name for e in self.entries(*parts) if e.is_dir(follow_symlinks=False) and not e.name.startswith(".")]
+
+    def unused(self, path: Path) -> bool:
+        """Whether a file or folder has not been changed for a day; False when it is gone."""
+        try:
+            return self._now_s - path.lstat().st_mtime > _DAY_S
+        except FileNotFoundError:
+            return False
+
+    def take(self, kind: str, path: Path, size_bytes: int | None = None) -> bool:
+        """Put a file or folder out of sight, to be removed by `empty`; whether it is gone now."""
+        if not os.path.lexists(path):
+            return True
+        name = path.relative_to(self.home).as_posix()
+        item = Pruned(kind, name, size_of(path) if size_bytes is None else size_bytes)
+        if not self.dry_run:
+            aside = path.with_name(f"{_PRUNED}{uuid.uuid4().hex}")
+            try:
+                if path.parent.resolve() != self.home.resolve() / path.parent.relative_to(self.home):
+                    raise OSError(f"it lies behind a symbolic link, outside of {self.home}")
+                path.rename(aside)
+            except FileNotFoundError:
+                return True
+            except OSError as error:
+                self.record(replace(item, size_bytes=0, problem=str(error)))
+                return False
+            self._aside.append((len(self.account), aside))
+        self.record(item)
+        return True
+
+    def take_unused(self, kind: str, path: Path, used: Path, lock_file: Path) -> bool:
+        """`take` what nobody holds the lock of and `used`, a file that every use touches, shows no use of for a day."""
+        with self.free([lock_file]) as free:
+            if not free or not self.unused(used) or not self.take(kind, path):
+                return False
+            if not self.dry_run:
+                lock_file.unlink(missing_ok=True)  # whoever waits for it makes a new one
+            return True
+
+    @contextmanager
+    def free(self, lock_files: list[Path]) -> Iterator[bool]:
+        """Hold locks without waiting; False where another process holds one."""
+        with ExitStack() as held:
+            try:
+                for lock_file in lock_files:
+                    if lock_file.exists() or not self.dry_run:
+                        held.enter_context(FileLock(lock_file).acquire(timeout=0))
+            except (Timeout, FileNotFoundError):
+                yield False
+            else:
+                yield True
+
+    def record(self, item: Pruned) -> None:
+        """Keep account of something that goes, or that cannot be removed."""
+        self.account.append(item)
+        if item.problem is not None:
+            _LOG.warning("%s %s cannot be removed: %s", item.kind, item.name, item.problem)
+        elif not self.dry_run:
+            _LOG.info("pruned the %s %s, %d bytes", item.kind, item.name, item.size_bytes)
+
+    def take_leftovers(self) -> None:
+        """Take what a killed `prune` had put out of sight, and scratch of killed runs that is more than a day old."""
+        rooms = [("builds",), ("images",), ("sources",), ("rbe", "sources"), ("cache", "wheels")]
+        rooms += [(room, name) for room in ("builds", "runs", "artifacts") for name in self.folders(room)]
+        for room in rooms:
+            for entry in self.entries(*room):
+                scratch = entry.name.startswith((".checkout-", ".patch-")) and self.unused(Path(entry.path))
+                if entry.name.startswith(_PRUNED) or scratch:
+                    self.take("leftover", Path(entry.path))
+
+    def empty(self) -> None:
+        """Remove what was taken."""
+        for number, aside in self._aside:
+            try:
+                _remove(aside)
+            except OSError as error:
+                item = self.account[number]
+                self.account[number] = replace(item, size_bytes=0, problem=str(error))
+                _LOG.warning("%s %s cannot be removed: %s", item.kind, item.name, error)
+        self._aside.clear()
+
+
+def size_of(path: Path) -> int:
+    """The bytes that the removal of a file or folder frees: a file that has another name elsewhere frees none."""
+    try:
+        seen = path.lstat()
+        if not stat.S_ISDIR(seen.st_mode):
+            return seen.st_size if seen.st_nlink == 1 else 0
+        with os.scandir(path) as entries:
+            return sum(size_of(Path(entry.path)) for entry in entries)
+    except FileNotFoundError:
+        return 0
+
+
+def _remove(path: Path) -> None:
+    try:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    except FileNotFoundError:
+        if os.path.lexists(path):  # something in it went at the same time
+            _remove(path)

@@ -1,0 +1,165 @@
+"""Finding what no kept build refers to: images, sources, cached wheels and artifacts.
+
+A manifest refers to whatever it mentions: every SHA-256 digest in its text counts, so that manifests of any version,
+damaged ones included, keep what they need. What nothing mentions goes when nobody has used it for a day, since a running
+build may be about to refer to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from accel_ci.docker.client import run_docker
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Build, ContainerImage, RuntimeImage
+from accel_ci.retention.disk import Pruned, Remover
+from accel_ci.retention.rules import Extent
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.manifests import ManifestStore
+from accel_ci.workspace import Workspace
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_IMAGE = re.compile(r"(docker-)?([0-9a-f]{16})(?(1)\.json)")
+_RUNTIME_IMAGE = TypeAdapter(RuntimeImage)
+_HEAVY = ("wheel.json", "runtime_image.json", "source_build.json")
+"""The manifests whose files go before the results of their build."""
+
+_INDEX_ARTIFACT = "bazel-targets.json"
+"""An artifact that refers to further artifacts."""
+
+
+def take_unreferenced(workspace: Workspace, remover: Remover, extents: Mapping[Build, Extent | None]) -> None:
+    """Take what no kept build refers to. `extents` says how much of a build is kept; builds that are not in it are new.
+
+    Raises `AccelCiError` when a manifest cannot be read, since then it is not known what it refers to.
+    """
+    results, whole = _mentioned_by_builds(workspace.manifests, extents)
+    _take_images(remover, whole)
+    _take_sources(remover, workspace.manifests, extents)
+    for entry in remover.entries("cache", "wheels"):
+        path = Path(entry.path)
+        if path.suffix == ".json" and remover.unused(path) and not whole & _digests(path):
+            remover.take("cached wheel", path)
+    gone = {item.name for item in remover.account}
+    caches = [("quality",), ("images",), ("cache", "wheels"), *(("images", name) for name in remover.folders("images"))]
+    for parts in caches:
+        if "/".join(parts) not in gone:
+            files = (Path(entry.path) for entry in remover.entries(*parts) if entry.name.endswith(".json"))
+            results |= _digests(*(file for file in files if file.relative_to(remover.home).as_posix() not in gone))
+    _take_artifacts(remover, workspace.artifacts, results | whole)
+
+
+def _mentioned_by_builds(manifests: ManifestStore, extents: Mapping[Build, Extent | None]) -> tuple[set[str], set[str]]:
+    """The digests that the manifests of kept builds mention: for their results, and for builds that are kept whole."""
+    results = _digests(*manifests.builds.glob("*/*.json"))
+    whole: set[str] = set()
+    for file in manifests.builds.glob("*/*/*.json"):
+        revision, variant = file.parts[-3:-1]
+        extent = (
+            None if variant.startswith(".") or revision.startswith(".") else extents.get(Build(revision, variant), "whole")
+        )
+        if extent == "whole":
+            whole |= _digests(file)
+        elif extent == "results" and file.name not in _HEAVY:
+            results |= _digests(file)
+    return results, whole
+
+
+def _digests(*files: Path) -> set[str]:
+    """Every SHA-256 digest in the text of files; a file that is gone has none."""
+    found: set[str] = set()
+    for file in files:
+        try:
+            found.update(_DIGEST.findall(file.read_bytes().decode("latin-1")))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise AccelCiError(
+                f"{file} cannot be read, so it is not known what it refers to: {error.strerror}; nothing more is pruned"
+            ) from error
+    return found
+
+
+def _take_images(remover: Remover, whole: set[str]) -> None:
+    """Take virtual environments, and Docker images with the records of them."""
+    mentioned = {digest[:16] for digest in whole}
+    for entry in remover.entries("images"):
+        match, path = _IMAGE.fullmatch(entry.name), Path(entry.path)
+        if match is None or match[2] in mentioned:
+            continue
+        record = path if match[1] else path / "image.json"
+        used = record if record.exists() else path
+        lock_file = path.with_name(f"{match[1] or ''}{match[2]}.lock")
+        if not match[1]:
+            remover.take_unused("image", path, used, lock_file)
+            continue
+        with remover.free([lock_file]) as free:
+            if free and remover.unused(used) and _take_docker_images(remover, record):
+                remover.take("image", record)
+
+
+def _take_docker_images(remover: Remover, record: Path) -> bool:
+    """Remove the images of a record that the engine has under our label; whether none of them is left."""
+    try:
+        image = _RUNTIME_IMAGE.validate_json(record.read_bytes())
+    except (OSError, ValueError):
+        return True
+    gone = [_take_docker_image(remover, container, image.digest) for container in image.containers]
+    return all(gone)
+
+
+def _take_docker_image(remover: Remover, container: ContainerImage, content: str) -> bool:
+    problem = None
+    try:
+        label = '{{index .Config.Labels "accel-ci.content"}}'
+        there = run_docker(["image", "inspect", "--format", label, container.id])
+        if there.status != 0 and "no such image" in there.output.lower():
+            return True
+        if there.status == 0 and there.output.strip() != content:
+            return True  # not ours
+        if there.status == 0 and not remover.dry_run:
+            there = run_docker(["image", "rm", container.id])
+        problem = there.tail.strip() if there.status != 0 else None
+    except AccelCiError as error:  # no client, or no answer
+        problem = str(error)
+    remover.record(Pruned("Docker image", container.reference, 0 if problem else container.size_bytes, problem))
+    return problem is None
+
+
+def _take_sources(remover: Remover, manifests: ManifestStore, extents: Mapping[Build, Extent | None]) -> None:
+    """Take checkouts, and their patched copies, of source states that no build kept whole has."""
+    labels = []
+    for key in (revision.key for revision in manifests.revisions()):
+        builds = manifests.builds_of(key)
+        if not builds or any(extents.get(build, "whole") == "whole" for build in builds):
+            try:
+                revision = manifests.revision(key)
+            except AccelCiError:
+                return  # it is not known which sources it has
+            labels += [f"{source.label}-" for source in (revision.backend, revision.upstream)] if revision else []
+    for parts in (("sources",), ("rbe", "sources")):
+        for name in remover.folders(*parts):
+            path = remover.home.joinpath(*parts, name)
+            record = path.with_name(f"{name}.json")
+            if not name.startswith(tuple(labels)):
+                used = record if record.exists() else path
+                if remover.take_unused("sources", path, used, path.with_name(f".{name}.lock")):
+                    remover.take("sources", record)
+
+
+def _take_artifacts(remover: Remover, artifacts: ArtifactStore, mentioned: set[str]) -> None:
+    """Take the artifacts that nothing mentions, by mark and sweep."""
+    named = ((digest, artifacts.root / digest[:2] / digest / _INDEX_ARTIFACT) for digest in mentioned)
+    marked = mentioned | _digests(*(index for _, index in named if index.is_file()))
+    for shard in remover.folders("artifacts"):
+        for digest in remover.folders("artifacts", shard):
+            folder = artifacts.root / shard / digest
+            if digest in marked or not _DIGEST.fullmatch(digest):
+                continue
+            with artifacts.lock():
+                if all(remover.unused(file) for file in folder.iterdir()):
+                    remover.take("artifact", folder)

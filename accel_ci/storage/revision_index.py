@@ -1,0 +1,121 @@
+"""The index of revisions: their keys, triggers and times, newest first, without reading every `revision.json`.
+
+It is a cache: an entry counts only while its `revision.json` is the very file that it was made from (times, size and inode).
+Whatever is missing, new or damaged is read from the manifests again, so any number of processes may read and write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Revision, Trigger
+from accel_ci.storage.atomic_file import whole_file
+
+_LOG = logging.getLogger(__name__)
+_NAME = ".index"
+
+_Entry = tuple[list[int], str, str]
+"""The signature of `revision.json`, `seen_at` in ISO 8601, and the trigger."""
+
+
+@dataclass(frozen=True)
+class IndexedRevision:
+    """A revision's folder. `seen_at` is when it was made.
+
+    Where `revision.json` is missing or unreadable, `trigger` is None and `seen_at` the time of its last change.
+    """
+
+    key: str
+    seen_at: datetime
+    trigger: Trigger | None
+
+
+def read_index(builds: Path, read_revision: Callable[[str], Revision | None]) -> list[IndexedRevision]:
+    """Every revision below `builds`, newest first; `read_revision` reads the manifest of a key."""
+    signatures = _signatures(builds)
+    before = _load(builds / _NAME)
+    now: dict[str, _Entry] = {}
+    found = []
+    for key, signature in signatures.items():
+        entry = before.get(key)
+        if entry is None or entry[0] != signature:
+            entry = _make_entry(key, signature, read_revision) if signature else None
+        if entry is None:
+            found.append(IndexedRevision(key, _changed_at(builds / key), None))
+        else:
+            now[key] = entry
+            found.append(IndexedRevision(key, datetime.fromisoformat(entry[1]), cast(Trigger, entry[2])))
+    if now != before:
+        _LOG.debug("the index of %s is written again: %d revisions", builds, len(now))
+        with contextlib.suppress(OSError):  # a read-only data folder, say: the next reader reads the files again
+            _save(builds / _NAME, now)
+    return sorted(found, key=lambda one: (one.seen_at, one.key), reverse=True)
+
+
+def _signatures(builds: Path) -> dict[str, list[int]]:
+    """The identity of each folder's `revision.json`; empty where there is none."""
+    found: dict[str, list[int]] = {}
+    try:
+        with os.scandir(builds) as entries:
+            keys = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except FileNotFoundError:
+        return found
+    for key in keys:
+        try:
+            seen = os.stat(f"{builds}/{key}/revision.json")  # noqa: PTH116
+            found[key] = [seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino]
+        except OSError:
+            found[key] = []
+    return found
+
+
+def _make_entry(key: str, signature: list[int], read_revision: Callable[[str], Revision | None]) -> _Entry | None:
+    try:
+        revision = read_revision(key)
+    except AccelCiError as error:
+        _LOG.warning("unreadable: %s", error)
+        return None
+    if revision is None:
+        return None
+    created = revision.created_at
+    in_utc = created.replace(tzinfo=timezone.utc) if created.tzinfo is None else created.astimezone(timezone.utc)
+    return signature, in_utc.isoformat(), revision.trigger
+
+
+def _load(file: Path) -> dict[str, _Entry]:
+    """The entries of the index; none when it is missing, damaged or of another version."""
+    try:
+        digest, _, content = file.read_bytes().partition(b"\n")
+        if digest.decode("ascii") != _digest(content):
+            return {}
+        return {key: (signature, seen_at, trigger) for key, (signature, seen_at, trigger) in json.loads(content).items()}
+    except (OSError, ValueError):
+        return {}
+
+
+def _save(file: Path, entries: dict[str, _Entry]) -> None:
+    content = json.dumps(entries).encode()
+    with whole_file(file) as target:
+        target.write(_digest(content).encode() + b"\n" + content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(b"revision index 1\n" + content).hexdigest()
+
+
+def _changed_at(folder: Path) -> datetime:
+    times = [0.0]
+    for path in (folder / "revision.json", folder):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return datetime.fromtimestamp(max(times), timezone.utc)

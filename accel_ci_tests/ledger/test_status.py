@@ -1,0 +1,53 @@
+"""The status of builds, from their manifests alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import AccelCiError
+from accel_ci.ledger.status import find_build, read_status
+from accel_ci.model import Build
+from accel_ci.storage.manifests import INTEGRATION_STAGES, RBE_STAGES, ManifestStore, RunTimes
+from accel_ci_tests.hud.samples import NOW, VARIANTS, lay_build, lay_revision
+
+BUILD = Build("nightly-20261127", VARIANTS[0])
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> ManifestStore:
+    """Two revisions, of which the newer one has two builds."""
+    for day, variants in ((0, VARIANTS), (1, VARIANTS[:1])):
+        revision = lay_revision(tmp_path, day)
+        for variant in variants:
+            lay_build(tmp_path, Build(revision.key, variant), {"passed": 30})
+    return ManifestStore(tmp_path)
+
+
+def test_a_build_is_found_by_its_name_or_its_revision(manifests: ManifestStore) -> None:
+    assert find_build(manifests, None) == Build("nightly-20261127", VARIANTS[1])
+    assert find_build(manifests, BUILD.name) == BUILD
+    assert find_build(manifests, "nightly-20261126") == Build("nightly-20261126", VARIANTS[0])
+    both = ", ".join(f"nightly-20261127~{variant}" for variant in VARIANTS)
+    with pytest.raises(AccelCiError, match=f"'nightly-20261127' names 2 builds; choose of: {both}"):
+        find_build(manifests, "nightly-20261127")
+    with pytest.raises(AccelCiError, match=f"'nightly~x' names 0 builds; the newest are: nightly-20261126~.*, {both}"):
+        find_build(manifests, "nightly~x")
+
+
+def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: ManifestStore) -> None:
+    integration, rbe = (manifests.run_file(pipeline, BUILD) for pipeline in (INTEGRATION_STAGES, RBE_STAGES))
+    assert read_status(manifests, BUILD).wall_s is None
+    times = RunTimes("run-1", NOW, NOW + timedelta(seconds=1000))
+    manifests.write(integration, times)
+    status = read_status(manifests, BUILD)
+    assert (status.wall_s, status.overhead_s) == (1000.0, round(1000 - status.work_s, 3))
+    manifests.write(rbe, replace(times, run="run-2"))
+    assert read_status(manifests, BUILD).wall_s == 2000.0
+    manifests.write(rbe, times)  # one run of both
+    assert read_status(manifests, BUILD).wall_s == 1000.0
+    manifests.write(rbe, RunTimes("run-3", NOW))
+    assert read_status(manifests, BUILD).wall_s is None, "a run that has not ended"
