@@ -105,11 +105,11 @@ class RoundBucket:
             return self._retry(name, lambda: self._get_by_boto3(name))
         stores = self._stores
         if not hasattr(stores, "reader"):
-            stores.reader = SignedStore(self._patience_s, _LOG.info)
+            stores.reader = SignedStore(self._patience_s)
             self._readers.append(stores.reader)
         if self._reading is None or time.monotonic() - self._reading[0] > _RESIGN_S:
             self._reading = time.monotonic(), self._signer(self._client, 2 * _RESIGN_S)
-        url = self._reading[1].get(self._prefix + name)
+        url = self._reading[1].get(name)
         try:
             answer = stores.reader.ask("GET", url, name, accept=(200, 404))
         except StoreError as error:
@@ -128,21 +128,20 @@ class RoundBucket:
 
     def _get_by_boto3(self, name: str) -> bytes | None:
         try:
-            answer = self._client.get_object(Bucket=self._store.bucket, Key=self._prefix + name)
-            return bytes(answer["Body"].read())
+            return bytes(self._client.get_object(**self._object(name))["Body"].read())
         except self._client.exceptions.NoSuchKey:
             return None
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object."""
-        self._retry(name, lambda: self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content))
+        self._retry(name, lambda: self._client.put_object(**self._object(name), Body=content))
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object unless it exists; False when it exists with another content."""
 
         def ask() -> bool:
             try:
-                self._client.put_object(Bucket=self._store.bucket, Key=self._prefix + name, Body=content, IfNoneMatch="*")
+                self._client.put_object(**self._object(name), Body=content, IfNoneMatch="*")
             except self._client.exceptions.ClientError as error:
                 if _status(error) != 412:
                     raise
@@ -150,6 +149,9 @@ class RoundBucket:
             return True
 
         return self._retry(name, ask) or self.get(name) == content
+
+    def _object(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._store.bucket, "Key": self._prefix + name}
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the objects below a folder, in the order of their names: name below the folder to size in bytes."""
@@ -183,14 +185,13 @@ class RoundBucket:
 
     # --- URLs ---------------------------------------------------------------------------------------------------
 
-    def signer(self) -> RoundSigner:
-        """Return a signer of the round's URLs, which are valid from now on."""
-        seconds = min(self._store.signed_for_s, LONGEST_S)
-        return RoundSigner(self._signer(self._outside, seconds), self._prefix)
+    def signer(self) -> Signer:
+        """Return a signer of the round's URLs for workers, which are valid from now on."""
+        return self._signer(self._outside, self._store.signed_for_s)
 
     def _signer(self, client: Any, seconds: float) -> Signer:
         """Make a signer. Its keys may have to be fetched, which may fail for a while like any request."""
-        return self._retry("", lambda: Signer(self._session, client, self._store.bucket, seconds))
+        return self._retry("", lambda: Signer(self._session, client, self._store.bucket, self._prefix, seconds))
 
     def form(self, folder: str) -> dict[str, Any]:
         """Return a signed form that writes any object below a folder: `url`, `fields`, and the `prefix` of its `key`."""
@@ -229,22 +230,6 @@ class RoundBucket:
 
     def _error(self, name: str, error: Exception) -> PoolError:
         return PoolError(f"{self._place(name)}: {error}; look at the pool's bucket: its endpoint, credentials and policy")
-
-
-@dataclass(frozen=True)
-class RoundSigner:
-    """Signs URLs of one round's objects, which are all valid from the same time on."""
-
-    signer: Signer
-    prefix: str
-
-    def get(self, name: str) -> str:
-        """Return a URL that reads an object."""
-        return self.signer.get(self.prefix + name)
-
-    def claim(self, name: str) -> tuple[str, str]:
-        """Return the URLs that create an object if it is absent, and read it."""
-        return self.signer.create(self.prefix + name), self.signer.get(self.prefix + name)
 
 
 def packed(content: object) -> bytes:

@@ -1,6 +1,6 @@
-"""Pre-signed URLs by the thousand: AWS Signature Version 4 in a query, as boto3 makes them at 0.4 ms each, in 0.02 ms.
+"""Pre-signed URLs by the thousand: AWS Signature Version 4 in a query, 20 times as fast as boto3 (0.02 ms a URL).
 
-Only what workers need: a `GET`, and a `PUT` that creates an object if it is absent.
+Only for the requests of workers: a `GET`, and a `PUT` that creates an object if it is absent.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 LONGEST_S = 7 * 24 * 3600
-"""No signature holds for longer than a week."""
+"""The longest validity of a signature, in seconds: a week."""
 
 
 class Signer:
-    """Signs URLs of one bucket, all from the same moment on."""
+    """Signs URLs of the objects below a prefix of a bucket, which are all valid from the same time on."""
 
-    def __init__(self, session: Any, client: Any, bucket: str, seconds: float, now: datetime | None = None) -> None:
-        """Sign as `session` may for `seconds` from now; a week is the most that S3 grants."""
-        probe = urlsplit(client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x"}))
-        self._scheme, self._host = probe.scheme, probe.netloc
-        self._base = probe.path.removesuffix("x")
+    def __init__(
+        self, session: Any, client: Any, bucket: str, prefix: str, seconds: float, now: datetime | None = None
+    ) -> None:
+        """Sign with the credentials of `session`, for `seconds` from now but at most a week, the limit of S3."""
+        example = urlsplit(client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x"}))
+        self._scheme, self._host = example.scheme, example.netloc
+        self._base = example.path.removesuffix("x")
+        self._prefix = prefix
         keys = session.get_credentials().get_frozen_credentials()
         self._stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
         self._scope = f"{self._stamp[:8]}/{client.meta.region_name}/s3/aws4_request"
@@ -39,16 +42,20 @@ class Signer:
         if keys.token:
             self._query["X-Amz-Security-Token"] = keys.token
 
-    def get(self, key: str) -> str:
-        """A URL that reads an object."""
-        return self._sign("GET", key, {})
+    def get(self, name: str) -> str:
+        """Return a URL that reads an object."""
+        return self._sign("GET", name, {})
 
-    def create(self, key: str) -> str:
-        """A URL that creates an object by a `PUT` with the header `If-None-Match: *`, without which it is refused."""
-        return self._sign("PUT", key, {"if-none-match": "*"})
+    def create(self, name: str) -> str:
+        """Return a URL that creates an object by a `PUT`, which must have the header `If-None-Match: *`."""
+        return self._sign("PUT", name, {"if-none-match": "*"})
 
-    def _sign(self, method: str, key: str, headers: dict[str, str]) -> str:
-        path = self._base + quote(key, safe="/~")
+    def claim(self, name: str) -> tuple[str, str]:
+        """Return the URLs that create an object if it is absent, and read it."""
+        return self.create(name), self.get(name)
+
+    def _sign(self, method: str, name: str, headers: dict[str, str]) -> str:
+        path = self._base + quote(self._prefix + name, safe="/~")
         signed = {"host": self._host, **headers}
         names = ";".join(signed)
         query = "&".join(

@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -238,7 +237,8 @@ class BatchSession:
         started_at = now()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         outcome, message = outcome_of(self._reports)
-        duration_s = sum(report.duration for report in self._reports if report.when != "call" or _is_whole(report))
+        whole = (report for report in self._reports if report.when != "call" or not hasattr(report, "context"))
+        duration_s = sum(report.duration for report in whole)  # subtests have a context, and are part of their test
         self._worker.send(
             "result",
             test=item.nodeid,
@@ -261,14 +261,6 @@ class BatchSession:
         self._worker.send("stopped", message=bounded(f"pytest had an internal error: {excrepr}"))
 
 
-def _is_whole(report: Any) -> bool:
-    return not hasattr(report, "context")
-
-
-def _existing(root: str, files: list[str]) -> Iterator[str]:
-    return (file for file in files if Path(root, file).exists())
-
-
 def run(commands_fd: int, results_fd: int, parent: int) -> int:
     """Run the session; return pytest's exit code, but 0 when tests failed."""
     end_with_parent(parent, signal.SIGKILL)
@@ -281,7 +273,7 @@ def run(commands_fd: int, results_fd: int, parent: int) -> int:
     sys.argv = ["pytest"]  # tests may read it
     root = request["root"]
     arguments = [f"--rootdir={root}", "-p", "no:cacheprovider", "--capture=no", *request["pytest_args"]]
-    files = list(_existing(root, request["files"]))
+    files = [file for file in request["files"] if Path(root, file).exists()]
     status = pytest.main([*arguments, *files], plugins=[BatchSession(worker)]) if files else _run_nothing(worker)
     return _leave(0 if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else int(status))
 

@@ -1,30 +1,24 @@
-"""Reports of waits that take more than 5 s; by default on standard error, which is the worker's log."""
+"""Log waits that take more than 5 s; in a worker, which sets up no logging, these lines go to standard error."""
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
-from collections.abc import Callable
 
+_LOG = logging.getLogger(__name__)
 _LONG_S = 5.0
 
 
-def print_line(text: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(text + "\n")
-
-
 class LongWait:
-    """One wait, which is reported once when it has taken 5 s."""
+    """One wait, which is logged once when it has taken 5 s."""
 
-    def __init__(self, what: str, report: Callable[[str], object] = print_line) -> None:
+    def __init__(self, what: str) -> None:
         """Start the clock. `what` completes the sentence "waiting for …"."""
-        self._what, self._report = what, report
-        self._began = time.monotonic()
-        self._reported = False
+        self._what = what
+        self._log_at = time.monotonic() + _LONG_S
 
     def still_waiting(self) -> None:
-        """Report the wait if it has just become long."""
-        if not self._reported and time.monotonic() - self._began > _LONG_S:
-            self._reported = True
-            self._report(f"waiting for {self._what}")
+        """Log the wait if it has just become long."""
+        if time.monotonic() > self._log_at:
+            self._log_at = float("inf")
+            _LOG.warning("waiting for %s", self._what)

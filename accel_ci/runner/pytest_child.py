@@ -15,13 +15,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from .ending import end_group, end_leftovers
-from .memory import memory_kills
 from .output_tail import OutputTail
 
 _READ_BYTES = 64 * 1024
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # cgroup 2 and 1
 
 
 class PytestChild:
@@ -38,7 +39,7 @@ class PytestChild:
         self.finished = False
         self.observed_s = self.last_sign_s = 0.0
         self._looked = time.monotonic()
-        self._memory_kills = memory_kills()
+        self._memory_kills = _memory_kills()
         commands, self._commands = os.pipe()
         self._results, results = os.pipe()
         try:
@@ -123,7 +124,7 @@ class PytestChild:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        out_of_memory = code == -signal.SIGKILL and memory_kills() > self._memory_kills
+        out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
         return f"was ended by {name}{': out of memory' if out_of_memory else ''}"
 
     def close(self, limit_s: float) -> None:
@@ -152,3 +153,12 @@ class PytestChild:
         if self._commands >= 0:
             os.close(self._commands)
             self._commands = -1
+
+
+def _memory_kills() -> int:
+    """Return the number of processes that the kernel ended because this container was out of memory; 0 if unknown."""
+    for path in _OOM_COUNTERS:
+        with contextlib.suppress(OSError, ValueError):
+            words = Path(path).read_text("ascii").split()
+            return int(words[words.index("oom_kill") + 1])
+    return 0

@@ -11,12 +11,12 @@ import json
 import random
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from .long_wait import LongWait, print_line
+from .long_wait import LongWait
 
 PATIENCE_S = 900.0
 """Seconds for which a request to a store that does not answer is retried."""
@@ -44,9 +44,9 @@ class Answer:
 class SignedStore:
     """Requests of one thread, over one connection to each host."""
 
-    def __init__(self, patience_s: float = PATIENCE_S, report: Callable[[str], object] = print_line) -> None:
-        """Connect to nothing yet. `patience_s` may be changed while requests wait; `report` takes a line on a long wait."""
-        self.patience_s, self._report = patience_s, report
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        """Connect to nothing yet. `patience_s` may be changed while requests wait."""
+        self.patience_s = patience_s
         self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(
@@ -64,7 +64,7 @@ class SignedStore:
         longer than `patience_s`.
         """
         began = time.monotonic()
-        wait = LongWait(f"the store, to {method} {what}", self._report)
+        wait = LongWait(f"the store, to {method} {what}")
         tries = 0
         while True:
             tries += 1

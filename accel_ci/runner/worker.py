@@ -21,7 +21,6 @@ from .long_wait import LongWait
 from .outcomes import FAILING, bounded
 from .round import Round
 from .round_folder import PlannedBatch
-from .running_batch import RunningBatch
 
 _GRACE_S = 2.0
 
@@ -36,7 +35,8 @@ class Worker:
         self._claimer = Claimer(joined)
         self._health = CardHealth(joined.plan, joined.log, joined.folder / round_folder.PROBE)
         self._session: ChildSession | None = None
-        self._batch = RunningBatch("", (), joined.log)
+        self._suite = ""  # of the running batch
+        self._open: dict[str, None] = {}  # its tests without an attempt
         self._next: PlannedBatch | None = None  # claimed while another batch was ending
         self._one_file = False  # start each child with one file, since one with all files was not ready
         self._broken: dict[str, str] = {}  # files for which no child runs a test, and why
@@ -92,10 +92,10 @@ class Worker:
         """Run a batch to its end: an attempt for each of its tests."""
         self._begin(batch)
         deaths = 0  # of children that ran no test of the batch, in a row
-        while self._batch.open and batch.file not in self._broken:
-            before = len(self._batch.open)
+        while self._open and batch.file not in self._broken:
+            before = len(self._open)
             problem = self._ready_child(batch) or self._follow(batch)
-            if len(self._batch.open) < before:
+            if len(self._open) < before:
                 deaths = 0
                 if problem is not None:
                     self._check_card()
@@ -103,19 +103,19 @@ class Worker:
                 deaths += 1
                 if deaths == 2:
                     self._broken[batch.file] = problem
-        for test in list(self._batch.open):
+        for test in list(self._open):
             self._attempt(test, "error", message=self._broken[batch.file])
         if deaths:
             self._check_card()
 
     def _begin(self, batch: PlannedBatch) -> None:
-        self._batch, self._next = RunningBatch(batch.suite, batch.tests, self._log), None
+        self._suite, self._open, self._next = batch.suite, dict.fromkeys(batch.tests), None
 
     def _follow(self, batch: PlannedBatch) -> str | None:
         """Record what the child does until the batch is done or the child is gone; return what went wrong, else None."""
-        while self._batch.open and (session := self._session) is not None:
+        while self._open and (session := self._session) is not None:
             if session.wants_batch and session.batch != batch.id:
-                session.send(batch, self._batch.open)
+                session.send(batch, self._open)
             with self._termination.delayed():  # or a message could be lost between its receipt and its event
                 message = session.child.receive(POLL_S)
                 if message is not None:
@@ -145,7 +145,7 @@ class Worker:
         kind = message["kind"]
         if kind == "start":
             session.start_test(message["test"], message["number"])
-            self._batch.start(message["test"])
+            self._log.write("started", suite=self._suite, test=message["test"])
         elif kind == "result":
             self._attempt(
                 message["test"], message["outcome"],
@@ -156,7 +156,10 @@ class Worker:
             session.note(message)
 
     def _attempt(self, test: str, outcome: str, **details: object) -> None:
-        self._batch.attempt(test, outcome, details)
+        """Record the one attempt of a test; details that are None are left out."""
+        self._open.pop(test, None)
+        known = {name: value for name, value in details.items() if value is not None}
+        self._log.write("attempt", suite=self._suite, test=test, outcome=outcome, **known)
         if outcome in FAILING and self._session is not None:
             self._health.count_failure()
 
@@ -199,7 +202,7 @@ class Worker:
 
     def _take_rest(self, session: ChildSession, message: dict[str, Any]) -> None:
         """Record one of the last messages of a child, which may be of the batch that it was sent last."""
-        if not self._batch.open and self._next is not None:
+        if not self._open and self._next is not None:
             self._begin(self._next)
         self._take(session, message)
 

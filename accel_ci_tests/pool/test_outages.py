@@ -201,7 +201,7 @@ def test_urls_are_signed_as_boto3_signs_them(endpoint: str | None, monkeypatch: 
     session = s3_session("key", "secret/+", "eu-west-1")
     client = s3_client(session, endpoint)
     moment = datetime(2026, 11, 27, 12, 0, tzinfo=timezone.utc)
-    signer = Signer(session, client, "bucket", 3600, moment)
+    signer = Signer(session, client, "bucket", "", 3600, moment)
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda: moment.replace(tzinfo=None))
     for key in ("rounds/a b/claims/b0~1", "x+y/ü%2F", "plain"):
         named = {"Bucket": "bucket", "Key": key}

@@ -27,7 +27,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def work(runner: Path, root: Path, tmp_path: Path) -> Work:
-    """Run one worker on batches given as lists of tests; return its events. Its log is the file `log` in `tmp_path`."""
+    """Run one worker on batches given as lists of tests; return its events. Its log is `tmp_path / "worker.log"`."""
 
     def _work(
         *batches: Sequence[str],
@@ -68,7 +68,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             timeout=120,
             check=False,
         )
-        (tmp_path / "log").write_bytes(done.stderr)
+        (tmp_path / "worker.log").write_bytes(done.stderr)
         assert done.returncode == status, done.stderr.decode()
         lines = (folder / "workers" / "w0-0" / "events.jsonl").read_text("utf-8").splitlines()
         return [json.loads(line) for line in lines]

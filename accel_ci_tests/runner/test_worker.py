@@ -424,7 +424,7 @@ def test_a_probe_that_hangs_means_an_unhealthy_card_and_is_logged(work: Work, wr
     events = work(["test_a.py::test_1"], probe=["python", "-c", "import time; time.sleep(1000)"], probe_timeout_s=7.0)
     assert of_kind(events, "attempt") == []
     assert "did not end within 7 s" in of_kind(events, "probe")[0]["reason"]
-    assert (tmp_path / "log").read_text() == "waiting for the health probe to end\n"
+    assert (tmp_path / "worker.log").read_text() == "waiting for the health probe to end\n"
 
 
 def test_tests_see_no_more_open_files_than_pytest_gives(work: Work, write: Write) -> None:
