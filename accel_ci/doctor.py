@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.loading import load_project
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
@@ -99,6 +100,7 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
 
 
 def _docker() -> tuple[bool, str]:
+    require_extra("docker", "the Docker engine")
     import docker
     from docker.errors import DockerException
 

@@ -31,6 +31,7 @@ from jinja2 import Environment, StrictUndefined
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pydantic import TypeAdapter
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.settings import Image, Settings, Variant
 from accel_ci.config.values import Size, size_in_bytes
 from accel_ci.docker.client import ask_docker, docker_client, docker_environment, run_docker
@@ -333,6 +334,7 @@ def _container(target: Any, identity: str, section: Image, tag: str) -> Containe
 
 
 def _layers(image: str) -> tuple[ImageLayer, ...]:
+    require_extra("docker", "image")
     import docker
     from docker.errors import DockerException
 

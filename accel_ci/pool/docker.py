@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.settings import DockerPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
@@ -214,6 +215,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def _connect() -> DockerClient:
+    require_extra("docker", "pool.kind: docker")
     import docker
     from docker.errors import DockerException
 

@@ -37,6 +37,7 @@ from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, NotSupportedError, ProgrammingError, SQLAlchemyError
 
+from accel_ci.config.extras import require_extra
 from accel_ci.errors import AccelCiError
 from accel_ci.results.rollups import test_key
 from accel_ci.results.store import ResultsStore
@@ -106,6 +107,7 @@ def open_sink(url: str) -> Engine:
     try:
         address = make_url(url)
         if address.drivername == "postgresql":  # the driver that we install; SQLAlchemy may prefer another
+            require_extra("postgres", "a PostgreSQL database")
             address = address.set(drivername="postgresql+psycopg2")
         timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
         engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)

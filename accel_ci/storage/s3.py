@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from accel_ci.config.extras import require_extra
+
 ACCESS_KEY_ENVIRONMENT = "ACCEL_CI_S3_ACCESS_KEY"
 SECRET_KEY_ENVIRONMENT = "ACCEL_CI_S3_SECRET_KEY"  # noqa: S105 (a variable's name)
 
 
 def s3_session(access_key: str | None = None, secret_key: str | None = None, region: str | None = None) -> Any:
     """A session; credentials that are not given come from boto3's own chain (environment, profile, instance role)."""
+    require_extra("s3", "an S3 bucket")
     import boto3  # type: ignore[import-untyped]
 
     return boto3.session.Session(aws_access_key_id=access_key, aws_secret_access_key=secret_key, region_name=region)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 
@@ -28,6 +29,7 @@ class Cluster:
 
     def __init__(self, settings: KubernetesPoolSettings) -> None:
         """Read the configuration of the client; nothing is reached yet."""
+        require_extra("kubernetes", "pool.kind: kubernetes")
         import kubernetes
         from kubernetes.config.config_exception import ConfigException
 
