@@ -192,7 +192,7 @@ _DRIVER = """
 import sys
 from accel_ci_tests.rbe.test_bazel import *
 run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
-    BazelBench(Path(sys.argv[3]), Path(sys.argv[4])))
+    BazelContext(Path(sys.argv[3]), Path(sys.argv[4])))
 """
 
 
