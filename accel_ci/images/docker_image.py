@@ -41,6 +41,7 @@ from accel_ci.images.sbom import bill_of_materials
 from accel_ci.images.versions import VERSIONS_CODE, read_versions
 from accel_ci.model import CheckResult, ContainerImage, ImageLayer, RuntimeImage, Wheel
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.front_end import local_folders, package_environment
 from accel_ci.wheels.uv_environment import PackageSource, resolve
 
@@ -88,7 +89,7 @@ def make_docker_image(
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
-        manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
 
 

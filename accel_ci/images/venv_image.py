@@ -20,6 +20,7 @@ from accel_ci.images.versions import VERSIONS_CODE, read_versions
 from accel_ci.model import Artifact, RuntimeImage, Wheel
 from accel_ci.process.run import run_tool
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
 
 _IMAGE = TypeAdapter(RuntimeImage)
@@ -67,7 +68,7 @@ def make_venv_image(
             work_s=round(time.monotonic() - started, 3),
             sbom=_sbom(settings, folder, digest, artifacts),
         )
-        manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
 
 

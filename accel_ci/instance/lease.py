@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError, PoolError
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
 LEASES = "leases"
@@ -208,7 +209,4 @@ def _write(lease: Path, provider: Provider, lease_s: float) -> None:
     expires_at = datetime.now(timezone.utc) + timedelta(seconds=lease_s)
     user = {"host": os.uname().nodename, "pid": os.getpid()}
     record = {"expires_at": expires_at.isoformat(), **user, "pause": provider.describe_pause()}
-    scratch = lease.with_suffix(".part")
-    scratch.touch(mode=0o600)
-    scratch.write_text(json.dumps(record), "utf-8")
-    scratch.replace(lease)
+    write_whole_file(lease, json.dumps(record).encode(), mode=0o600)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from accel_ci.rounds.round_bucket import RoundBucket
 from accel_ci.runner.claims import FolderClaims
+from accel_ci.storage.atomic_file import write_whole_file
 
 DRIVER = "driver"
 """The owner of what the driver has claimed to keep it from workers."""
@@ -40,7 +41,5 @@ class BucketClaims:
             fresh = [batch for batch in self._bucket.sizes("claims/") if batch not in self.owners]
             for batch, owner in zip(fresh, self._bucket.get_all("claims/", fresh), strict=True):
                 if owner is not None:
-                    part = self._folder / ".part"
-                    part.write_bytes(owner)
-                    part.replace(self._folder / batch)
+                    write_whole_file(self._folder / batch, owner)
                     self.owners[batch] = owner.decode("utf-8", "replace")

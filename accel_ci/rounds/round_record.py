@@ -22,6 +22,7 @@ from accel_ci.rounds.bucket_sync import DRIVER, REPORT, BucketSync
 from accel_ci.rounds.events import Event, decode_events
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
+from accel_ci.storage.atomic_file import write_whole_file
 
 _OLD_WORKERS_LIMIT_S = 60.0
 
@@ -56,7 +57,7 @@ class RoundRecord:
         for name in (round_folder.CLAIMS, round_folder.REQUEUED, round_folder.WORKERS):
             (self.path / name).mkdir(exist_ok=True)
         if fresh:
-            _write(target, content)
+            write_whole_file(target, content.encode())
         (self.path / round_folder.ROUND_OVER).unlink(missing_ok=True)
         if self._bucket_sync is not None:
             self._bucket_sync.open()
@@ -135,18 +136,19 @@ class RoundRecord:
         number = len(list(folder.glob("*.json")))
         fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
         if fresh:
-            _write(folder / f"{number:06d}.json", json.dumps([{**vars(batch), "urgent": True} for batch in fresh]))
+            content = json.dumps([{**vars(batch), "urgent": True} for batch in fresh])
+            write_whole_file(folder / f"{number:06d}.json", content.encode())
         return fresh
 
     def end(self) -> None:
         """Tell the workers that nothing more will come."""
-        _write(self.path / round_folder.ROUND_OVER, "")
+        write_whole_file(self.path / round_folder.ROUND_OVER, b"")
 
     # --- the report ---------------------------------------------------------------------------------------------
 
     def finish(self, makespan_s: float) -> None:
         """Note that the round is done, for a driver that starts again."""
-        _write(self.path / REPORT, json.dumps({"makespan_s": makespan_s}))
+        write_whole_file(self.path / REPORT, json.dumps({"makespan_s": makespan_s}).encode())
         if self._bucket_sync is not None:
             self._bucket_sync.finish()
 
@@ -154,12 +156,6 @@ class RoundRecord:
         """The makespan in seconds when the round is done, else None."""
         path = self.path / REPORT
         return float(json.loads(path.read_text("utf-8"))["makespan_s"]) if path.exists() else None
-
-
-def _write(path: Path, content: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(content, "utf-8")
-    part.replace(path)
 
 
 def _is_free(path: Path) -> bool:

@@ -7,7 +7,6 @@ A file is kept once under its digest, whole or not at all: `artifacts/<sha256[:2
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Artifact
+from accel_ci.storage.atomic_file import whole_file
 
 
 class ArtifactStore:
@@ -29,11 +29,8 @@ class ArtifactStore:
         destination = self.root / digest[:2] / digest / Path(name or file.name).name
         if not destination.is_file():
             destination.parent.mkdir(parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(dir=destination.parent, prefix=".put-")
-            os.close(handle)
-            shutil.copyfile(file, scratch)
-            Path(scratch).chmod(0o644)
-            Path(scratch).replace(destination)
+            with file.open("rb") as content, whole_file(destination) as copy:
+                shutil.copyfileobj(content, copy, 1 << 20)
         return Artifact(destination.as_uri(), digest, destination.stat().st_size)
 
     def put_bytes(self, content: bytes, name: str) -> Artifact:

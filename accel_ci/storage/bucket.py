@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.atomic_file import whole_file
 from accel_ci.storage.object_store import Entry
 from accel_ci.storage.s3 import s3_client, s3_session
 
@@ -82,10 +82,8 @@ class BucketStore:
                 if _status(error) in (404, 412):
                     raise FileNotFoundError(entry.name) from None
                 raise
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                for block in answer["Body"].iter_chunks(1 << 20):
-                    file.write(block)
-        Path(file.name).replace(path)
+            with whole_file(path) as file:
+                file.writelines(answer["Body"].iter_chunks(1 << 20))
         return path
 
     def put(self, name: str, content: pa.Buffer) -> Entry:

@@ -6,10 +6,7 @@ Here belong listing, whole-or-nothing writing and reading of named files. What i
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.atomic_file import remove_abandoned, whole_file
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class FolderStore:
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(path.parent)
+            remove_abandoned(path.parent)
             status = _status_if_same(path, content) or _write(path, content)
         except OSError as error:
             raise AccelCiError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from error
@@ -94,11 +92,6 @@ class FolderStore:
     def delete(self, name: str) -> None:
         """See `ObjectStore`."""
         (self.root / name).unlink(missing_ok=True)
-
-
-_SCRATCH = ".put-"
-_UNLOCKED_AT_MOST_S = 60
-"""A scratch file is made before it is locked: an empty one is left alone for so long."""
 
 
 def _entry(name: str, status: os.stat_result) -> Entry:
@@ -116,29 +109,8 @@ def _status_if_same(path: Path, content: pa.Buffer) -> os.stat_result | None:
 
 
 def _write(path: Path, content: pa.Buffer) -> os.stat_result:
-    """Write the file and return its own status: that of its name may soon be another writer's."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=_SCRATCH)
-    with os.fdopen(handle, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        os.fchmod(handle, 0o644)
+    """Write the file. Return its own status: the name may soon be another writer's file."""
+    with whole_file(path, durable=True) as file:
         file.write(content)
         file.flush()
-        os.fsync(handle)
-        status = os.fstat(handle)
-        Path(scratch).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return status
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove scratch files that no process holds a lock on: their writers were killed."""
-    for path in folder.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(file.fileno())
-            if status.st_size or time.time() - status.st_mtime > _UNLOCKED_AT_MOST_S:
-                path.unlink(missing_ok=True)
+        return os.fstat(file.fileno())

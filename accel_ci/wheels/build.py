@@ -20,6 +20,7 @@ from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Source, Wheel
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.audit import is_pure
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
@@ -82,7 +83,7 @@ def build_wheel(
         )
     if all(check.passed for check in checks):
         cache.mkdir(parents=True, exist_ok=True)
-        manifest.write_bytes(_WHEEL.dump_json(wheel, indent=1))
+        write_whole_file(manifest, _WHEEL.dump_json(wheel, indent=1))
     return wheel
 
 
