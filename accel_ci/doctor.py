@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from accel_ci.config.extras import require_extra
 from accel_ci.config.loading import load_project
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
@@ -100,15 +99,10 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
 
 
 def _docker() -> tuple[bool, str]:
-    require_extra("docker", "the Docker engine")
-    import docker
-    from docker.errors import DockerException
+    from accel_ci.docker.client import engine_version
 
-    try:
-        client = docker.from_env(timeout=5)
-        return True, f"engine {client.version()['Version']}"
-    except DockerException:
-        return False, "no Docker engine answers"
+    version = engine_version()
+    return version is not None, f"engine {version}" if version else "no Docker engine answers"
 
 
 def _bazel(config: Path | None) -> tuple[bool, str]:

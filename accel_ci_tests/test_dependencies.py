@@ -48,7 +48,6 @@ NEEDING_AN_EXTRA: dict[str, tuple[str, str, dict[str, object]]] = {
         "kubernetes",
         {"pool": {"kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel", "bucket": BUCKET}},
     ),
-    "image": ("docker", "docker", {"image": {"base": "debian@sha256:" + 64 * "0"}}),
     "results.bucket": ("boto3", "s3", {"results": BUCKET}),
 }
 """The setting that needs an extra → the package that is missing, the extra, and the sections of a configuration."""

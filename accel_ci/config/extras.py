@@ -30,7 +30,5 @@ def require_configured_extras(settings: Settings) -> None:
     """Check for all optional packages that a configuration needs. Raises `AccelCiError` for the first one missing."""
     if isinstance(settings.pool, DockerPoolSettings | KubernetesPoolSettings):
         require_extra(settings.pool.kind, f"pool.kind: {settings.pool.kind}")
-    if any(settings.image_of(variant) for variant in settings.variants):
-        require_extra("docker", "image")
     if settings.results.bucket is not None:
         require_extra("s3", "results.bucket")

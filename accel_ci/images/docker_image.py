@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,15 +30,15 @@ from jinja2 import Environment, StrictUndefined
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from pydantic import TypeAdapter
 
-from accel_ci.config.extras import require_extra
 from accel_ci.config.settings import Image, Settings, Variant
 from accel_ci.config.values import Size, size_in_bytes
-from accel_ci.docker.client import ask_docker, docker_client, docker_environment, run_docker
+from accel_ci.docker.client import run_docker
+from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image
 from accel_ci.errors import BuildError
 from accel_ci.images.contents import ImageContents, duplicates, read_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.images.versions import VERSIONS_CODE, read_versions
-from accel_ci.model import CheckResult, ContainerImage, ImageLayer, RuntimeImage, Wheel
+from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.front_end import local_folders, package_environment
@@ -141,8 +140,7 @@ def _still_there(manifest: Path) -> RuntimeImage | None:
         image = _IMAGE.validate_json(manifest.read_bytes())
     except (OSError, ValueError):
         return None
-    there = run_docker(["image", "inspect", "--format", "{{.Id}}", *(each.reference for each in image.containers)])
-    return image if image.containers and there.status == 0 else None
+    return image if image.containers and has_images([each.reference for each in image.containers]) else None
 
 
 def _make(
@@ -318,49 +316,21 @@ def _without_password(repository: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _container(target: Any, identity: str, section: Image, tag: str) -> ContainerImage:
-    """What the engine says of an image; pushed, and then named by digest, where a registry is configured."""
-    size = int(ask_docker(["image", "inspect", "--format", "{{.Size}}", identity], "look at the image"))
-    reference = identity
+def _container(target: Any, image: str, section: Image, tag: str) -> ContainerImage:
+    """Describe an image; if a registry is configured, push it and name it by digest."""
+    reference = image
     if section.registry:
         name = f"{section.registry}:{tag}{'' if target == 'runtime' else '-development'}"
-        ask_docker(["tag", identity, name], f"name the image {name}")
-        ask_docker(["push", "--quiet", name], f"push {name}", timeout_s=3600)
-        digests = json.loads(ask_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", identity], "look at it"))
-        pushed = [each for each in digests if each.startswith(f"{section.registry}@")]
-        if not pushed:
-            raise BuildError(f"the engine does not say under which digest it pushed {name}; look at the registry")
-        reference = pushed[0]
-    return ContainerImage(target, identity, reference, size, _layers(identity))
-
-
-def _layers(image: str) -> tuple[ImageLayer, ...]:
-    require_extra("docker", "image")
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        history = docker.from_env(timeout=60).api.history(image)
-    except DockerException as error:
-        raise BuildError(f"Docker could not tell the layers of {image}: {error}") from error
-    return tuple(
-        ImageLayer(" ".join(each["CreatedBy"].split())[:160], int(each["Size"]))
-        for each in reversed(history)
-        if each["Size"]
-    )
+        reference = push_image(image, name)
+    return ContainerImage(target, image, reference, image_size(image), image_layers(image))
 
 
 def _contents(image: str) -> ImageContents:
-    """What is in an image, from the stream that the engine gives."""
-    with subprocess.Popen(
-        [docker_client(), "save", image], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=docker_environment()
-    ) as process:
+    with saved_image(image) as stream:
         try:
-            return read_image(process.stdout)  # type: ignore[arg-type]
+            return read_image(stream)
         except ValueError as error:
             raise BuildError(f"the contents of {image} cannot be read: {error}; look at `docker save {image}`") from error
-        finally:
-            process.kill()
 
 
 def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:

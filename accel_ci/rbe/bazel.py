@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_ci.config.settings import Rbe
-from accel_ci.docker.container import Container, run_inside, running
+from accel_ci.docker.container import Container, Mount, running
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.process.tree import end_processes, ended_with_this
@@ -182,7 +182,8 @@ def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Si
         yield _Site(find_bazel(rbe), context.output_base, context.folder.parent / "install", context.private, None)
         return
     tree = next(path for path in (Path(sources.workspace), *Path(sources.workspace).parents) if path.name == sources.digest)
-    with running(rbe.image, context.folder, [tree], [context.private], pull_s=rbe.timeout_seconds) as container:
+    mounts = [Mount(tree, tree), Mount(context.private, context.private, read_only=False)]
+    with running(rbe.image, context.folder, mounts, pull_s=rbe.timeout_seconds) as container:
         inside = Path("/tmp/accel-ci-bazel")  # noqa: S108
         yield _Site(rbe.bazel, inside / "output", inside / "install", inside, container)
 
@@ -326,7 +327,7 @@ class _Run:
             shutil.rmtree(fetched, ignore_errors=True)
             inside = ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)]
             with contextlib.suppress(BuildError):  # the container may be gone: the events alone tell then
-                run_inside(self.site.container, inside, Path("/"))
+                self.site.container.run(inside, Path("/"))
             testlogs, actions = fetched / "testlogs", fetched
         _keep_reports(testlogs, actions, folder, redactor)
 

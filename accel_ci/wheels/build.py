@@ -15,7 +15,7 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Companion, Settings, Variant
-from accel_ci.docker.client import engine_answers
+from accel_ci.docker.client import engine_version
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Source, Wheel
 from accel_ci.source.patches import apply_series, read_series
@@ -41,7 +41,7 @@ def build_wheel(
     started = time.monotonic()
     rules = settings.wheels_of(variant)
     patches = read_series(root / rules.patches) if rules.patches else ()
-    image = rules.builder if rules.builder and engine_answers() else None
+    image = rules.builder if rules.builder and engine_version() else None
     inputs = {
         "source": source.tree or source.sha,
         "label": source.label,

@@ -7,9 +7,7 @@ compiler's cache; it has no card.
 
 from __future__ import annotations
 
-import os
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import uv
 
 from accel_ci.config.settings import Wheels
-from accel_ci.docker.client import docker_environment, run_docker
+from accel_ci.docker.container import Mount, run_in_container
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
 from accel_ci.wheels.repair import repair_arguments
@@ -89,27 +87,17 @@ class Builder:
             raise BuildError("wheels.builder needs Linux, whose uv runs in the container; take the key out to build here")
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        name = f"accel-ci-builder-{uuid.uuid4().hex[:12]}"
-        mounts = [f"type=bind,source={folder},target={place}" for place, folder in folders.items()]
-        mounts.append(f"type=bind,source={uv.find_uv_bin()},target={_UV},readonly")
+        mounts = [Mount(folder, place, read_only=False) for place, folder in folders.items()]
+        mounts.append(Mount(Path(uv.find_uv_bin()), _UV))
         if self.rules.compiler_cache:
-            mounts.append(f"type=bind,source={self.cache},target={_COMPILER_CACHE}")
-        given = {**environment, **package_environment(self.packages), "HOME": "/tmp", "UV_LINK_MODE": "copy"}  # noqa: S108
+            mounts.append(Mount(self.cache, _COMPILER_CACHE, read_only=False))
+        given = {**environment, **package_environment(self.packages), "UV_LINK_MODE": "copy"}
         certificates = self.packages.environment.get("SSL_CERT_FILE")
         if certificates and Path(certificates).is_file():
-            mounts.append(f"type=bind,source={Path(certificates).resolve()},target={_CERTIFICATES},readonly")
+            mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
-        mounts += [f"type=bind,source={folder},target={folder},readonly" for folder in local_folders(self.packages)]
-        words = [
-            "run", "--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", _SOURCES,
-            *(word for mount in mounts for word in ("--mount", mount)),
-            *(word for variable in given for word in ("--env", variable)),  # by name: the values are on no command line
-            "--entrypoint", command[0], str(self.image), *command[1:],
-        ]  # fmt: skip
-        try:
-            return run_docker(words, timeout_s=self.timeout_s, environment={**docker_environment(), **given})
-        finally:
-            run_docker(["rm", "--force", "--volumes", name])
+        mounts += [Mount(folder, folder) for folder in local_folders(self.packages)]
+        return run_in_container(str(self.image), command, mounts, given, _SOURCES, timeout_s=self.timeout_s)
 
 
 def package_environment(packages: PackageSource) -> dict[str, str]:

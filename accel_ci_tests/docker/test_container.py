@@ -111,5 +111,14 @@ def test_an_image_that_is_not_to_be_had_is_named(
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     nowhere = f"127.0.0.1:9/nothing@sha256:{'0' * 64}"
-    with pytest.raises(BuildError, match=r"127\.0\.0\.1:9/nothing@sha256:0+ cannot be pulled: .*; see that the registry"):
+    with pytest.raises(BuildError, match=r"could not pull 127\.0\.0\.1:9/nothing@sha256:0+: .*; see that the registry"):
         run(nowhere, "cached", make_sources(tmp_path, "cached"), context)
+
+
+def test_an_engine_that_is_away_is_named(tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    if shutil.which("docker") is None:
+        pytest.skip("there is no Docker client")
+    with pytest.raises(BuildError, match=r"rbe\.image needs a Docker engine, and none answers; start it"):
+        run(f"toy@sha256:{'0' * 64}", "cached", make_sources(tmp_path, "cached"), context)
