@@ -28,7 +28,6 @@ NOT_IMPORTED = {
     "detect-secrets", "psycopg2-binary",
     # Integrations that a deployment's dagster.yaml names.
     "dagster-aws", "dagster-docker", "dagster-k8s", "dagster-postgres",
-    "tenacity",
 }  # fmt: skip
 
 ONLY_WITH_AN_EXTRA = (

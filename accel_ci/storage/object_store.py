@@ -1,6 +1,6 @@
-"""Where the store's files lie: a folder, or a bucket behind the same protocol (`accel_ci.storage.bucket`).
+"""Keep the store's files in a folder, or in a bucket behind the same protocol (`accel_ci.storage.bucket`).
 
-Here belong listing, whole-or-nothing writing and reading of named files. What is in the files is not known here.
+Listing, atomic writing and reading of named files belong here; the contents of the files do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accel_ci.storage.atomic_file import remove_abandoned, whole_file
 
 @dataclass(frozen=True)
 class Entry:
-    """A file at a place. `version` is another one whenever the content is; `size` is in bytes."""
+    """A file in a store. `version` changes whenever the content does; `size` is in bytes."""
 
     name: str
     version: str
@@ -27,26 +27,26 @@ class Entry:
 
 
 class ObjectStore(Protocol):
-    """Named files, each of them whole or not there. Names have `/` between their parts."""
+    """Named files, each of them whole or absent. Names have `/` between their parts."""
 
     def list(self, folder: str, first: str, last: str) -> list[Entry]:
-        """The files in the subfolders of `folder` whose names are in `first`…`last`, in the order of their names."""
+        """List the files in the subfolders of `folder` named `first` to `last`, by name."""
 
     def find(self, name: str) -> Entry | None:
-        """The file of that name."""
+        """Find the file of that name."""
 
     def fetch(self, entry: Entry) -> Path:
-        """A local file with the content. Raises `FileNotFoundError` when that version is gone."""
+        """Return a local file with the content. Raises `FileNotFoundError` if that version is gone."""
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
-        """Write the file whole, in place of an earlier one; one with the same content stays untouched."""
+        """Write a file atomically, in place of an earlier one; one with the same content stays untouched."""
 
     def delete(self, name: str) -> None:
-        """Take the file away, if it is there."""
+        """Delete the file if it exists."""
 
 
 class FolderStore:
-    """A local folder. A writer that is killed leaves a locked-by-nobody scratch file, which the next writer removes."""
+    """A local folder. A writer that is killed leaves a scratch file, which the next writer removes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class FolderStore:
         return self.root / entry.name
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
-        """See `ObjectStore`. Raises `AccelCiError` when the file cannot be written."""
+        """See `ObjectStore`. Raises `AccelCiError` if the file cannot be written."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _entry(name: str, status: os.stat_result) -> Entry:
 
 
 def _status_if_same(path: Path, content: pa.Buffer) -> os.stat_result | None:
-    """The status of the file when it has this content."""
+    """The status of the file if it has this content."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
