@@ -1,8 +1,8 @@
-"""The runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
+"""Build the runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
 
-An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. What has not changed is not made
-again, and of what has, BuildKit makes the steps that differ. Packages reach a build by bind mounts and package indexes by
-secrets, so that neither is in a layer or in the image's history. No card is asked for.
+An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. One with the same content is used
+again; for others, BuildKit runs the steps that differ. Packages reach a build by bind mounts, and package indexes by
+secrets, so that neither is in a layer or in the image's history. No card is needed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from accel_ci.wheels.front_end import local_folders, package_environment
 from accel_ci.wheels.uv_environment import PackageSource, resolve
 
 IMAGE_CHECK_NAMES = ("runtime_size", "development_size", "duplicate_libraries")
-"""Every check of a Docker image."""
+"""The checks of a Docker image."""
 
 PYTHON = "/opt/venv/bin/python"
 """The interpreter in the image."""
@@ -53,12 +53,12 @@ PYTHON = "/opt/venv/bin/python"
 TARGETS = ("development", "runtime")
 
 _IMAGE = TypeAdapter(RuntimeImage)
-_SECRET_LIMIT_BYTES = 500_000  # BuildKit's own
+_SECRET_LIMIT_BYTES = 500_000  # the limit of BuildKit
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what is in an image; `digest` names it."""
+    """Everything that determines the contents of an image; `digest` names it."""
 
     dockerfile: str
     pins: str
@@ -69,10 +69,10 @@ class Recipe:
 def make_docker_image(
     settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
-    """Build both targets of a variant's image, or give back those with the same content.
+    """Build both targets of a variant's image, or return the existing ones with the same content.
 
-    They are pushed where a registry is configured. Raises `BuildError` when there is no engine, the requirements cannot be
-    resolved, a step fails, or PyTorch does not import; faults that checks find are in the result.
+    If a registry is configured, they are pushed. Raises `BuildError` if no engine answers, the requirements cannot be
+    resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
     """
     started = time.monotonic()
     section = settings.image_of(variant)
@@ -83,7 +83,7 @@ def make_docker_image(
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
-        made = _still_there(manifest)
+        made = _existing(manifest)
         if made is not None:
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
@@ -93,7 +93,7 @@ def make_docker_image(
 
 
 def render_dockerfile(section: Image, variant: Variant, packages: PackageSource) -> str:
-    """The Dockerfile of a variant."""
+    """Render the Dockerfile of a variant."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
     environment.filters["quoted"] = lambda value: json.dumps(value).replace("$", "\\$")
     template = files("accel_ci.images") / "templates" / "Dockerfile.j2"
@@ -112,7 +112,7 @@ def render_dockerfile(section: Image, variant: Variant, packages: PackageSource)
 
 
 def _pattern(path: str) -> str:
-    """A path for a shell, quoted but for its wild cards."""
+    """Quote a path for a shell, except for its wild cards."""
     return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
 
 
@@ -134,8 +134,8 @@ def _recipe(
     return Recipe(dockerfile, others, wheels, hashlib.sha256("\0".join(parts).encode()).hexdigest())
 
 
-def _still_there(manifest: Path) -> RuntimeImage | None:
-    """The image that was made of the same content, while the engine has it."""
+def _existing(manifest: Path) -> RuntimeImage | None:
+    """The image that was built from the same content, if the engine still has it."""
     try:
         image = _IMAGE.validate_json(manifest.read_bytes())
     except (OSError, ValueError):
@@ -157,19 +157,19 @@ def _make(
         _fill(context, recipe, packages)
         build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
         plain = [build.run(target, {}) for target in TARGETS]
-        steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
+        steps = {**plain[1].steps, **plain[0].steps}  # the first build ran the steps that both need
         python_version, torch_version, torch_sha = _versions(plain[-1].id)
         labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
-        labelled = [build.run(target, labels) for target in TARGETS]  # all its steps are there; labels add no layer
+        labelled = [build.run(target, labels) for target in TARGETS]  # all steps are cached; labels add no layer
     containers = tuple(
         _container(target, done.id, section, f"{variant.name}-{recipe.digest[:12]}")
         for target, done in zip(TARGETS, labelled, strict=True)
     )
     contents = _contents(labelled[-1].id)
     found = duplicates(contents.libraries, section.allowed_duplicates)
-    word = f"{len(found)} are there twice" if found else f"none of {len(contents.libraries)} is there twice"
-    word += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
-    check = CheckResult("duplicate_libraries", not found, word, tuple(found))
+    summary = f"{len(found)} duplicates" if found else f"no duplicates among {len(contents.libraries)}"
+    summary += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
+    check = CheckResult("duplicate_libraries", not found, summary, tuple(found))
     sbom = bill_of_materials(settings.backend.distribution, recipe.digest, contents.packages)
     return RuntimeImage(
         "docker",
@@ -190,9 +190,11 @@ def _make(
 
 
 def _fill(context: Path, recipe: Recipe, packages: PackageSource) -> None:
-    """The build context: links to the files, so that nothing is copied where that can be avoided."""
+    """Fill the build context with links to the files; files on another file system are copied."""
     if not sys.platform.startswith("linux"):
-        raise BuildError("Docker images are built on Linux, whose uv runs in the build; take the section 'image' out here")
+        raise BuildError(
+            "Docker images can only be built on Linux, because uv is mounted into the build; remove the section 'image'"
+        )
     for folder in ("wheels", "find-links"):
         (context / folder).mkdir(parents=True)
     (context / "Dockerfile").write_text(recipe.dockerfile)
@@ -217,25 +219,24 @@ def _link(file: Path, destination: Path) -> None:
 
 
 def secret_options(folder: Path, packages: PackageSource) -> list[str]:
-    """Options that hand over package indexes, which may hold passwords, and certificates."""
-    describe = {name: value for name, value in package_environment(packages).items() if name != "UV_FIND_LINKS"}
+    """The options that pass package indexes, which may hold passwords, and certificates to a build."""
     places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]
-    describe["UV_FIND_LINKS"] = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
-    describe |= {"UV_LINK_MODE": "copy"}
+    find_links = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
+    environment = {**package_environment(packages), "UV_FIND_LINKS": find_links, "UV_LINK_MODE": "copy"}
     options = []
     certificates = Path(packages.environment.get("SSL_CERT_FILE") or "/nonexistent")
     if certificates.is_file() and certificates.stat().st_size <= _SECRET_LIMIT_BYTES:
-        describe["SSL_CERT_FILE"] = "/run/secrets/certificates"
+        environment["SSL_CERT_FILE"] = "/run/secrets/certificates"
         options += ["--secret", f"id=certificates,src={certificates}"]
     file = folder / "packages"
     file.touch(0o600)
-    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in describe.items()))
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))
     return [*options, "--secret", f"id=packages,src={file}"]
 
 
 @dataclass(frozen=True)
 class _Built:
-    """The engine's name of an image, and of each step whether the engine had it already."""
+    """The engine's name of an image; `steps` maps each step to whether it was cached."""
 
     id: str
     steps: dict[str, bool]
@@ -248,11 +249,11 @@ class _Build:
     timeout_s: float
 
     def run(self, target: str, labels: Mapping[str, str]) -> _Built:
-        """Build one target. Raises `BuildError` with the end of what the failing step printed."""
+        """Build one target. Raises `BuildError` with the end of the failing step's output."""
         identity = self.context.with_name(f"{target}.id")
-        words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+        labelled = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
         done = run_docker(
-            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *words, str(self.context)],
+            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *labelled, str(self.context)],
             timeout_s=self.timeout_s,
         )
         if done.status != 0:
@@ -261,14 +262,13 @@ class _Build:
 
 
 def steps_of(progress: str) -> dict[str, bool]:
-    """The steps in BuildKit's plain progress, and of each whether the engine had it already; base images are no steps."""
+    """Map each step in BuildKit's plain progress to whether it was cached; base images are not steps."""
     named = dict(re.findall(r"^#(\d+) (\[(?!internal\])[^\]]*\] (?!FROM ).*)$", progress, re.MULTILINE))
     cached = set(re.findall(r"^#(\d+) CACHED", progress, re.MULTILINE))
     return {name: number in cached for number, name in named.items()}
 
 
 def _versions(image: str) -> tuple[str, str, str | None]:
-    """The versions of Python and PyTorch in the image, and the commit that PyTorch was built from."""
     done = run_docker(
         ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE], timeout_s=300
     )
@@ -288,7 +288,7 @@ def _labels(
     torch_version: str,
     torch_sha: str | None,
 ) -> dict[str, str]:
-    """What the image was made from, under the names of the OCI's annotations, and ours for what those have no name for."""
+    """The sources of the image, under the names of OCI annotations where these exist, else under our own."""
     base, _, digest = (section.runtime_base or section.base).partition("@")
     labels = {
         "org.opencontainers.image.title": settings.backend.distribution,
@@ -309,7 +309,7 @@ def _labels(
 
 
 def _without_password(repository: str) -> str:
-    """A repository's address without what stands before its host; of a folder the name alone."""
+    """A repository's address without credentials; for a folder, only its name."""
     parts = urlsplit(repository)
     if not parts.scheme:
         return Path(repository).name
@@ -334,7 +334,7 @@ def _contents(image: str) -> ImageContents:
 
 
 def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
-    """The checks of sizes by the budgets as they are now, with the one of libraries as it was found."""
+    """Check sizes against the current budgets; keep the earlier result on libraries."""
     budgets: dict[str, Size | None] = {"runtime": section.runtime_budget, "development": section.development_budget}
     by_target = {each.target: each for each in containers}
     sizes = [_check_size(by_target[target], budgets[target]) for target in ("runtime", "development")]

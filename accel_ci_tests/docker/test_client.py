@@ -1,4 +1,4 @@
-"""The choice of the Docker client among programs that play one."""
+"""The choice of the Docker client, tested with scripts in its place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_client_that_builds_is_preferred(tmp_path: Path, monkeypatch: pytest.M
     assert docker_client() == docker_client(builds=True) == paths[1]
 
 
-def test_one_that_cannot_build_does_for_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_cannot_build_serves_other_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [path] = on_path(tmp_path, monkeypatch, WITHOUT_BUILDX)
     assert docker_client() == path
     with pytest.raises(BuildError, match=r"docker cannot build images: install the buildx plug-in"):
@@ -59,7 +59,7 @@ def test_a_named_client_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert docker_client(builds=True) == "/opt/own/docker"
 
 
-def test_without_a_client_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_client_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         BuildError, match=r"there is no `docker` on PATH; install Docker, or name its client in ACCEL_CI_DOCKER"

@@ -1,4 +1,4 @@
-"""Bazel in a build container of a real engine; a program stands in for it, so that any image with Python will do."""
+"""Bazel in a container of a real engine; a script takes its place, so that any image with Python can be used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def docker(*arguments: str) -> str:
 
 
 def make_sources(folder: Path, case: str, extra: str = "") -> SourceBuild:
-    """A tree of sources that holds what plays Bazel."""
+    """A tree of sources with the script that takes the place of Bazel."""
     tree = folder / "tree"
     workspace = tree / "native"
     workspace.mkdir(parents=True)
@@ -51,7 +51,7 @@ def containers(context: BazelContext) -> list[str]:
     return docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={context.folder}").split()
 
 
-def test_one_container_runs_all_and_what_was_built_stays_in_it(
+def test_one_container_runs_all_passes_and_keeps_the_build_outputs(
     tmp_path: Path, base: str, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
@@ -70,7 +70,7 @@ def test_one_container_runs_all_and_what_was_built_stays_in_it(
     assert not context.private.exists()
 
 
-def test_logs_and_reports_come_out_of_the_container(
+def test_logs_and_reports_are_copied_from_the_container(
     tmp_path: Path, base: str, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
@@ -106,7 +106,7 @@ def test_the_container_ends_with_its_driver(
 
 
 @pytest.mark.usefixtures("base")
-def test_an_image_that_is_not_to_be_had_is_named(
+def test_an_image_that_cannot_be_pulled_is_named(
     tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
@@ -115,7 +115,9 @@ def test_an_image_that_is_not_to_be_had_is_named(
         run(nowhere, "cached", make_sources(tmp_path, "cached"), context)
 
 
-def test_an_engine_that_is_away_is_named(tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer_is_reported(
+    tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     if shutil.which("docker") is None:

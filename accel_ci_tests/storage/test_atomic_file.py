@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with whole_file(pathlib.Path(sys.argv[1])) as file:
 """
 
 
-def test_a_file_is_there_whole_whoever_else_writes_it(tmp_path: Path) -> None:
+def test_a_file_is_whole_despite_other_writers(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with whole_file(path) as first:
         first.write(b"fi")
@@ -52,7 +52,7 @@ def test_only_one_writer_creates_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_mode_is_the_file_s_from_the_beginning(tmp_path: Path) -> None:
+def test_a_file_has_its_mode_from_the_beginning(tmp_path: Path) -> None:
     with whole_file(tmp_path / "a", mode=0o600) as file:
         assert os.fstat(file.fileno()).st_mode & 0o777 == 0o600
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
@@ -69,7 +69,7 @@ def test_a_link_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
-def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_scratch_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
