@@ -8,6 +8,7 @@ lock that another needs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
@@ -46,6 +47,7 @@ from accel_ci.results.stored_suite import StoredSuite
 BATCH_ROWS = 5000
 TRIES = 5
 CONNECT_S = 10
+_LOG = logging.getLogger(__name__)
 _WITH_TIMEOUT = ("postgresql", "mysql", "mariadb")
 
 # MySQL's utf8mb4 allows 3,072 bytes in a key: three columns of 255 characters fit.
@@ -141,13 +143,14 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
     """
     what = f"{stored.build.name}, suite {stored.suite}"
     refusal = ""
-    for _ in range(TRIES):
+    for number in range(1, TRIES + 1):
         try:
             return _write(engine, store, stored, written)
         except (ProgrammingError, DataError, NotSupportedError) as error:
             raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
         except SQLAlchemyError as error:
             refusal = _brief(error)
+            _LOG.info("the database refused %s, try %d of %d: %s", what, number, TRIES, refusal)
     raise AccelCiError(f"the database refused {what} {TRIES} times; the last error: {refusal}")
 
 
