@@ -14,14 +14,13 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accel_ci.config.extras import require_extra
 from accel_ci.config.settings import DockerPoolSettings
+from accel_ci.docker.engine import connect, explained
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
 from accel_ci.pool.runner_package import build_runner
@@ -37,7 +36,6 @@ RUN_LABEL = "accel-ci.run"
 """The label with the folder of the run, whose lock the driver holds."""
 
 _HOST_LABEL, _WORKER_LABEL, _CARD_LABEL = "accel-ci.host", "accel-ci.worker", "accel-ci.card"
-_CALL_LIMIT_S = 60
 _GRACE_S = 10
 _LOOK_EVERY_S = 0.2
 _ENGINE_AWAY_S = 30.0
@@ -58,7 +56,7 @@ class DockerPool:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
         build_runner(folder / "runner.pyz")
         _give(folder / round_folder.CLAIMS, self._settings)
-        worker_group = DockerWorkerGroup(_connect(), self._settings, folder, spec, attempt)
+        worker_group = DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -69,8 +67,8 @@ class DockerPool:
 
     def clear(self, run_dir: Path) -> None:
         """Remove the containers that an earlier driver left. Raises `PoolError` when there is no engine."""
-        client = _connect()
-        with _explained("remove the containers of an earlier run"):
+        client = connect()
+        with explained("remove the containers of an earlier run"):
             _remove(client, _containers(client, run_dir.resolve()))
 
     def forget(self, run_dir: Path) -> None:
@@ -78,13 +76,13 @@ class DockerPool:
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a container of its own, without a card. Raises `PoolError` when it cannot, or at the limit."""
-        client = _connect()
+        client = connect()
         _give(folder, self._settings)
         with (folder / DRIVER_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             container = _create(client, self._settings, command, spec, folder, (), None)
             try:
-                with _explained(f"run {command[0]} in {_image(self._settings, spec)}"):
+                with explained(f"run {command[0]} in {_image(self._settings, spec)}"):
                     container.start()
                     status = _wait(container, timeout_s)
                     output = container.logs(tail=10_000).decode("utf-8", "replace")
@@ -120,7 +118,7 @@ class DockerWorkerGroup:
             f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
         ]  # fmt: skip
         container = _create(self._client, self._settings, command, self._spec, self._folder, cards_in(card), name)
-        with _explained(f"start a container of {_image(self._settings, self._spec)} with {self._spec.python}"):
+        with explained(f"start a container of {_image(self._settings, self._spec)} with {self._spec.python}"):
             container.start()
         self._containers[name] = container
         self._states[name] = WorkerState(name, card, None)
@@ -173,12 +171,12 @@ class DockerWorkerGroup:
 
     def stop(self, worker: str) -> None:
         """End one container: by SIGTERM first, by force after 10 s."""
-        with _explained(f"stop worker {worker}"):
+        with explained(f"stop worker {worker}"):
             _stop(self._containers[worker])
 
     def close(self) -> None:
         """End and remove all containers of the run."""
-        with _explained("remove the containers of a run"):
+        with explained("remove the containers of a run"):
             _remove(self._client, _containers(self._client, self._folder.parent))
 
 
@@ -187,8 +185,8 @@ def remove_abandoned(*, dry_run: bool = False) -> list[str]:
 
     Raises `PoolError` when there is no engine.
     """
-    client = _connect()
-    with _explained("look for abandoned containers"):
+    client = connect()
+    with explained("look for abandoned containers"):
         found = [
             each
             for each in _containers(client, None)
@@ -212,33 +210,6 @@ def _is_held(lock: Path) -> bool:
     except OSError:  # it is held, or is another user's
         return True
     return False
-
-
-def _connect() -> DockerClient:
-    require_extra("docker", "pool.kind: docker")
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        return docker.from_env(timeout=_CALL_LIMIT_S)
-    except DockerException as error:
-        where = os.environ.get("DOCKER_HOST") or "the default socket"
-        raise PoolError(
-            f"no Docker engine answers at {where} ({error}); start it, set DOCKER_HOST, or set pool.kind to local"
-        ) from error
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Turn the engine's refusals into `PoolError`."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        said = getattr(error, "explanation", None) or error
-        raise PoolError(f"the Docker engine could not {what}: {said}") from error
 
 
 def _create(
@@ -268,7 +239,7 @@ def _create(
         wanted = {"count": -1} if settings.gpus == "all" else {"device_ids": list(cards)}
         gpus = [DeviceRequest(capabilities=[["gpu"]], **wanted)]
     try:
-        with _explained(f"make a container of {image}"):
+        with explained(f"make a container of {image}"):
             return client.containers.create(
                 image,
                 entrypoint=list(command[:1]),
