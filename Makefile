@@ -33,7 +33,8 @@ test: setup
 test-nightly: setup
 	$(VENV)/bin/python -m pip install -qq --disable-pip-version-check atheris==3.0.0
 	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(VENV)/bin/python -m pytest \
-		accel_ci_tests/reports accel_ci_tests/results accel_ci_tests/pool/test_random_kills.py accel_ci_tests/end_to_end/test_rbe.py $(ARGS)
+		accel_ci_tests/reports accel_ci_tests/results accel_ci_tests/pool/test_random_kills.py accel_ci_tests/end_to_end/test_rbe.py \
+		accel_ci_tests/test_dependencies.py $(ARGS)
 
 dev: setup
 	$(VENV)/bin/accel-ci dev $(ARGS)

@@ -99,14 +99,10 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
 
 
 def _docker() -> tuple[bool, str]:
-    import docker
-    from docker.errors import DockerException
+    from accel_ci.docker.client import engine_version
 
-    try:
-        client = docker.from_env(timeout=5)
-        return True, f"engine {client.version()['Version']}"
-    except DockerException:
-        return False, "no Docker engine answers"
+    version = engine_version()
+    return version is not None, f"engine {version}" if version else "no Docker engine answers"
 
 
 def _bazel(config: Path | None) -> tuple[bool, str]:

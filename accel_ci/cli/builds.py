@@ -47,6 +47,8 @@ def run(
     Exit status: 0 when the pipeline worked, whatever the tests said (see --strict); 1 when it stopped; 2 for mistakes in the
     configuration or on the command line; 130 when it was interrupted, and then the same command goes on where it stopped.
     """
+    from accel_ci.config.extras import require_configured_extras
+
     asked_at = _process_started_at()
     source_build = trigger == "nightly_rbe"
     if trigger == "pr" and number is None:
@@ -58,6 +60,7 @@ def run(
     if dry_run:
         _say_what_would_run(project, trigger, variants)
         return
+    require_configured_extras(project.settings)
     console, progress = terminal()
     from accel_ci.defs.launch import plan_builds, plan_source_builds, run_build
     from accel_ci.ledger.status import read_status

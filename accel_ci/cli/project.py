@@ -35,7 +35,10 @@ def init(folder: Path) -> None:
 @with_project
 def validate(project: Project) -> None:
     """Check the configuration and print a line for each mistake."""
+    from accel_ci.config.extras import require_configured_extras
+
     settings = project.settings
+    require_configured_extras(settings)
     click.echo(f"{project.config_path} is valid: backend {settings.backend.name}")
     click.echo(f"variants: {', '.join(variant.name for variant in settings.variants)}")
     click.echo(f"suites: {', '.join(settings.suites)}")

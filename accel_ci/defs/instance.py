@@ -1,7 +1,6 @@
 """The Dagster instance: the user's own where `$DAGSTER_HOME` names one, else one embedded in the data folder."""
 
 import os
-import uuid
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import dagster as dg
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 
 from accel_ci.config.settings import Project
+from accel_ci.storage.atomic_file import replace_link
 
 
 def prepare_dagster_home(project: Project) -> Path:
@@ -25,9 +25,7 @@ def prepare_dagster_home(project: Project) -> Path:
     with as_file(files("accel_ci") / "dagster.yaml") as packaged:
         target = own if own.is_file() else packaged.resolve()
         if not link.exists() or not link.samefile(target):
-            fresh = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
-            fresh.symlink_to(target)
-            fresh.replace(link)
+            replace_link(link, target)
     return home
 
 

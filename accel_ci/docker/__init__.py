@@ -1,1 +1,1 @@
-"""The Docker engine: its command line, and containers that live as long as a run."""
+"""The Docker engine: its client, images, and containers that live as long as a command or a run."""

@@ -1,6 +1,6 @@
-"""The Docker command line: found, run, and its refusals explained.
+"""The Docker command line: found, run within a time limit, and its failures explained.
 
-Building is done by the command line, for BuildKit's mounts and secrets are its client's work; the rest goes with it.
+Images and builders need it, because BuildKit's mounts and secrets are the work of the command line.
 """
 
 from __future__ import annotations
@@ -15,63 +15,75 @@ from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished, run_tool
 
 CLIENT_ENVIRONMENT = "ACCEL_CI_DOCKER"
-"""Names the client to use, where there are several."""
+"""Names the client to use if there are several."""
 
 _CALL_LIMIT_S = 60.0
+_PROBE_LIMIT_S = 15.0
 
 
-def docker_environment() -> dict[str, str]:
-    """The environment of the client: ours, with BuildKit."""
-    return {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain", "DOCKER_CLI_HINTS": "false"}
+def docker_environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of the client: this process's and `given`, with BuildKit."""
+    own = {"DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain", "DOCKER_CLI_HINTS": "false"}
+    return {**os.environ, **own, **(given or {})}
 
 
 def run_docker(
-    arguments: Sequence[str],
-    *,
-    timeout_s: float = _CALL_LIMIT_S,
-    environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    arguments: Sequence[str], *, timeout_s: float = _CALL_LIMIT_S, environment: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run the client; the caller judges the status. Raises `BuildError` when there is none, or at the limit."""
-    return run_tool(
-        [docker_client(), *arguments], timeout_s=timeout_s, environment=environment or docker_environment(), folder=folder
-    )
+    """Run the client; the caller judges the status. Raises `BuildError` if there is none, or at the limit.
+
+    `environment` is added to that of the client.
+    """
+    client = docker_client(builds=arguments[0] == "build")
+    return run_tool([client, *arguments], timeout_s=timeout_s, environment=docker_environment(environment))
 
 
 def ask_docker(arguments: Sequence[str], what: str, *, timeout_s: float = _CALL_LIMIT_S) -> str:
-    """What the client answers. Raises `BuildError` saying what could not be done."""
-    done = run_docker(arguments, timeout_s=timeout_s)
-    if done.status != 0:
-        raise BuildError(f"Docker could not {what}:\n{done.tail}")
-    return done.output.strip()
+    """Return what the client prints. Raises `BuildError` that Docker could not do `what`, with the reason."""
+    try:
+        done = subprocess.run(
+            [docker_client(), *arguments],
+            env=docker_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"Docker could not {what} within {timeout_s:g} s; see that the engine works") from None
+    if done.returncode != 0:
+        raise BuildError(f"Docker could not {what}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip()
 
 
 @cache
-def docker_client() -> str:
-    """The client on PATH that can build with BuildKit. Raises `BuildError` when there is none.
+def docker_client(*, builds: bool = False) -> str:
+    """The first client on PATH that can build with BuildKit; if none can, the first one, unless it must (`builds`).
 
-    Since 23.0 the client builds through a plug-in that may be missing; then an older client beside it will do.
+    From 23.0 on, the client builds through a plug-in that may be missing; an older client beside it can still build.
+    Raises `BuildError` if there is no client.
     """
-    named = os.environ.get(CLIENT_ENVIRONMENT)
-    if named:
+    if named := os.environ.get(CLIENT_ENVIRONMENT):
         return named
     found = list(_clients())
-    for client in found:
-        if _builds(client):
-            return client
-    if found:
+    if not found:
+        raise BuildError(f"there is no `docker` on PATH; install Docker, or name its client in {CLIENT_ENVIRONMENT}")
+    builder = next(filter(_builds, found), None)
+    if builder is None and builds:
         raise BuildError(
             f"{found[0]} cannot build images: install the buildx plug-in, or name another client in {CLIENT_ENVIRONMENT}"
         )
-    raise BuildError(f"there is no `docker` on PATH; install Docker, or name its client in {CLIENT_ENVIRONMENT}")
+    return builder or found[0]
 
 
-def engine_answers() -> bool:
-    """Whether there is a client and an engine that answers it."""
+def engine_version() -> str | None:
+    """The version of the engine; None if there is no client, or no engine answers it."""
     try:
-        return run_docker(["version", "--format", "{{.Server.Version}}"], timeout_s=15).status == 0
+        return ask_docker(["version", "--format", "{{.Server.Version}}"], "ask the engine", timeout_s=_PROBE_LIMIT_S)
     except (BuildError, OSError):
-        return False
+        return None
 
 
 def _clients() -> Iterator[str]:
@@ -81,10 +93,11 @@ def _clients() -> Iterator[str]:
             yield str(client)
 
 
+@cache
 def _builds(client: str) -> bool:
     def answer(*arguments: str) -> str | None:
         try:
-            done = subprocess.run([client, *arguments], capture_output=True, text=True, timeout=15, check=False)
+            done = subprocess.run([client, *arguments], capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None
@@ -92,5 +105,5 @@ def _builds(client: str) -> bool:
     if answer("buildx", "version"):
         return True
     version = answer("--version") or ""  # "Docker version 20.10.24+dfsg1, build …"
-    words = version.removeprefix("Docker version ").split(".")
-    return words[0].isdigit() and int(words[0]) < 23
+    major = version.removeprefix("Docker version ").partition(".")[0]
+    return major.isdigit() and int(major) < 23

@@ -1,123 +1,152 @@
-"""A container that lives as long as a run: commands are run in it, and it ends with the process that started it.
+"""Containers for commands: one that runs a single command, and one that lives as long as a run and takes many.
 
-Its main process waits for its standard input to close, which is what happens when the driver ends, in whichever way. One
-that is left all the same, since the engine was away, is removed by its label when the next run begins.
+The main process of the latter waits for its standard input to close, which happens when the driver ends, in whichever way.
+One that is left all the same, because the engine was away, is found by its label and removed when the next run begins.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
-from accel_ci.docker.client import CLIENT_ENVIRONMENT
+from accel_ci.docker.client import ask_docker, docker_client, docker_environment, engine_version, run_docker
+from accel_ci.docker.image import pull_image
 from accel_ci.errors import BuildError
+from accel_ci.process.run import Finished
 
 LABEL = "accel-ci.rbe"
+"""The label with the folder that a container works for."""
+
 _CALL_LIMIT_S = 120
 _START_LIMIT_S = 60
+_LOOK_EVERY_S = 0.1
+_HOME = "HOME=/tmp"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or folder of this machine, and where a container sees it."""
+
+    source: Path
+    target: Path | str
+    read_only: bool = True
+
+    def option(self) -> str:
+        """The value of `--mount`."""
+        return f"type=bind,source={self.source},target={self.target}{',readonly' if self.read_only else ''}"
 
 
 @dataclass(frozen=True)
 class Container:
-    """A running container, by its name; `docker` is the client."""
+    """A running container, by its name."""
 
-    docker: str
     name: str
 
     def command(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
-        """The command that runs another one inside; the environment goes by name, so that no value is in it."""
-        names = [part for name in environment for part in ("--env", name)]
-        return [self.docker, "exec", "--workdir", str(folder), *names, self.name, *arguments]
+        """The command that runs another one inside. Only the names of the environment are in it, so that no value shows."""
+        return [docker_client(), "exec", "--workdir", str(folder), *_by_name(environment), self.name, *arguments]
+
+    def run(self, arguments: Sequence[str], folder: Path) -> None:
+        """Run a short command inside to its end. Raises `BuildError` if it fails."""
+        ask_docker(
+            self.command(arguments, folder, {})[1:], f"run {arguments[0]} in the build container", timeout_s=_CALL_LIMIT_S
+        )
+
+
+def run_in_container(
+    image: str,
+    command: Sequence[str],
+    mounts: Sequence[Mount],
+    environment: Mapping[str, str],
+    folder: str,
+    *,
+    timeout_s: float,
+) -> Finished:
+    """Run one command in a container of its own, in `folder`; the caller judges the status.
+
+    Raises `BuildError` if there is no client, or at the limit; the container is gone in any case.
+    """
+    name = _new_name("builder")
+    options = ["--workdir", folder, *_by_name(environment), "--entrypoint", command[0]]
+    try:
+        return run_docker(
+            ["run", *_common(name, mounts), *options, image, *command[1:]], timeout_s=timeout_s, environment=environment
+        )
+    finally:
+        _remove([name])
 
 
 @contextmanager
-def running(
-    image: str, owner: Path, read_only: Iterable[Path], writable: Iterable[Path], *, pull_s: float
-) -> Iterator[Container]:
-    """A container of an image with folders mounted at their own paths; it is gone when the context ends.
+def running(image: str, owner: Path, mounts: Sequence[Mount], *, pull_s: float) -> Iterator[Container]:
+    """Start a container with the network of this machine; it is gone when the context ends.
 
-    `owner` is the folder that it works for, by which it is found. It has the network of this machine. Raises `BuildError`
-    when there is no engine or the image cannot be had within `pull_s` seconds.
+    `owner` is the folder that it works for, which identifies it. Raises `BuildError` if there is no engine, or if pulling
+    the image fails or takes longer than `pull_s` seconds.
     """
-    docker = _client()
+    if engine_version() is None:
+        raise BuildError("rbe.image needs a Docker engine, and none answers; start it, or take rbe.image out")
     remove_left(owner)
-    if _call([docker, "image", "inspect", "--format", "ok", image], _CALL_LIMIT_S).returncode != 0:
-        pulled = _call([docker, "pull", "--quiet", image], pull_s)
-        if pulled.returncode != 0:
-            raise BuildError(f"{image} cannot be pulled: {_last(pulled)}; see that the registry has it and lets you in")
-    name = f"accel-ci-rbe-{uuid.uuid4().hex[:12]}"
-    mounts = [f"type=bind,source={path},target={path},readonly" for path in read_only]
-    mounts += [f"type=bind,source={path},target={path}" for path in writable]
-    command = [
-        docker, "run", "--rm", "--interactive", "--init", "--name", name, "--label", f"{LABEL}={owner}", "--network", "host",
-        "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp", "--env", "USER=accel-ci", "--entrypoint", "cat",
-        *(part for mount in mounts for part in ("--mount", mount)), image,
-    ]  # fmt: skip
+    pull_image(image, pull_s)
+    name = _new_name("rbe")
+    options = ["--interactive", "--label", f"{LABEL}={owner}", "--network", "host", "--env", "USER=accel-ci"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        [docker_client(), "run", *_common(name, mounts), *options, "--entrypoint", "cat", image],
+        env=docker_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         try:
-            _wait_for(docker, name, process, image)
-            yield Container(docker, name)
+            _wait_until_running(name, process, image)
+            yield Container(name)
         finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()  # type: ignore[union-attr]
-            _call([docker, "rm", "--force", "--volumes", name], _CALL_LIMIT_S)
+            with suppress(BrokenPipeError):
+                cast("IO[bytes]", process.stdin).close()
+            _remove([name])
             process.kill()
 
 
 def remove_left(owner: Path) -> None:
-    """Remove the containers that an earlier run left."""
-    docker = _client()
-    found = _call([docker, "ps", "--all", "--quiet", "--filter", f"label={LABEL}={owner}"], _CALL_LIMIT_S)
-    if found.returncode != 0:
-        raise BuildError(f"the Docker engine does not answer: {_last(found)}; start it, or take rbe.image out")
-    if names := found.stdout.split():
-        _call([docker, "rm", "--force", "--volumes", *names], _CALL_LIMIT_S)
+    """Remove the containers that an earlier run of the owner left. Raises `BuildError` if no engine answers."""
+    labelled = ["--filter", f"label={LABEL}={owner}"]
+    found = ask_docker(["ps", "--all", "--quiet", *labelled], "list the containers of earlier runs")
+    if found:
+        _remove(found.split())
 
 
-def run_inside(container: Container, arguments: Sequence[str], folder: Path) -> None:
-    """Run a short command inside to its end. Raises `BuildError` when it fails."""
-    done = _call(container.command(arguments, folder, {}), _CALL_LIMIT_S)
-    if done.returncode != 0:
-        raise BuildError(f"{arguments[0]} in the build container failed: {_last(done)}")
+def _common(name: str, mounts: Sequence[Mount]) -> list[str]:
+    mounted = [word for mount in mounts for word in ("--mount", mount.option())]
+    return ["--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--env", _HOME, *mounted]
 
 
-def _client() -> str:
-    found = os.environ.get(CLIENT_ENVIRONMENT) or shutil.which("docker")
-    if found is None:
-        raise BuildError("docker is not installed, and rbe.image needs it; install it, or take rbe.image out")
-    return found
+def _by_name(environment: Mapping[str, str]) -> list[str]:
+    return [word for name in environment for word in ("--env", name)]
 
 
-def _wait_for(docker: str, name: str, process: subprocess.Popen[bytes], image: str) -> None:
+def _new_name(purpose: str) -> str:
+    return f"accel-ci-{purpose}-{uuid.uuid4().hex[:12]}"
+
+
+def _remove(containers: Sequence[str]) -> None:
+    """Remove containers; it is not an error if they are gone already."""
+    with suppress(BuildError):
+        ask_docker(["rm", "--force", "--volumes", *containers], "remove containers", timeout_s=_CALL_LIMIT_S)
+
+
+def _wait_until_running(name: str, process: subprocess.Popen[bytes], image: str) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
-    while _call([docker, "inspect", "--format", "{{.State.Running}}", name], _CALL_LIMIT_S).stdout.strip() != "true":
-        if process.poll() is not None or time.monotonic() > deadline:
-            said = process.stderr.read().decode("utf-8", "replace").strip() if process.poll() is not None else "no answer"  # type: ignore[union-attr]
-            raise BuildError(
-                f"a container of {image} cannot be started: {said.splitlines()[-1] if said else 'it ended at once'}"
-            )
-        time.sleep(0.1)
-
-
-def _call(command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"no answer within {limit_s:g} s")
-
-
-def _last(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
-    return lines[-1]
+    while run_docker(["inspect", "--format", "{{.State.Running}}", name]).output.strip() != "true":
+        if process.poll() is not None:
+            printed = cast("IO[bytes]", process.stderr).read().decode("utf-8", "replace").strip()
+            raise BuildError(f"a container of {image} cannot be started: {printed or 'it ended at once'}")
+        if time.monotonic() > deadline:
+            raise BuildError(f"a container of {image} did not start within {_START_LIMIT_S} s")
+        time.sleep(_LOOK_EVERY_S)

@@ -1,1 +1,1 @@
-"""Runtime images: virtual environments and Docker images, what is in them, and their bill of materials."""
+"""Runtime images: virtual environments and Docker images, their contents, and their bill of materials."""

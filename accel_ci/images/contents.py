@@ -1,7 +1,7 @@
-"""What is in a Docker image, read from the stream of `docker save`: packages, libraries, and what is there twice.
+"""Read the contents of a Docker image from the stream of `docker save`: packages, libraries, and duplicates.
 
 Everything is read once and nothing is unpacked, so that an image costs as long as reading it takes. Files that a later layer
-replaces or removes still take room; that is counted as wasted.
+replaces or removes still take space, which is counted as wasted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import IO
 _LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
 _SMALLEST_LIBRARY = 64 << 10
 _DPKG = "var/lib/dpkg/status"
-_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")  # what auditwheel puts into the names of libraries that it brings along
+_MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")  # auditwheel adds this to the names of the libraries that it copies
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SoftwarePackage:
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library of some size: where it lies, in which layer (from 0), and what it holds."""
+    """A shared library of at least 64 KiB: its path, its layer (from 0), and its digest."""
 
     path: str
     layer: int
@@ -46,7 +46,7 @@ class Library:
 
     @property
     def name(self) -> str:
-        """The file's name as the library's makers gave it."""
+        """The file's original name."""
         return _MANGLED.sub("", PurePosixPath(self.path).name)
 
 
@@ -69,7 +69,7 @@ class _Layer:
 
 
 def read_image(stream: IO[bytes]) -> ImageContents:
-    """What is in the image that `docker save` writes to the stream. Raises `ValueError` when it is no such stream."""
+    """Read the image that `docker save` writes to the stream. Raises `ValueError` for any other stream."""
     layers: dict[str, _Layer] = {}
     order: list[str] = []
     try:
@@ -92,29 +92,29 @@ def read_image(stream: IO[bytes]) -> ImageContents:
 
 
 def installed_packages(site_packages: Path) -> tuple[SoftwarePackage, ...]:
-    """The packages of an environment that is a folder."""
+    """The Python packages in a `site-packages` folder."""
     found = {str(file): file.read_bytes() for file in sorted(site_packages.glob("*.dist-info/METADATA"))}
     return tuple(sorted(set(_python_packages(found)), key=lambda each: each.name))
 
 
 def duplicates(libraries: Sequence[Library], allowed: Sequence[str]) -> list[str]:
-    """A line for each library that is there more than once: the same file, or one name with different content."""
+    """A line for each library that occurs more than once: the same file, or one name with different content."""
     by_content: defaultdict[str, list[Library]] = defaultdict(list)
     by_name: defaultdict[str, dict[str, Library]] = defaultdict(dict)
     for library in libraries:
         if not any(fnmatchcase(library.name, pattern) for pattern in allowed):
             by_content[library.sha256].append(library)
-            if library.name.startswith("lib"):  # not Python's extensions, whose names are their modules
+            if library.name.startswith("lib"):  # not Python's extensions, which are named like their modules
                 by_name[library.name].setdefault(library.sha256, library)
     same = [group for group in by_content.values() if len(group) > 1]
     differing = [list(group.values()) for group in by_name.values() if len(group) > 1]
     by_size = sorted(same, key=lambda group: -group[0].size_bytes * (len(group) - 1))
     lines = [
-        f"{first.name} ({first.size_bytes:,} bytes) is there {len(group)} times: {_places(group)}"
+        f"{first.name} ({first.size_bytes:,} bytes) occurs {len(group)} times: {_places(group)}"
         for group in by_size
         for first in group[:1]
     ]
-    return lines + [f"{group[0].name} is there in {len(group)} versions: {_places(group)}" for group in differing]
+    return lines + [f"{group[0].name} occurs in {len(group)} versions: {_places(group)}" for group in differing]
 
 
 def _places(group: Iterable[Library]) -> str:
@@ -122,7 +122,7 @@ def _places(group: Iterable[Library]) -> str:
 
 
 def _read_layer(stream: IO[bytes]) -> _Layer | None:
-    """A layer, compressed or not; None for what is none."""
+    """Read a layer, compressed or not; None if it is not an archive."""
     layer = _Layer()
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:

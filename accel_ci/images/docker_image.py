@@ -1,8 +1,8 @@
-"""The runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
+"""Build the runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
 
-An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. What has not changed is not made
-again, and of what has, BuildKit makes the steps that differ. Packages reach a build by bind mounts and package indexes by
-secrets, so that neither is in a layer or in the image's history. No card is asked for.
+An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. One with the same content is used
+again; for others, BuildKit runs the steps that differ. Packages reach a build by bind mounts, and package indexes by
+secrets, so that neither is in a layer or in the image's history. No card is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,18 +32,20 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Image, Settings, Variant
 from accel_ci.config.values import Size, size_in_bytes
-from accel_ci.docker.client import ask_docker, docker_client, docker_environment, run_docker
+from accel_ci.docker.client import run_docker
+from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image
 from accel_ci.errors import BuildError
 from accel_ci.images.contents import ImageContents, duplicates, read_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.images.versions import VERSIONS_CODE, read_versions
-from accel_ci.model import CheckResult, ContainerImage, ImageLayer, RuntimeImage, Wheel
+from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.front_end import local_folders, package_environment
 from accel_ci.wheels.uv_environment import PackageSource, resolve
 
 IMAGE_CHECK_NAMES = ("runtime_size", "development_size", "duplicate_libraries")
-"""Every check of a Docker image."""
+"""The checks of a Docker image."""
 
 PYTHON = "/opt/venv/bin/python"
 """The interpreter in the image."""
@@ -52,12 +53,12 @@ PYTHON = "/opt/venv/bin/python"
 TARGETS = ("development", "runtime")
 
 _IMAGE = TypeAdapter(RuntimeImage)
-_SECRET_LIMIT_BYTES = 500_000  # BuildKit's own
+_SECRET_LIMIT_BYTES = 500_000  # the limit of BuildKit
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what is in an image; `digest` names it."""
+    """Everything that determines the contents of an image; `digest` names it."""
 
     dockerfile: str
     pins: str
@@ -68,10 +69,10 @@ class Recipe:
 def make_docker_image(
     settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
-    """Build both targets of a variant's image, or give back those with the same content.
+    """Build both targets of a variant's image, or return the existing ones with the same content.
 
-    They are pushed where a registry is configured. Raises `BuildError` when there is no engine, the requirements cannot be
-    resolved, a step fails, or PyTorch does not import; faults that checks find are in the result.
+    If a registry is configured, they are pushed. Raises `BuildError` if no engine answers, the requirements cannot be
+    resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
     """
     started = time.monotonic()
     section = settings.image_of(variant)
@@ -82,18 +83,18 @@ def make_docker_image(
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
-        made = _still_there(manifest)
+        made = _existing(manifest)
         if made is not None:
             os.utime(manifest)  # `prune` leaves what was used in the last day
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
-        manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
 
 
 def render_dockerfile(section: Image, variant: Variant, packages: PackageSource) -> str:
-    """The Dockerfile of a variant."""
+    """Render the Dockerfile of a variant."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
     environment.filters["quoted"] = lambda value: json.dumps(value).replace("$", "\\$")
     template = files("accel_ci.images") / "templates" / "Dockerfile.j2"
@@ -112,7 +113,7 @@ def render_dockerfile(section: Image, variant: Variant, packages: PackageSource)
 
 
 def _pattern(path: str) -> str:
-    """A path for a shell, quoted but for its wild cards."""
+    """Quote a path for a shell, except for its wild cards."""
     return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
 
 
@@ -134,14 +135,13 @@ def _recipe(
     return Recipe(dockerfile, others, wheels, hashlib.sha256("\0".join(parts).encode()).hexdigest())
 
 
-def _still_there(manifest: Path) -> RuntimeImage | None:
-    """The image that was made of the same content, while the engine has it."""
+def _existing(manifest: Path) -> RuntimeImage | None:
+    """The image that was built from the same content, if the engine still has it."""
     try:
         image = _IMAGE.validate_json(manifest.read_bytes())
     except (OSError, ValueError):
         return None
-    there = run_docker(["image", "inspect", "--format", "{{.Id}}", *(each.reference for each in image.containers)])
-    return image if image.containers and there.status == 0 else None
+    return image if image.containers and has_images([each.reference for each in image.containers]) else None
 
 
 def _make(
@@ -158,19 +158,19 @@ def _make(
         _fill(context, recipe, packages)
         build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
         plain = [build.run(target, {}) for target in TARGETS]
-        steps = {**plain[1].steps, **plain[0].steps}  # what both need, the first one made
+        steps = {**plain[1].steps, **plain[0].steps}  # the first build ran the steps that both need
         python_version, torch_version, torch_sha = _versions(plain[-1].id)
         labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
-        labelled = [build.run(target, labels) for target in TARGETS]  # all its steps are there; labels add no layer
+        labelled = [build.run(target, labels) for target in TARGETS]  # all steps are cached; labels add no layer
     containers = tuple(
         _container(target, done.id, section, f"{variant.name}-{recipe.digest[:12]}")
         for target, done in zip(TARGETS, labelled, strict=True)
     )
     contents = _contents(labelled[-1].id)
     found = duplicates(contents.libraries, section.allowed_duplicates)
-    word = f"{len(found)} are there twice" if found else f"none of {len(contents.libraries)} is there twice"
-    word += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
-    check = CheckResult("duplicate_libraries", not found, word, tuple(found))
+    summary = f"{len(found)} duplicates" if found else f"no duplicates among {len(contents.libraries)}"
+    summary += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
+    check = CheckResult("duplicate_libraries", not found, summary, tuple(found))
     sbom = bill_of_materials(settings.backend.distribution, recipe.digest, contents.packages)
     return RuntimeImage(
         "docker",
@@ -191,9 +191,11 @@ def _make(
 
 
 def _fill(context: Path, recipe: Recipe, packages: PackageSource) -> None:
-    """The build context: links to the files, so that nothing is copied where that can be avoided."""
+    """Fill the build context with links to the files; files on another file system are copied."""
     if not sys.platform.startswith("linux"):
-        raise BuildError("Docker images are built on Linux, whose uv runs in the build; take the section 'image' out here")
+        raise BuildError(
+            "Docker images can only be built on Linux, because uv is mounted into the build; remove the section 'image'"
+        )
     for folder in ("wheels", "find-links"):
         (context / folder).mkdir(parents=True)
     (context / "Dockerfile").write_text(recipe.dockerfile)
@@ -218,25 +220,24 @@ def _link(file: Path, destination: Path) -> None:
 
 
 def secret_options(folder: Path, packages: PackageSource) -> list[str]:
-    """Options that hand over package indexes, which may hold passwords, and certificates."""
-    describe = {name: value for name, value in package_environment(packages).items() if name != "UV_FIND_LINKS"}
+    """The options that pass package indexes, which may hold passwords, and certificates to a build."""
     places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]
-    describe["UV_FIND_LINKS"] = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
-    describe |= {"UV_LINK_MODE": "copy"}
+    find_links = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
+    environment = {**package_environment(packages), "UV_FIND_LINKS": find_links, "UV_LINK_MODE": "copy"}
     options = []
     certificates = Path(packages.environment.get("SSL_CERT_FILE") or "/nonexistent")
     if certificates.is_file() and certificates.stat().st_size <= _SECRET_LIMIT_BYTES:
-        describe["SSL_CERT_FILE"] = "/run/secrets/certificates"
+        environment["SSL_CERT_FILE"] = "/run/secrets/certificates"
         options += ["--secret", f"id=certificates,src={certificates}"]
     file = folder / "packages"
     file.touch(0o600)
-    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in describe.items()))
+    file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))
     return [*options, "--secret", f"id=packages,src={file}"]
 
 
 @dataclass(frozen=True)
 class _Built:
-    """The engine's name of an image, and of each step whether the engine had it already."""
+    """The engine's name of an image; `steps` maps each step to whether it was cached."""
 
     id: str
     steps: dict[str, bool]
@@ -249,11 +250,11 @@ class _Build:
     timeout_s: float
 
     def run(self, target: str, labels: Mapping[str, str]) -> _Built:
-        """Build one target. Raises `BuildError` with the end of what the failing step printed."""
+        """Build one target. Raises `BuildError` with the end of the failing step's output."""
         identity = self.context.with_name(f"{target}.id")
-        words = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+        labelled = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
         done = run_docker(
-            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *words, str(self.context)],
+            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *labelled, str(self.context)],
             timeout_s=self.timeout_s,
         )
         if done.status != 0:
@@ -262,14 +263,13 @@ class _Build:
 
 
 def steps_of(progress: str) -> dict[str, bool]:
-    """The steps in BuildKit's plain progress, and of each whether the engine had it already; base images are no steps."""
+    """Map each step in BuildKit's plain progress to whether it was cached; base images are not steps."""
     named = dict(re.findall(r"^#(\d+) (\[(?!internal\])[^\]]*\] (?!FROM ).*)$", progress, re.MULTILINE))
     cached = set(re.findall(r"^#(\d+) CACHED", progress, re.MULTILINE))
     return {name: number in cached for number, name in named.items()}
 
 
 def _versions(image: str) -> tuple[str, str, str | None]:
-    """The versions of Python and PyTorch in the image, and the commit that PyTorch was built from."""
     done = run_docker(
         ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE], timeout_s=300
     )
@@ -289,7 +289,7 @@ def _labels(
     torch_version: str,
     torch_sha: str | None,
 ) -> dict[str, str]:
-    """What the image was made from, under the names of the OCI's annotations, and ours for what those have no name for."""
+    """The sources of the image, under the names of OCI annotations where these exist, else under our own."""
     base, _, digest = (section.runtime_base or section.base).partition("@")
     labels = {
         "org.opencontainers.image.title": settings.backend.distribution,
@@ -310,59 +310,32 @@ def _labels(
 
 
 def _without_password(repository: str) -> str:
-    """A repository's address without what stands before its host; of a folder the name alone."""
+    """A repository's address without credentials; for a folder, only its name."""
     parts = urlsplit(repository)
     if not parts.scheme:
         return Path(repository).name
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _container(target: Any, identity: str, section: Image, tag: str) -> ContainerImage:
-    """What the engine says of an image; pushed, and then named by digest, where a registry is configured."""
-    size = int(ask_docker(["image", "inspect", "--format", "{{.Size}}", identity], "look at the image"))
-    reference = identity
+def _container(target: Any, image: str, section: Image, tag: str) -> ContainerImage:
+    """Describe an image; if a registry is configured, push it and name it by digest."""
+    reference = image
     if section.registry:
         name = f"{section.registry}:{tag}{'' if target == 'runtime' else '-development'}"
-        ask_docker(["tag", identity, name], f"name the image {name}")
-        ask_docker(["push", "--quiet", name], f"push {name}", timeout_s=3600)
-        digests = json.loads(ask_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", identity], "look at it"))
-        pushed = [each for each in digests if each.startswith(f"{section.registry}@")]
-        if not pushed:
-            raise BuildError(f"the engine does not say under which digest it pushed {name}; look at the registry")
-        reference = pushed[0]
-    return ContainerImage(target, identity, reference, size, _layers(identity))
-
-
-def _layers(image: str) -> tuple[ImageLayer, ...]:
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        history = docker.from_env(timeout=60).api.history(image)
-    except DockerException as error:
-        raise BuildError(f"Docker could not tell the layers of {image}: {error}") from error
-    return tuple(
-        ImageLayer(" ".join(each["CreatedBy"].split())[:160], int(each["Size"]))
-        for each in reversed(history)
-        if each["Size"]
-    )
+        reference = push_image(image, name)
+    return ContainerImage(target, image, reference, image_size(image), image_layers(image))
 
 
 def _contents(image: str) -> ImageContents:
-    """What is in an image, from the stream that the engine gives."""
-    with subprocess.Popen(
-        [docker_client(), "save", image], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=docker_environment()
-    ) as process:
+    with saved_image(image) as stream:
         try:
-            return read_image(process.stdout)  # type: ignore[arg-type]
+            return read_image(stream)
         except ValueError as error:
             raise BuildError(f"the contents of {image} cannot be read: {error}; look at `docker save {image}`") from error
-        finally:
-            process.kill()
 
 
 def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
-    """The checks of sizes by the budgets as they are now, with the one of libraries as it was found."""
+    """Check sizes against the current budgets; keep the earlier result on libraries."""
     budgets: dict[str, Size | None] = {"runtime": section.runtime_budget, "development": section.development_budget}
     by_target = {each.target: each for each in containers}
     sizes = [_check_size(by_target[target], budgets[target]) for target in ("runtime", "development")]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def bill_of_materials(name: str, version: str, packages: Iterable[SoftwarePackage]) -> bytes:
-    """A CycloneDX 1.6 document in JSON of the image `name`, whose version is its digest.
+    """Write a CycloneDX 1.6 document in JSON for the image `name`, whose version is its digest.
 
-    The same packages give the same bytes: without a time and with a serial number made from the digest.
+    The same packages give the same bytes: it has no timestamp, and its serial number is made from the digest.
     """
     import json
     from uuid import UUID, uuid5

@@ -1,6 +1,6 @@
-"""The runtime image without Docker: a virtual environment with the wheel, PyTorch and what the tests need.
+"""Make the runtime image without Docker: a virtual environment with the wheel, PyTorch and the tests' requirements.
 
-An image is named by its content: the exact pins and the wheel's digest. What has not changed is not made again.
+An image is named by its content: the exact pins and the wheels' digests. One with the same content is used again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from accel_ci.images.versions import VERSIONS_CODE, read_versions
 from accel_ci.model import Artifact, RuntimeImage, Wheel
 from accel_ci.process.run import run_tool
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
 
 _IMAGE = TypeAdapter(RuntimeImage)
@@ -29,9 +30,9 @@ _IMAGE = TypeAdapter(RuntimeImage)
 def make_venv_image(
     settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
-    """Make the image of a variant, or give back the one with the same content.
+    """Make the image of a variant, or return the existing one with the same content.
 
-    Raises `BuildError` when the requirements cannot be resolved or installed, or PyTorch does not import.
+    Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
     started = time.monotonic()
     packages = PackageSource.from_settings(variant.torch_backend)
@@ -47,7 +48,7 @@ def make_venv_image(
         f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}".encode()
     ).hexdigest()
     folder = images / digest[:16]
-    manifest = folder / "image.json"  # written last: an image without it is not whole
+    manifest = folder / "image.json"  # written last: without it an image is not complete
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"{digest[:16]}.lock"):
         if manifest.is_file():
@@ -69,7 +70,7 @@ def make_venv_image(
             work_s=round(time.monotonic() - started, 3),
             sbom=_sbom(settings, folder, digest, artifacts),
         )
-        manifest.write_bytes(_IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
 
 

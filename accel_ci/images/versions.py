@@ -1,4 +1,4 @@
-"""Which Python and PyTorch a runtime image has, asked of its own interpreter, whatever kind of image it is."""
+"""The versions of Python and PyTorch in a runtime image of any kind, as its own interpreter reports them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ VERSIONS_CODE = """
 import json, platform, torch
 print(json.dumps([platform.python_version(), torch.__version__, torch.version.git_version]))
 """
-"""What the interpreter is to run (`-I -c`)."""
+"""The code for the interpreter (`-I -c`)."""
 
 
 def read_versions(done: Finished, advice: str) -> tuple[str, str, str | None]:
-    """The versions of Python and PyTorch and the commit that PyTorch was built from, out of what `VERSIONS_CODE` printed.
+    """Read the versions of Python and PyTorch, and the commit of PyTorch, from the output of `VERSIONS_CODE`.
 
-    Raises `BuildError` with `advice` when PyTorch did not import.
+    Raises `BuildError` with `advice` if PyTorch did not import.
     """
     try:
         python_version, torch_version, torch_sha = json.loads(done.output.strip().splitlines()[-1])

@@ -24,6 +24,7 @@ from filelock import FileLock
 from accel_ci.errors import AccelCiError, PoolError
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.process.waiting import poll
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
 LEASES = "leases"
@@ -191,7 +192,4 @@ def _write(lease: Path, provider: CommandProvider, lease_s: float) -> None:
     expires_at = datetime.now(timezone.utc) + timedelta(seconds=lease_s)
     user = {"host": os.uname().nodename, "pid": os.getpid()}
     record = {"expires_at": expires_at.isoformat(), **user, "pause": provider.describe_pause()}
-    scratch = lease.with_suffix(".part")
-    scratch.touch(mode=0o600)
-    scratch.write_text(json.dumps(record), "utf-8")
-    scratch.replace(lease)
+    write_whole_file(lease, json.dumps(record).encode(), mode=0o600)

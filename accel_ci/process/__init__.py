@@ -1,1 +1,1 @@
-"""Running other programs: with limits, and to the end of everything that they started."""
+"""Run other programs with limits, and end everything that they started."""

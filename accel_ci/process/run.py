@@ -1,4 +1,4 @@
-"""Running the tools that build and check: their output kept, their time limited, their failure explained."""
+"""Run the tools that build and check: keep their output, limit their time, explain their failure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Finished:
-    """A tool that ended: its exit status and what it printed, both streams together."""
+    """The exit status of a tool and its output, both streams together."""
 
     status: int
     output: str
 
     @property
     def tail(self) -> str:
-        """The last lines of the output."""
+        """The last 15 lines of the output."""
         return "\n".join(self.output.strip().splitlines()[-_TAIL_LINES:])
 
 
 def run_tool(
     command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str], folder: Path | None = None, stdin: str = ""
 ) -> Finished:
-    """Run a command to its end with its whole process group ended at the limit. Raises `BuildError` at the limit."""
+    """Run a command to its end. At the limit, kill its process group and raise `BuildError`."""
     with subprocess.Popen(
         command,
         cwd=folder,

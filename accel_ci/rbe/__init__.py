@@ -1,1 +1,1 @@
-"""The source build: the source tree, Bazel with remote execution, and what its tests came to."""
+"""The source build: the source tree, Bazel with remote execution, and the results of its tests."""

@@ -1,8 +1,8 @@
-"""Running `bazel test`: its command line, the credentials for remote execution, and an end that leaves nothing behind.
+"""Run `bazel test`: its command line, its credentials for remote execution, and a cleanup that leaves nothing behind.
 
-Credentials are written to a file that only Bazel reads, and that is gone as soon as it has. Bazel repeats its options in the
-build events, so those come through a pipe and are cleaned on their way; its server keeps no log. The server is ended with
-every run, by a watcher when the run is killed. What the events say is read by `accel_ci.results`.
+Credentials are written to a file that is deleted as soon as Bazel has read it. Bazel repeats its options in the build
+events, so these go through a pipe that removes secrets; its server keeps no log. The server is ended with every run, by a
+watcher if the run is killed. `accel_ci.rbe.results` reads the events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_ci.config.settings import Rbe
-from accel_ci.docker.container import Container, run_inside, running
+from accel_ci.docker.container import Container, Mount, running
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.process.tree import end_processes, ended_with_this
@@ -30,7 +30,7 @@ from accel_ci.rbe.redaction import RedactedPipe, Redactor
 from accel_ci.storage.file_lock import acquire_or_wait
 
 BAZEL_ENVIRONMENT = "ACCEL_CI_BAZEL"
-"""Names the Bazel of this machine; it goes before the configured one."""
+"""Names the Bazel of this machine; takes precedence over the configured one."""
 
 _KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "JAVA_HOME",
@@ -45,24 +45,24 @@ _REPORTS = ("test.log", "test.xml")
 
 @dataclass(frozen=True)
 class BazelContext:
-    """Where Bazel works: `folder` is its own, for a variant; `results` takes what is kept of a run."""
+    """The folders of Bazel: `folder` is its own, one per variant; `results` is for the output of a run."""
 
     folder: Path
     results: Path
 
     @property
     def output_base(self) -> Path:
-        """Bazel's outputs and its cache of actions; the same for every revision, so that what is unchanged stays."""
+        """Bazel's outputs and its cache of actions; shared by all revisions, so that unchanged outputs are reused."""
         return self.folder / "output"
 
     @property
     def server_argument(self) -> str:
-        """What only Bazel's processes at work here have on their command line."""
+        """The argument that only the Bazel processes of this folder have."""
         return f"--output_base={self.output_base}"
 
     @property
     def private(self) -> Path:
-        """What may hold credentials, and is emptied with every run."""
+        """The folder for files that may hold credentials; it is deleted with every run."""
         return self.folder / "private"
 
 
@@ -70,8 +70,8 @@ class BazelContext:
 class BazelPass:
     """One `bazel test` of a run.
 
-    `folder` holds `bep.ndjson`, `testlogs/` and `actions/`, the output of actions that failed. `status` is None when Bazel
-    was ended because its time was over.
+    `folder` holds `bep.ndjson`, `testlogs/`, and `actions/` with the output of failed actions. `status` is None if Bazel
+    was ended at its time limit.
     """
 
     name: str
@@ -81,7 +81,7 @@ class BazelPass:
 
 @dataclass(frozen=True)
 class BazelRun:
-    """What is left of a run: the passes and the output of all of them."""
+    """A finished run: its passes, and the output of all of them in `log`."""
 
     passes: tuple[BazelPass, ...]
     log: Path
@@ -90,7 +90,7 @@ class BazelRun:
 
 
 def find_bazel(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> str:
-    """The Bazel to run. Raises `BuildError` when there is none."""
+    """Find the Bazel to run. Raises `BuildError` if there is none."""
     name = environment.get(BAZEL_ENVIRONMENT) or rbe.bazel
     found = shutil.which(name, path=environment.get("PATH", os.defpath))
     if found is None:
@@ -99,20 +99,20 @@ def find_bazel(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def read_secrets(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The headers with their values. Raises `BuildError` for a variable that is not set, naming it and not its value."""
+    """Read the values of the headers. Raises `BuildError` if a variable is not set; the message never has a value."""
     secrets = {}
     for header, variable in rbe.headers.items():
         value = environment.get(variable, "")
         if not value or any(ord(letter) < 32 for letter in value):
             state = "holds a line break or a control character" if value else "is not set"
-            raise BuildError(f"rbe.headers.{header}: {variable} {state} where accel-ci or the daemon was started")
+            raise BuildError(f"rbe.headers.{header}: {variable} {state} in the environment of accel-ci or the daemon")
         secrets[header] = value
     return secrets
 
 
 @contextmanager
 def credentials_file(folder: Path, secrets: Mapping[str, str], events: bool) -> Iterator[Path]:
-    """A file of Bazel options with the headers, readable for this user alone, for as long as the context lasts."""
+    """Write a file of Bazel options with the headers, which only this user can read; delete it after the context."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     path = folder / "credentials.bazelrc"
@@ -129,10 +129,10 @@ def credentials_file(folder: Path, secrets: Mapping[str, str], events: bool) -> 
 def run_bazel(
     rbe: Rbe, sources: SourceBuild, context: BazelContext, substitutions: Mapping[str, str], step: Step
 ) -> BazelRun:
-    """Build and test the targets of the workspace. What Bazel says of them is in the results, whatever its exit status.
+    """Build and test the targets of the workspace. The results hold Bazel's output, whatever its exit status.
 
-    `substitutions` are the words that may stand in braces in the flags. Raises `BuildError` when Bazel or its container
-    cannot be started or credentials are missing. Nothing of Bazel runs any more when this ends, in whichever way.
+    `substitutions` are the values of the names in braces in the flags. Raises `BuildError` if Bazel or its container cannot
+    be started or credentials are missing. No Bazel process is left when this ends, in whichever way.
     """
     secrets = read_secrets(rbe)
     context.folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def run_bazel(
 
 
 def clean_up(context: BazelContext) -> None:
-    """End what runs on the output base, and take away what may hold credentials."""
+    """End the processes of the output base, and delete files that may hold credentials."""
     end_processes(context.server_argument, _GRACE_S)
     shutil.rmtree(context.private, ignore_errors=True)
     server = context.output_base / "server" / "jvm.out"
@@ -163,7 +163,7 @@ def clean_up(context: BazelContext) -> None:
 
 @dataclass(frozen=True)
 class _Site:
-    """Where Bazel runs: on this machine or, when there is a container, in it, where its outputs stay."""
+    """The place where Bazel runs: this machine, or a container, which then keeps the outputs."""
 
     bazel: str
     output_base: Path
@@ -172,7 +172,7 @@ class _Site:
     container: Container | None
 
     def testlogs(self) -> Path:
-        """Where the link to the tests' logs is."""
+        """The link to the tests' logs."""
         return self.outputs / "bazel-testlogs"
 
 
@@ -182,7 +182,8 @@ def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Si
         yield _Site(find_bazel(rbe), context.output_base, context.folder.parent / "install", context.private, None)
         return
     tree = next(path for path in (Path(sources.workspace), *Path(sources.workspace).parents) if path.name == sources.digest)
-    with running(rbe.image, context.folder, [tree], [context.private], pull_s=rbe.timeout_seconds) as container:
+    mounts = [Mount(tree, tree), Mount(context.private, context.private, read_only=False)]
+    with running(rbe.image, context.folder, mounts, pull_s=rbe.timeout_seconds) as container:
         inside = Path("/tmp/accel-ci-bazel")  # noqa: S108
         yield _Site(rbe.bazel, inside / "output", inside / "install", inside, container)
 
@@ -190,7 +191,7 @@ def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Si
 def _command_line(
     rbe: Rbe, site: _Site, events: Path, credentials: Path, flags: Iterable[str], substitutions: Mapping[str, str]
 ) -> list[str]:
-    """The command of one pass, without any secret."""
+    """The command of one pass; it holds no secret."""
     remote = {
         "remote_executor": rbe.executor,
         "remote_cache": rbe.cache,
@@ -232,18 +233,18 @@ def _command_line(
     ]
 
 
-# What is built stays where it was built: only what tells of tests comes here.
+# Download only the logs and reports of tests; other outputs stay in the remote cache.
 _REMOTE = ("--remote_download_outputs=minimal", r"--remote_download_regex=.*/test\.(log|xml)$")
 
 
 def _passes(rbe: Rbe) -> list[tuple[str, list[str]]]:
-    """The passes with their flags: all tests, but those for several cards in one of their own, where they are."""
+    """The passes with their flags: one with all tests, and if configured, a separate one for tests of several cards."""
     filters = list(rbe.test_tag_filters)
     if rbe.multi_card is None:
         return [("tests", [f"--test_tag_filters={','.join(filters)}"] if filters else [])]
     tag = rbe.multi_card.tag
     without = [*filters, f"-{tag}"]
-    only = [tag, *(word for word in filters if word.startswith("-"))]
+    only = [tag, *(excluded for excluded in filters if excluded.startswith("-"))]
     several = [f"--test_tag_filters={','.join(only)}", f"--strategy=TestRunner={rbe.multi_card.strategy}"]
     return [
         ("tests", [f"--test_tag_filters={','.join(without)}"]),
@@ -253,7 +254,7 @@ def _passes(rbe: Rbe) -> list[tuple[str, list[str]]]:
 
 @dataclass(frozen=True)
 class _Run:
-    """What the passes of a run share."""
+    """The context that all passes of a run share."""
 
     rbe: Rbe
     sources: SourceBuild
@@ -266,7 +267,7 @@ class _Run:
     tests: set[str]
 
     def test(self, name: str, flags: Sequence[str]) -> BazelPass:
-        """Run one pass and keep what it says."""
+        """Run one pass and keep its output."""
         folder = self.context.results / name
         folder.mkdir()
         redactor, pipe = Redactor(self.secrets.values()), self.context.private / "events"
@@ -291,7 +292,7 @@ class _Run:
         return BazelPass(name, folder, status)
 
     def _wait(self, command: list[str], output: int, look: Callable[[], None]) -> int | None:
-        """The exit status of the command, None when it had to be ended at the deadline."""
+        """Wait for the command. Return its exit status, or None if it was ended at the deadline."""
         folder, environment, container = Path(self.sources.workspace), _environment(self.rbe), self.site.container
         if container is not None:
             own = {n: v for n, v in environment.items() if n in self.rbe.pass_environment}
@@ -319,14 +320,14 @@ class _Run:
         return process.returncode
 
     def _keep_reports(self, folder: Path, redactor: Redactor) -> None:
-        """Copy what tells of tests and of actions that failed out of Bazel's outputs."""
+        """Copy logs and reports of tests and of failed actions from Bazel's outputs."""
         testlogs, actions = self.site.testlogs(), self.site.output_base
         if self.site.container is not None:
             fetched = self.context.private / "fetched"
             shutil.rmtree(fetched, ignore_errors=True)
             inside = ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)]
-            with contextlib.suppress(BuildError):  # the container may be gone: the events alone tell then
-                run_inside(self.site.container, inside, Path("/"))
+            with contextlib.suppress(BuildError):  # the container may be gone; the events remain
+                self.site.container.run(inside, Path("/"))
             testlogs, actions = fetched / "testlogs", fetched
         _keep_reports(testlogs, actions, folder, redactor)
 
@@ -341,13 +342,13 @@ done
 
 
 def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
-    """Have Bazel cancel its work, hearing what it still has to say, then end it."""
+    """Have Bazel cancel its work and read its last output, then kill it."""
     deadline = time.monotonic() + _GRACE_S
     try:
         _signal_group(process, signal.SIGINT)
         while process.poll() is None and time.monotonic() < deadline:
             look()
-    finally:  # what it says may be what cannot be written down
+    finally:  # writing its output may have been what failed
         _signal_group(process, signal.SIGKILL)
 
 
@@ -357,13 +358,13 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def _environment(rbe: Rbe) -> dict[str, str]:
-    """What Bazel sees of the environment: no secret of ours."""
+    """The environment of Bazel: without our secrets."""
     hidden = set(rbe.headers.values())
     return {n: v for n, v in os.environ.items() if n in (*_KEPT, *rbe.pass_environment) and n not in hidden}
 
 
 def _keep_reports(logs: Path, outputs: Path, folder: Path, redactor: Redactor) -> None:
-    """Copy the logs and reports of tests and the output of actions that failed; nothing that was built."""
+    """Copy the logs and reports of tests and the output of failed actions, but no build outputs."""
     if logs.is_dir():
         for parent, _, names in os.walk(logs):
             for name in names:
@@ -381,5 +382,5 @@ def _copy(source: Path, destination: Path, redactor: Redactor) -> None:
 
 
 def _quoted(option: str) -> str:
-    """An option as Bazel's option files quote it."""
+    """Quote an option for one of Bazel's option files."""
     return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,7 +1,6 @@
-"""A line of progress from the build events that Bazel is writing: targets built, tests passed, failed and cached.
+"""Show progress from the build events that Bazel is writing: targets built, tests passed, failed and cached.
 
-Reads what is needed for a person to see that work goes on. What the events amount to in the end is told by
-`accel_ci.reports`.
+Only what shows a person that work goes on is read here. `accel_ci.reports` reads the results.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _READ_BYTES = 1 << 22
 
 @dataclass
 class BuildProgress:
-    """Follows a growing file of events, one JSON object a line; `tests` are those of earlier files, and takes its own."""
+    """Follow a growing file of events, one JSON object per line; add its tests to `tests`, those of earlier files."""
 
     events: Path
     step: Step
@@ -29,7 +28,7 @@ class BuildProgress:
     _rest: bytes = b""
 
     def look(self) -> None:
-        """Read what has been added, and say how it stands."""
+        """Read new events and show the progress."""
         if not self.events.is_file():
             return
         with self.events.open("rb") as stream:
@@ -53,15 +52,13 @@ class BuildProgress:
             self.tests.add(label)
             self.step.total(len(self.tests))
         elif kind == "targetCompleted":
-            self._count("built" if _object(event.get("completed")).get("success") is True else "failed to build")
-            if _object(event.get("completed")).get("success") is not True and label in self.tests:
+            built = _object(event.get("completed")).get("success") is True
+            self._count("built" if built else "failed to build")
+            if not built and label in self.tests:
                 self._finished(label)
         elif kind == "testResult":
             result = _object(event.get("testResult"))
-            cached = (
-                result.get("cachedLocally") is True or _object(result.get("executionInfo")).get("cachedRemotely") is True
-            )
-            if cached:
+            if True in (result.get("cachedLocally"), _object(result.get("executionInfo")).get("cachedRemotely")):
                 self._count("cached")
         elif kind == "testSummary":
             self._count(str(_object(event.get("testSummary")).get("overallStatus", "NO_STATUS")).lower())
@@ -69,16 +66,16 @@ class BuildProgress:
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-        self.step.note(self.said)
+        self.step.note(self.line)
 
     def _finished(self, label: str) -> None:
         if label not in self.done:
             self.done.add(label)
-            self.step.advance(self.said)
+            self.step.advance(self.line)
 
     @property
-    def said(self) -> str:
-        """The line."""
+    def line(self) -> str:
+        """The counts so far."""
         return ", ".join(f"{count} {what}" for what, count in self.counts.items())
 
 

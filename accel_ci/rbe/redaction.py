@@ -1,4 +1,4 @@
-"""Taking secrets out of what a program writes, on its way to the disk."""
+"""Remove secrets from the output of a program on its way to the disk."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import BinaryIO
 
 
 class Redactor:
-    """Takes secrets out of bytes, as they are and as they stand in JSON."""
+    """Removes secrets from bytes, both as they are and as JSON encodes them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
 
     def text(self, line: bytes) -> bytes:
-        """The bytes with `***` for every secret."""
+        """Replace every secret by `***`."""
         for form in self._forms:
             line = line.replace(form, b"***")
         return line
@@ -28,16 +28,16 @@ class Redactor:
 def _forms(secret: str) -> set[bytes]:
     plain = json.dumps(secret, ensure_ascii=False)[1:-1]
     for_web = plain
-    for letter in "<>&='":  # Bazel's writer of JSON escapes what HTML would mind
+    for letter in "<>&='":  # Bazel's JSON writer also escapes HTML's special characters
         for_web = for_web.replace(letter, f"\\u{ord(letter):04x}")
     return {form.encode() for form in (secret, plain, for_web, json.dumps(secret)[1:-1])}
 
 
 class RedactedPipe:
-    """What is written into a pipe, copied into a file line by line without secrets: they are on no disk at any time."""
+    """Copies the lines from a pipe into a file without secrets, which are never on a disk."""
 
     def __init__(self, readable: int, writable: int, copy: BinaryIO, redactor: Redactor, left_out: Sequence[bytes]) -> None:
-        """`left_out` are beginnings of lines that are not copied."""
+        """Lines that begin with one of `left_out` are not copied."""
         self.writable = writable
         self._readable, self._copy, self._redactor, self._left_out = readable, copy, redactor, tuple(left_out)
         self._rest = b""
@@ -46,9 +46,9 @@ class RedactedPipe:
     @classmethod
     @contextmanager
     def named(cls, pipe: Path, copy: Path, redactor: Redactor, left_out: Sequence[str]) -> Iterator[RedactedPipe]:
-        """A pipe with a name, for JSON lines of which those of some kinds are left out; it goes with the context."""
+        """Make a named pipe for JSON lines, without those of the kinds `left_out`; it is removed after the context."""
         os.mkfifo(pipe, 0o600)
-        end = os.open(pipe, os.O_RDWR)  # both ends: without a writer it would seem to have ended
+        end = os.open(pipe, os.O_RDWR)  # both ends: without a writer, reading would report its end
         kinds = [f'{{"id":{{"{kind}"'.encode() for kind in left_out]
         with copy.open("wb") as file:
             both = cls(end, end, file, redactor, kinds)
@@ -62,7 +62,7 @@ class RedactedPipe:
     @classmethod
     @contextmanager
     def unnamed(cls, copy: Path, redactor: Redactor) -> Iterator[RedactedPipe]:
-        """A pipe for a process's output, which is added to the file."""
+        """Make a pipe for a process's output, which is appended to the file."""
         readable, writable = os.pipe()
         with copy.open("ab") as file:
             both = cls(readable, writable, file, redactor, ())
@@ -74,7 +74,7 @@ class RedactedPipe:
                 os.close(readable)
 
     def pass_on(self, wait_s: float) -> bool:
-        """Copy what is there, after waiting for it for up to `wait_s` seconds; whether there was anything."""
+        """Copy what can be read within `wait_s` seconds. Return whether there was anything."""
         if not select.select([self._readable], [], [], wait_s)[0]:
             return False
         with contextlib.suppress(BlockingIOError):
@@ -87,7 +87,7 @@ class RedactedPipe:
         return True
 
     def end(self) -> None:
-        """Copy all that is left, the last line of which may not be whole."""
+        """Copy the rest, including a last line without a line break."""
         while self.pass_on(0):
             pass
         if self._rest and not self._rest.startswith(self._left_out):

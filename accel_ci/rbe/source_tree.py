@@ -1,6 +1,6 @@
-"""The sources that Bazel builds: the backend's and upstream's at the revision's SHAs, with the backend's patches.
+"""Make the sources that Bazel builds: the backend's and upstream's at the revision's SHAs, with the backend's patches.
 
-A tree without patches is the checkout itself; a patched one is a copy of it, made once per sources and patches.
+A tree without patches is the checkout itself. A patched one is a copy, made once for the same sources and patches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SERIES = TypeAdapter(AppliedSeries)
 
 
 def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBuild:
-    """Check out what the workspace needs and apply the patches. Raises `SourceError`, for a patch with its hunk and file.
+    """Check out the sources that contain the workspace and apply the patches to them.
 
-    The patches change the sources that the workspace is in; upstream is checked out only where it is in them.
+    Raises `SourceError`; if a patch does not apply, it names the hunk and the file.
     """
     started = time.monotonic()
     first, *below = Path(rbe.workspace).parts
@@ -56,7 +56,7 @@ def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBu
 
 
 def _patched(sources: Path, patches: tuple[Path, ...], folder: Path) -> tuple[Path, AppliedSeries, bool]:
-    """A copy of the sources with the patches, and whether an earlier build had made it."""
+    """Return a copy of the sources with the patches, and whether it is from an earlier build."""
     digest = hashlib.sha256()
     for patch in patches:
         digest.update(f"{patch.name}\n".encode() + patch.read_bytes())

@@ -8,6 +8,7 @@ lock that another needs.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
@@ -37,6 +38,7 @@ from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, NotSupportedError, ProgrammingError, SQLAlchemyError
 
+from accel_ci.config.extras import require_extra
 from accel_ci.errors import AccelCiError
 from accel_ci.results.rollups import test_key
 from accel_ci.results.store import ResultsStore
@@ -45,6 +47,7 @@ from accel_ci.results.stored_suite import StoredSuite
 BATCH_ROWS = 5000
 TRIES = 5
 CONNECT_S = 10
+_LOG = logging.getLogger(__name__)
 _WITH_TIMEOUT = ("postgresql", "mysql", "mariadb")
 
 # MySQL's utf8mb4 allows 3,072 bytes in a key: three columns of 255 characters fit.
@@ -106,6 +109,7 @@ def open_sink(url: str) -> Engine:
     try:
         address = make_url(url)
         if address.drivername == "postgresql":  # the driver that we install; SQLAlchemy may prefer another
+            require_extra("postgres", "a PostgreSQL database")
             address = address.set(drivername="postgresql+psycopg2")
         timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
         engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)
@@ -139,13 +143,14 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
     """
     what = f"{stored.build.name}, suite {stored.suite}"
     refusal = ""
-    for _ in range(TRIES):
+    for number in range(1, TRIES + 1):
         try:
             return _write(engine, store, stored, written)
         except (ProgrammingError, DataError, NotSupportedError) as error:
             raise AccelCiError(f"the database refused {what}: {_brief(error)}") from None
         except SQLAlchemyError as error:
             refusal = _brief(error)
+            _LOG.info("the database refused %s, try %d of %d: %s", what, number, TRIES, refusal)
     raise AccelCiError(f"the database refused {what} {TRIES} times; the last error: {refusal}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.rounds.round_bucket import RoundBucket
 from accel_ci.runner.claims import FolderClaims
+from accel_ci.storage.atomic_file import write_whole_file
 
 
 class BucketClaims:
@@ -38,7 +39,5 @@ class BucketClaims:
             fresh = [batch for batch in self._bucket.sizes("claims/") if batch not in self.owners]
             for batch, owner in zip(fresh, self._bucket.get_all("claims/", fresh), strict=True):
                 if owner is not None:
-                    part = self._folder / ".part"
-                    part.write_bytes(owner)
-                    part.replace(self._folder / batch)
+                    write_whole_file(self._folder / batch, owner)
                     self.owners[batch] = owner.decode("utf-8", "replace")

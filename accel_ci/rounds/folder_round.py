@@ -22,6 +22,7 @@ from accel_ci.rounds.driver_lock import is_locked
 from accel_ci.rounds.events import Event, decode_events
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
+from accel_ci.storage.atomic_file import write_whole_file
 
 DRIVER = "driver"
 """The owner of batches that the driver has claimed to keep them from workers."""
@@ -63,7 +64,7 @@ class FolderRound:
         for name in (round_folder.CLAIMS, round_folder.REQUEUED, round_folder.WORKERS):
             (self.path / name).mkdir(exist_ok=True)
         if fresh:
-            _write(target, content)
+            write_whole_file(target, content.encode())
         (self.path / round_folder.ROUND_OVER).unlink(missing_ok=True)
         return fresh
 
@@ -139,26 +140,21 @@ class FolderRound:
         number = len(list(folder.glob("*.json")))
         fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
         if fresh:
-            _write(folder / f"{number:06d}.json", json.dumps([{**vars(batch), "urgent": True} for batch in fresh]))
+            content = json.dumps([{**vars(batch), "urgent": True} for batch in fresh])
+            write_whole_file(folder / f"{number:06d}.json", content.encode())
         return fresh
 
     def end(self) -> None:
         """Announce to the workers that no more batches will come."""
-        _write(self.path / round_folder.ROUND_OVER, "")
+        write_whole_file(self.path / round_folder.ROUND_OVER, b"")
 
     # --- the report ---------------------------------------------------------------------------------------------
 
     def finish(self, makespan_s: float) -> None:
         """Record that the round is done, for a driver that starts again."""
-        _write(self.path / REPORT, json.dumps({"makespan_s": makespan_s}))
+        write_whole_file(self.path / REPORT, json.dumps({"makespan_s": makespan_s}).encode())
 
     def finished(self) -> float | None:
         """The makespan in seconds when the round is done, else None."""
         path = self.path / REPORT
         return float(json.loads(path.read_text("utf-8"))["makespan_s"]) if path.exists() else None
-
-
-def _write(path: Path, content: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(content, "utf-8")
-    part.replace(path)

@@ -1,1 +1,1 @@
-"""Named files that are whole or absent: manifests, artifacts, objects in a folder or a bucket, locks and archives."""
+"""Files that are whole or absent: manifests, artifacts, objects in a folder or a bucket; also locks and archives."""

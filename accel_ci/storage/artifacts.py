@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Artifact
+from accel_ci.storage.atomic_file import whole_file
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -37,11 +38,8 @@ class ArtifactStore:
                 os.utime(destination)
                 return artifact
             destination.parent.mkdir(parents=True, exist_ok=True)
-            handle, scratch = tempfile.mkstemp(dir=destination.parent, prefix=".put-")
-        os.close(handle)
-        shutil.copyfile(file, scratch)
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(destination)
+            with file.open("rb") as content, whole_file(destination) as copy:
+                shutil.copyfileobj(content, copy, 1 << 20)
         return artifact
 
     def put_bytes(self, content: bytes, name: str) -> Artifact:

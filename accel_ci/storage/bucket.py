@@ -1,30 +1,45 @@
-"""A bucket of any S3 that holds `If-None-Match` and `If-Match` on `PUT`, as a place for the store's files.
+"""Keep the store's files in a bucket of any S3 that supports `If-None-Match` and `If-Match` on `PUT`.
 
-Objects are written by one conditional `PUT`, so that a writer replaces what it has seen or tries again, and read through a
-local cache by ETag.
+An object is written by one conditional `PUT`, so that a writer replaces the version that it has seen or tries again. It is
+read through a local cache by ETag.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tenacity import (
+    RetryError,
+    Retrying,
+    before_sleep_log,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.atomic_file import whole_file
 from accel_ci.storage.object_store import Entry
 from accel_ci.storage.s3 import s3_client, s3_session
 
 TRIES = 8
-"""How often a `PUT` is tried when others write the same object at the same time."""
+"""The number of times that a `PUT` is tried while others write the same object."""
 
 CACHE_BYTES = 20 << 30
-"""Above this the cache loses the files that were not used for longest."""
+"""The size above which the cache drops the files that were used least recently."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class _ChangedError(Exception):
+    """Another writer changed the object between this writer's look at it and its write."""
 
 
 class BucketStore:
@@ -36,7 +51,7 @@ class BucketStore:
         self._trimmed = False
 
     def list(self, folder: str, first: str, last: str) -> list[Entry]:
-        """See `accel_ci.storage.object_store.Place`."""
+        """See `ObjectStore`."""
         top = f"{self._prefix}{folder}/" if folder else self._prefix
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=top, StartAfter=top + _before(first)
@@ -53,7 +68,7 @@ class BucketStore:
         return found
 
     def find(self, name: str) -> Entry | None:
-        """See `accel_ci.storage.object_store.Place`."""
+        """See `ObjectStore`."""
         with self._explained(name):
             try:
                 head = self._client.head_object(Bucket=self._bucket, Key=self._prefix + name)
@@ -64,7 +79,7 @@ class BucketStore:
         return Entry(name, head["ETag"].strip('"'), head["ContentLength"])
 
     def fetch(self, entry: Entry) -> Path:
-        """See `accel_ci.storage.object_store.Place`."""
+        """See `ObjectStore`."""
         path = self._cache / entry.version / entry.name
         if path.is_file():
             os.utime(path)
@@ -82,46 +97,53 @@ class BucketStore:
                 if _status(error) in (404, 412):
                     raise FileNotFoundError(entry.name) from None
                 raise
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                for block in answer["Body"].iter_chunks(1 << 20):
-                    file.write(block)
-        Path(file.name).replace(path)
+            with whole_file(path) as file:
+                file.writelines(answer["Body"].iter_chunks(1 << 20))
         return path
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
-        """See `accel_ci.storage.object_store.Place`. Raises `AccelCiError` when others keep writing the same object."""
-        data = content.to_pybytes()
-        digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        for _ in range(TRIES):
-            there = self.find(name)
-            if there is not None and there.version == digest:
-                return there
-            condition = {"IfNoneMatch": "*"} if there is None else {"IfMatch": f'"{there.version}"'}
-            with self._explained(name):
-                try:
-                    answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
-                except self._client.exceptions.ClientError as error:
-                    if _status(error) in (404, 409, 412):
-                        continue
-                    raise
-            return Entry(name, answer["ETag"].strip('"'), len(data))
-        raise AccelCiError(f"{name} in bucket {self._bucket} changed under {TRIES} writes; let one process write a build")
+        """See `ObjectStore`. Raises `AccelCiError` if others keep writing the same object."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(_ChangedError),
+            stop=stop_after_attempt(TRIES),
+            wait=wait_random_exponential(0.05, max=2),
+            before_sleep=before_sleep_log(_LOG, logging.INFO),
+        )
+        try:
+            return retrying(self._put, name, content.to_pybytes())
+        except RetryError:
+            problem = f"{name} in bucket {self._bucket} changed during each of {TRIES} writes"
+            raise AccelCiError(f"{problem}; let one process write a build") from None
+
+    def _put(self, name: str, data: bytes) -> Entry:
+        there = self.find(name)
+        if there is not None and there.version == hashlib.md5(data, usedforsecurity=False).hexdigest():
+            return there
+        condition = {"IfNoneMatch": "*"} if there is None else {"IfMatch": f'"{there.version}"'}
+        with self._explained(name):
+            try:
+                answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
+            except self._client.exceptions.ClientError as error:
+                if _status(error) in (404, 409, 412):
+                    raise _ChangedError(name) from None
+                raise
+        return Entry(name, answer["ETag"].strip('"'), len(data))
 
     def delete(self, name: str) -> None:
-        """See `accel_ci.storage.object_store.Place`."""
+        """See `ObjectStore`."""
         with self._explained(name):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     @contextlib.contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turn what boto3 raises into an error that says what to look at."""
+        """Turn errors of boto3 into one that says what to check."""
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
         try:
             yield
         except (BotoCoreError, ClientError) as error:
             problem = f"bucket {self._bucket}, {name}: {error}"
-            raise AccelCiError(f"{problem}; look at endpoint, credentials and policy") from error
+            raise AccelCiError(f"{problem}; check its endpoint, credentials and policy") from error
 
 
 def open_bucket(
@@ -133,13 +155,13 @@ def open_bucket(
     secret_key: str | None = None,
     region: str | None = None,
 ) -> BucketStore:
-    """A bucket; what is not given comes from boto3's own chain (environment, profile, instance role)."""
+    """Open a bucket; arguments that are None come from boto3's own chain (environment, profile, instance role)."""
     client = s3_client(s3_session(access_key, secret_key, region), endpoint)
     return BucketStore(client, bucket, prefix, cache)
 
 
 def _before(first: str) -> str:
-    """A text shortly before `first`: to SeaweedFS, `StartAfter` a folder's name is after all that the folder holds."""
+    """A text just before `first`: SeaweedFS takes a folder's name in `StartAfter` to come after all of its objects."""
     return f"{first[:-1]}{chr(ord(first[-1]) - 1)}~"
 
 

@@ -1,4 +1,4 @@
-"""A lock file that runs on one machine wait for each other with, saying so."""
+"""Wait for other runs on this machine by a lock file, and report the wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 @contextmanager
 def acquire_or_wait(lock_file: Path, say: Callable[[str], None], what: str) -> Iterator[None]:
-    """Hold the lock of `what`, "the cards" say; where another run has it, say so and wait."""
+    """Hold a lock inside the context. If another run has it, report that it has `what` ("the cards") and wait."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
     try:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision, Trigger
-from accel_ci.storage.atomic_file import create_whole_file, whole_file
+from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.revision_index import IndexedRevision, read_index
 
 T = TypeVar("T")
@@ -100,9 +100,7 @@ class ManifestStore:
     def write(self, path: Path, value: Any, value_type: Any = None) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = _adapter(value_type or type(value)).dump_json(value, indent=1)
-        with whole_file(path) as file:
-            file.write(content)
+        write_whole_file(path, _adapter(value_type or type(value)).dump_json(value, indent=1))
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""

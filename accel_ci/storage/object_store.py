@@ -1,15 +1,12 @@
-"""Where the store's files lie: a folder, or a bucket behind the same protocol (`accel_ci.storage.bucket`).
+"""Keep the store's files in a folder, or in a bucket behind the same protocol (`accel_ci.storage.bucket`).
 
-Here belong listing, whole-or-nothing writing and reading of named files. What is in the files is not known here.
+Listing, atomic writing and reading of named files belong here; the contents of the files do not.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,11 +14,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.atomic_file import remove_abandoned, whole_file
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file at a place. `version` is another one whenever the content is; `size` is in bytes."""
+    """A file in a store. `version` changes whenever the content does; `size` is in bytes."""
 
     name: str
     version: str
@@ -29,26 +27,26 @@ class Entry:
 
 
 class ObjectStore(Protocol):
-    """Named files, each of them whole or not there. Names have `/` between their parts."""
+    """Named files, each of them whole or absent. Names have `/` between their parts."""
 
     def list(self, folder: str, first: str, last: str) -> list[Entry]:
-        """The files in the subfolders of `folder` whose names are in `first`…`last`, in the order of their names."""
+        """List the files in the subfolders of `folder` named `first` to `last`, by name."""
 
     def find(self, name: str) -> Entry | None:
-        """The file of that name."""
+        """Find the file of that name."""
 
     def fetch(self, entry: Entry) -> Path:
-        """A local file with the content. Raises `FileNotFoundError` when that version is gone."""
+        """Return a local file with the content. Raises `FileNotFoundError` if that version is gone."""
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
-        """Write the file whole, in place of an earlier one; one with the same content stays untouched."""
+        """Write a file atomically, in place of an earlier one; one with the same content stays untouched."""
 
     def delete(self, name: str) -> None:
-        """Take the file away, if it is there."""
+        """Delete the file if it exists."""
 
 
 class FolderStore:
-    """A local folder. A writer that is killed leaves a locked-by-nobody scratch file, which the next writer removes."""
+    """A local folder. A writer that is killed leaves a scratch file, which the next writer removes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -81,11 +79,11 @@ class FolderStore:
         return self.root / entry.name
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
-        """See `ObjectStore`. Raises `AccelCiError` when the file cannot be written."""
+        """See `ObjectStore`. Raises `AccelCiError` if the file cannot be written."""
         path = self.root / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(path.parent)
+            remove_abandoned(path.parent)
             status = _status_if_same(path, content) or _write(path, content)
         except OSError as error:
             raise AccelCiError(f"{path} cannot be written: {error.strerror}; make room or choose another folder") from error
@@ -96,17 +94,12 @@ class FolderStore:
         (self.root / name).unlink(missing_ok=True)
 
 
-_SCRATCH = ".put-"
-_UNLOCKED_AT_MOST_S = 60
-"""A scratch file is made before it is locked: an empty one is left alone for so long."""
-
-
 def _entry(name: str, status: os.stat_result) -> Entry:
     return Entry(name, f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}", status.st_size)
 
 
 def _status_if_same(path: Path, content: pa.Buffer) -> os.stat_result | None:
-    """The status of the file when it has this content."""
+    """The status of the file if it has this content."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -116,29 +109,8 @@ def _status_if_same(path: Path, content: pa.Buffer) -> os.stat_result | None:
 
 
 def _write(path: Path, content: pa.Buffer) -> os.stat_result:
-    """Write the file and return its own status: that of its name may soon be another writer's."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=_SCRATCH)
-    with os.fdopen(handle, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        os.fchmod(handle, 0o644)
+    """Write the file. Return its own status: the name may soon be another writer's file."""
+    with whole_file(path, durable=True) as file:
         file.write(content)
         file.flush()
-        os.fsync(handle)
-        status = os.fstat(handle)
-        Path(scratch).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-    return status
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove scratch files that no process holds a lock on: their writers were killed."""
-    for path in folder.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(file.fileno())
-            if status.st_size or time.time() - status.st_mtime > _UNLOCKED_AT_MOST_S:
-                path.unlink(missing_ok=True)
+        return os.fstat(file.fileno())

@@ -1,6 +1,6 @@
-"""Clients of any S3 store, all made alike: limits, retries, and where credentials come from.
+"""Make clients of any S3 store, all with the same limits, retries and sources of credentials.
 
-boto3 is imported when a client is made: most users have a folder.
+boto3 is imported when a client is made, because most users have a folder.
 """
 
 from __future__ import annotations
@@ -8,19 +8,22 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from accel_ci.config.extras import require_extra
+
 ACCESS_KEY_ENVIRONMENT = "ACCEL_CI_S3_ACCESS_KEY"
 SECRET_KEY_ENVIRONMENT = "ACCEL_CI_S3_SECRET_KEY"  # noqa: S105 (a variable's name)
 
 
 def s3_session(access_key: str | None = None, secret_key: str | None = None, region: str | None = None) -> Any:
-    """A session; credentials that are not given come from boto3's own chain (environment, profile, instance role)."""
+    """Make a session; arguments that are None come from boto3's own chain (environment, profile, instance role)."""
+    require_extra("s3", "an S3 bucket")
     import boto3  # type: ignore[import-untyped]
 
     return boto3.session.Session(aws_access_key_id=access_key, aws_secret_access_key=secret_key, region_name=region)
 
 
 def s3_client(session: Any, endpoint: str | None = None, *, connections: int = 10) -> Any:
-    """A client, which threads may share over at most `connections` connections."""
+    """Make a client, which threads may share over at most `connections` connections."""
     from botocore.config import Config  # type: ignore[import-untyped]
 
     settings = Config(
@@ -38,5 +41,5 @@ def s3_client(session: Any, endpoint: str | None = None, *, connections: int = 1
 
 
 def environment_keys() -> tuple[str | None, str | None]:
-    """Access key and secret key as this product's own variables give them."""
+    """The access key and the secret key from the variables of accel-ci, if set."""
     return os.environ.get(ACCESS_KEY_ENVIRONMENT), os.environ.get(SECRET_KEY_ENVIRONMENT)

@@ -1,1 +1,1 @@
-"""The backend's wheels: built, audited, repaired, and checked as a user installs them."""
+"""The backend's wheels: built, audited, repaired, and checked as users install them."""

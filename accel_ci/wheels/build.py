@@ -1,4 +1,4 @@
-"""The backend's wheels and sdists, built in isolation from a clean copy of the sources, and reused while nothing changed."""
+"""Build the backend's wheels and sdists in isolation from a clean copy of the sources; reuse them while nothing changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Companion, Settings, Variant
-from accel_ci.docker.client import engine_answers
+from accel_ci.docker.client import engine_version
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Source, Wheel
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.wheels.audit import is_pure
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
@@ -33,15 +34,15 @@ _WHEEL = TypeAdapter(Wheel)
 def build_wheel(
     settings: Settings, variant: Variant, source: Source, sources: Path, artifacts: ArtifactStore, cache: Path, root: Path
 ) -> Wheel:
-    """Build and check the wheels of a variant, or give back those that were built from the same inputs.
+    """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
-    `root` is the folder that the configuration's paths are relative to. They are built in the configured image where an
-    engine answers, else on this machine. Raises `BuildError` when the build fails; faults found by checks are in the result.
+    The configuration's paths are relative to `root`. The build runs in the configured image if an engine answers, else on
+    this machine. Raises `BuildError` if the build fails; the results of checks are part of the wheel.
     """
     started = time.monotonic()
     rules = settings.wheels_of(variant)
     patches = read_series(root / rules.patches) if rules.patches else ()
-    image = rules.builder if rules.builder and engine_answers() else None
+    image = rules.builder if rules.builder and engine_version() else None
     inputs = {
         "source": source.tree or source.sha,
         "label": source.label,
@@ -83,7 +84,7 @@ def build_wheel(
         )
     if all(check.passed for check in checks):
         cache.mkdir(parents=True, exist_ok=True)
-        manifest.write_bytes(_WHEEL.dump_json(wheel, indent=1))
+        write_whole_file(manifest, _WHEEL.dump_json(wheel, indent=1))
     return wheel
 
 
@@ -93,7 +94,7 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
         for artifact in (*wheel.wheels, wheel.sdist):
             artifacts.mark_used(artifact)
         os.utime(manifest)
-    except (OSError, ValueError, AccelCiError):  # never built, of another version of this program, or cleaned away
+    except (OSError, ValueError, AccelCiError):  # never built, written by another version of accel-ci, or removed
         return None
     return replace(wheel, reused=True, work_s=0.0)
 
@@ -101,7 +102,7 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
 def _build_all(
     settings: Settings, variant: Variant, source: Source, sources: Path, scratch: Path, builder: Builder
 ) -> list[BuiltWheel]:
-    """The backend's wheel, then its companions."""
+    """Build the backend's wheel, then its companions."""
     backend = settings.backend
     main = Companion(
         distribution=backend.distribution,
@@ -135,21 +136,22 @@ def _build(
     if done.status != 0 or len(wheels) != 1 or len(sdists) != 1:
         raise BuildError(f"the wheel of {distribution} cannot be built:\n{done.tail}")
     if parse_wheel_filename(wheels[0].name)[1] != parse_sdist_filename(sdists[0].name)[1]:
-        raise BuildError(f"{wheels[0].name} and {sdists[0].name} differ in version: one of them ignores the environment")
+        raise BuildError(
+            f"{wheels[0].name} and {sdists[0].name} have different versions: one of their builds ignores the environment"
+        )
     return wheels[0], sdists[0]
 
 
 def _repair(wheel: Path, out: Path, builder: Builder) -> Path:
     if builder.image is None or is_pure(wheel):
         return repair_wheel(wheel, builder.rules, out, builder.packages.environment)
-    done = builder.repair(wheel, out)
-    return repaired_wheel(wheel, out, done)
+    return repaired_wheel(wheel, out, builder.repair(wheel, out))
 
 
 def _package_folder(folder: Path, import_name: str | None) -> Path | None:
-    """The folder of a package in the sources, in one of the two usual layouts; None where it is somewhere else."""
+    """The folder of a package in the sources, in one of the two usual layouts; None if it is somewhere else."""
     if import_name is None:
         return None
-    parts: Sequence[str] = import_name.split(".")[:1]  # a namespace package's first part has to be whole as well
+    parts: Sequence[str] = import_name.split(".")[:1]  # for a namespace package, its first part
     places = (folder.joinpath("src", *parts), folder.joinpath(*parts))
     return next((place for place in places if place.is_dir()), None)

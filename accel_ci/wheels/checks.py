@@ -1,4 +1,4 @@
-"""What must hold of a wheel before anything is built on it. Each check is a function that gives a `CheckResult`."""
+"""Check wheels by their files, and by installing them. Each check is a function that returns a `CheckResult`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, judge
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve, run_uv
 
 CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
-"""Every check that `check_wheels` gives a result for, in its order."""
+"""The checks of `check_wheels`, in its order."""
 
 _TOOL_TIMEOUT_S = 300.0
 _ENTRY_POINT_PROBE = """
@@ -41,7 +41,7 @@ sys.exit(failed)
 
 @dataclass(frozen=True)
 class BuiltWheel:
-    """A wheel with its sdist, and what the configuration says of the two; `package` is its folder in the sources."""
+    """A wheel with its sdist and its configuration; `package` is its folder in the sources."""
 
     wheel: Path
     sdist: Path
@@ -54,9 +54,9 @@ class BuiltWheel:
 def check_wheels(
     built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, packages: PackageSource, scratch: Path
 ) -> tuple[CheckResult, ...]:
-    """All checks, in the order of `CHECK_NAMES`, each over all wheels, which are installed together.
+    """Run all checks, in the order of `CHECK_NAMES`, each on all wheels, which are installed together.
 
-    What stands on a failed installation fails with that reason.
+    If the installation fails, so do the checks that need it, with that reason.
     """
     rules = settings.wheels_of(variant)
     labelled = bool(settings.backend.build_environment or variant.build_environment)
@@ -71,7 +71,7 @@ def check_wheels(
 
 
 def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...]]) -> Iterator[CheckResult]:
-    """A result for each check over all wheels; findings name the wheel where there are several."""
+    """Merge the results of each check on all wheels; findings name the wheel if there are several."""
     for results in zip(*of_each, strict=True):
         if len(results) == 1:
             yield results[0]
@@ -108,10 +108,10 @@ def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled:
     name, version, _, _ = parse_wheel_filename(wheel.name)
     findings = []
     if name != canonicalize_name(distribution):
-        findings.append(f"the wheel is named {name}, the configuration says {distribution}")
+        findings.append(f"the wheel is named {name}, but configured as {distribution}")
     if labelled and source.label not in (version.local or ""):
         findings.append(
-            f"version {version} does not carry the source state {source.label}; let the build read it from the variable "
+            f"version {version} does not contain the source state {source.label}; have the build read it from the variable "
             "that backend.build_environment sets to '{label}'"
         )
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))

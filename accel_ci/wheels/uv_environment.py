@@ -1,7 +1,7 @@
-"""Python environments made with uv: resolved to exact pins first, then installed.
+"""Make Python environments with uv: resolve exact pins first, then install them.
 
-uv does not read pip's settings. Users of mirrors and of offline machines have set pip up already, so pip's variables are
-requeued to uv here, and nowhere else.
+uv does not read pip's settings. Users of mirrors and offline machines have already configured pip, so this module, and no
+other, passes pip's variables on to uv.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIP_TO_UV = {
 
 
 def uv_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for uv: `base` (default: ours) with pip's settings translated; uv's own settings win."""
+    """The environment for uv: `base` (default: ours) with pip's settings translated; uv's own settings take precedence."""
     environment = dict(os.environ if base is None else base)
     for pip_name, uv_name in _PIP_TO_UV.items():
         if environment.get(pip_name):
@@ -40,14 +40,14 @@ def uv_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PackageSource:
-    """Where packages come from: an environment for uv and the extra options that follow from it."""
+    """The source of packages: an environment for uv, and the options that follow from it."""
 
     environment: Mapping[str, str]
     options: tuple[str, ...] = ()
 
     @classmethod
     def from_settings(cls, torch_backend: str | None, base: Mapping[str, str] | None = None) -> PackageSource:
-        """Take PyTorch from its index for `torch_backend` (uv's name for it), unless the user named places of their own."""
+        """Take PyTorch from its index for `torch_backend` (uv's name for it), unless the user has configured an index."""
         environment = uv_environment(base)
         own_places = any(environment.get(n) for n in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"))
         wanted = torch_backend and not own_places and "UV_TORCH_BACKEND" not in environment
@@ -55,12 +55,12 @@ class PackageSource:
 
 
 def run_uv(arguments: Sequence[str], source: PackageSource, *, timeout_s: float, stdin: str = "") -> Finished:
-    """Run uv; the caller judges the status."""
+    """Run uv; the caller checks the status."""
     return run_tool([uv.find_uv_bin(), *arguments], timeout_s=timeout_s, environment=source.environment, stdin=stdin)
 
 
 def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, prerelease: bool, timeout_s: float) -> str:
-    """Exact pins for `requirements`, one a line. Raises `BuildError` with uv's explanation."""
+    """Resolve `requirements` to exact pins, one per line. Raises `BuildError` with uv's explanation."""
     arguments = ["pip", "compile", "-", "--python", python, "--no-header", "--no-annotate", "--quiet", *source.options]
     arguments += ["--prerelease", "allow"] if prerelease else []
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin="\n".join(requirements))
@@ -73,14 +73,14 @@ def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, 
 
 
 def create(folder: Path, python: str, pins: str, source: PackageSource, *, prerelease: bool, timeout_s: float) -> Path:
-    """A virtual environment with exactly `pins`; its interpreter is given back. Raises `BuildError`."""
+    """Create a virtual environment with exactly `pins`, and return its interpreter. Raises `BuildError`."""
     done = run_uv(["venv", "--python", python, "--clear", str(folder)], source, timeout_s=timeout_s)
     if done.status != 0:
-        raise BuildError(f"no environment with Python {python} can be made:\n{done.tail}")
+        raise BuildError(f"an environment with Python {python} cannot be created:\n{done.tail}")
     interpreter = folder / "bin" / "python"
     arguments = ["pip", "install", "--python", str(interpreter), "-r", "-", "--no-deps", *source.options]
     arguments += ["--prerelease", "allow"] if prerelease else []
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin=pins)
     if done.status != 0:
-        raise BuildError(f"the environment cannot be installed:\n{done.tail}")
+        raise BuildError(f"the packages cannot be installed:\n{done.tail}")
     return interpreter

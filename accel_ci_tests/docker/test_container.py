@@ -1,4 +1,4 @@
-"""Bazel in a build container of a real engine; a program stands in for it, so that any image with Python will do."""
+"""Bazel in a container of a real engine; a script takes its place, so that any image with Python can be used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def docker(*arguments: str) -> str:
 
 
 def make_sources(folder: Path, case: str, extra: str = "") -> SourceBuild:
-    """A tree of sources that holds what plays Bazel."""
+    """A tree of sources with the script that takes the place of Bazel."""
     tree = folder / "tree"
     workspace = tree / "native"
     workspace.mkdir(parents=True)
@@ -38,64 +38,66 @@ def make_sources(folder: Path, case: str, extra: str = "") -> SourceBuild:
     return SourceBuild(str(workspace), "tree", "g0", None, (), (), True, 0.0)
 
 
-def run(image: str, case: str, sources: SourceBuild, bench: BazelContext) -> list[int | None]:
+def run(image: str, case: str, sources: SourceBuild, context: BazelContext) -> list[int | None]:
     bazel = Path(sources.workspace).parent / f"bazel-{case}"
     settings = Rbe.model_validate(
         {"targets": ["//..."], "bazel": str(bazel), "image": image, "headers": {"x-key": "SOME_KEY"}, "multi_card": {}}
     )
     with LineProgress(print).step("bazel") as step:
-        return [one.status for one in run_bazel(settings, sources, bench, {}, step).passes]
+        return [one.status for one in run_bazel(settings, sources, context, {}, step).passes]
 
 
-def containers(bench: BazelContext) -> list[str]:
-    return docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={bench.folder}").split()
+def containers(context: BazelContext) -> list[str]:
+    return docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={context.folder}").split()
 
 
-def test_one_container_runs_all_and_what_was_built_stays_in_it(
-    tmp_path: Path, base: str, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+def test_one_container_runs_all_passes_and_keeps_the_build_outputs(
+    tmp_path: Path, base: str, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     seen = 'import os; print("seen", os.uname().nodename, "SOME_KEY" in os.environ)'
     wheel = 'pathlib.Path(options["--output_base"], "backend.whl").write_text("wheel")'
     sources = make_sources(tmp_path, "broken", f"{wheel}; {seen}")
-    assert run(base, "broken", sources, bench) == [1, 1]
-    lines = [line for line in (bench.results / "bazel.log").read_text().splitlines() if line.startswith("seen")]
+    assert run(base, "broken", sources, context) == [1, 1]
+    lines = [line for line in (context.results / "bazel.log").read_text().splitlines() if line.startswith("seen")]
     assert len(lines) == 2
     assert len(set(lines)) == 1, "one container for both passes"
     assert lines[0].endswith("False")
-    targets = read_build(bench.results / "tests").targets
+    targets = read_build(context.results / "tests").targets
     assert "error: expected ';'" in (targets["//shim:parity_test"].message or "")
     assert not list(tmp_path.rglob("*.whl"))
-    assert not containers(bench)
-    assert not bench.private.exists()
+    assert not containers(context)
+    assert not context.private.exists()
 
 
-def test_logs_and_reports_come_out_of_the_container(
-    tmp_path: Path, base: str, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+def test_logs_and_reports_are_copied_from_the_container(
+    tmp_path: Path, base: str, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
-    run(base, "cached", make_sources(tmp_path, "cached"), bench)
-    assert (bench.results / "tests" / "testlogs" / "shim" / "parity_test" / "test.xml").is_file()
+    run(base, "cached", make_sources(tmp_path, "cached"), context)
+    assert (context.results / "tests" / "testlogs" / "shim" / "parity_test" / "test.xml").is_file()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_container_ends_with_its_driver(tmp_path: Path, base: str, bench: BazelContext, number: signal.Signals) -> None:
+def test_the_container_ends_with_its_driver(
+    tmp_path: Path, base: str, context: BazelContext, number: signal.Signals
+) -> None:
     sources = make_sources(tmp_path, "cached", _WAITING)
     code = (
         "from accel_ci_tests.docker.test_container import *\n"
         f"run({base!r}, 'cached', SourceBuild({sources.workspace!r}, 'tree', 'g0', None, (), (), True, 0.0), "
-        f"BazelBench(Path({str(bench.folder)!r}), Path({str(bench.results)!r})))"
+        f"BazelContext(Path({str(context.folder)!r}), Path({str(context.results)!r})))"
     )
     driver = subprocess.Popen(
         [sys.executable, "-c", code], env=os.environ | {"SOME_KEY": "s3cr3t"}, stderr=subprocess.DEVNULL
     )
     try:
-        events = bench.results / "tests" / "bep.ndjson"
+        events = context.results / "tests" / "bep.ndjson"
         wait_for(lambda: events.is_file() and events.stat().st_size > 0)
-        assert containers(bench)
+        assert containers(context)
         driver.send_signal(number)
         driver.wait(60)
-        wait_for(lambda: not containers(bench))
+        wait_for(lambda: not containers(context))
     finally:
         driver.kill()
         driver.wait()
@@ -104,10 +106,21 @@ def test_the_container_ends_with_its_driver(tmp_path: Path, base: str, bench: Ba
 
 
 @pytest.mark.usefixtures("base")
-def test_an_image_that_is_not_to_be_had_is_named(
-    tmp_path: Path, bench: BazelContext, monkeypatch: pytest.MonkeyPatch
+def test_an_image_that_cannot_be_pulled_is_named(
+    tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "s3cr3t")
     nowhere = f"127.0.0.1:9/nothing@sha256:{'0' * 64}"
-    with pytest.raises(BuildError, match=r"127\.0\.0\.1:9/nothing@sha256:0+ cannot be pulled: .*; see that the registry"):
-        run(nowhere, "cached", make_sources(tmp_path, "cached"), bench)
+    with pytest.raises(BuildError, match=r"could not pull 127\.0\.0\.1:9/nothing@sha256:0+: .*; see that the registry"):
+        run(nowhere, "cached", make_sources(tmp_path, "cached"), context)
+
+
+def test_an_engine_that_does_not_answer_is_reported(
+    tmp_path: Path, context: BazelContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "s3cr3t")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    if shutil.which("docker") is None:
+        pytest.skip("there is no Docker client")
+    with pytest.raises(BuildError, match=r"rbe\.image needs a Docker engine, and none answers; start it"):
+        run(f"toy@sha256:{'0' * 64}", "cached", make_sources(tmp_path, "cached"), context)

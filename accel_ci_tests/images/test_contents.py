@@ -1,4 +1,4 @@
-"""What is read from the stream of `docker save`, on streams made here."""
+"""Reading the stream of `docker save`, tested with streams made here."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def test_packages_and_libraries_of_all_layers(mode: str) -> None:
     assert found.wasted_bytes == 0
 
 
-def test_a_second_copy_is_named_with_its_layer_also_where_it_hides_the_first() -> None:
+def test_a_second_copy_is_reported_with_its_layer_even_if_it_hides_the_first() -> None:
     found = read_image(
         image(
             {"usr/lib/libvendor.so.1": LIBRARY, "a/other.txt": b"12345"},
-            {"usr/lib/libvendor.so.1": LIBRARY, "a/.wh.other.txt": b""},  # as `chown` in a layer of its own does
+            {"usr/lib/libvendor.so.1": LIBRARY, "a/.wh.other.txt": b""},  # as `chown` in a separate layer does
             {"opt/toy.libs/libvendor-0123abcd.so.1": LIBRARY},
         )
     )
     assert found.wasted_bytes == len(LIBRARY) + 5
     [line] = duplicates(found.libraries, [])
-    assert line.startswith("libvendor.so.1 (70,004 bytes) is there 3 times: /usr/lib/libvendor.so.1 (layer 0), ")
+    assert line.startswith("libvendor.so.1 (70,004 bytes) occurs 3 times: /usr/lib/libvendor.so.1 (layer 0), ")
     assert "/opt/toy.libs/libvendor-0123abcd.so.1 (layer 2)" in line
     assert duplicates(found.libraries, ["libvendor.so*"]) == []
 
@@ -64,17 +64,17 @@ def test_a_second_copy_is_named_with_its_layer_also_where_it_hides_the_first() -
 def test_two_versions_of_a_library_are_named() -> None:
     found = read_image(image({"a/libomp.so": LIBRARY, "b/libomp.so": LIBRARY + b"y", "c/m.so": LIBRARY + b"z"}))
     assert duplicates(found.libraries, []) == [
-        "libomp.so is there in 2 versions: /a/libomp.so (layer 0), /b/libomp.so (layer 0)"
+        "libomp.so occurs in 2 versions: /a/libomp.so (layer 0), /b/libomp.so (layer 0)"
     ]
 
 
-def test_what_was_removed_is_in_no_bill() -> None:
+def test_removed_packages_are_not_in_the_bill_of_materials() -> None:
     path = "opt/venv/toy-1.0.dist-info/METADATA"
     assert read_image(image({path: METADATA}, {"opt/.wh.venv": b""})).packages == ()
 
 
 @pytest.mark.parametrize("stream", [b"", b"no tar", archive({"file": b"1"})])
-def test_what_is_no_image_is_refused(stream: bytes) -> None:
+def test_other_streams_are_refused(stream: bytes) -> None:
     with pytest.raises(ValueError, match="not what `docker save` writes"):
         read_image(io.BytesIO(stream))
 

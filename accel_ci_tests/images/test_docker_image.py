@@ -1,4 +1,4 @@
-"""Docker images are built for real; a package that is named as PyTorch stands where PyTorch would, for its size."""
+"""Real builds of Docker images, with a small package in the place of PyTorch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TORCH = {
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a package `torch`, which builds take packages from besides."""
+    """An additional source of packages: a folder with a package `torch`."""
     folder = tmp_path / "packages"
     folder.mkdir()
     with zipfile.ZipFile(folder / "torch-9.9+cpu-py3-none-any.whl", "w") as archive:
@@ -107,7 +107,7 @@ def test_two_targets_are_built_described_reused_and_run(
     assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
 
 
-def test_a_runtime_without_what_pytorch_needs_stops_and_says_so(
+def test_a_runtime_without_a_requirement_of_pytorch_is_an_error(
     make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
 ) -> None:
     section = {"base": base, "development_packages": [], "stripped": ["torch/version.py"]}
@@ -129,7 +129,7 @@ def test_wheels_are_built_in_the_builder(toy_project: Project, toy_sources: Path
     assert [check for check in wheel.checks if not check.passed] == []
 
 
-def test_passwords_of_package_indexes_are_on_no_command_line(tmp_path: Path) -> None:
+def test_command_lines_have_no_passwords_of_package_indexes(tmp_path: Path) -> None:
     index = "http://user:not-for-everybody@example.org/simple"
     source = PackageSource.from_settings(None, {"UV_DEFAULT_INDEX": index, "UV_FIND_LINKS": "/wheels,http://a:b@c/d"})
     options = secret_options(tmp_path, source)
@@ -141,7 +141,7 @@ def test_passwords_of_package_indexes_are_on_no_command_line(tmp_path: Path) -> 
     assert (tmp_path / "packages").stat().st_mode & 0o077 == 0
 
 
-def test_the_dockerfile_quotes_what_the_configuration_says(make_project: Callable[..., Project]) -> None:
+def test_the_dockerfile_quotes_values_of_the_configuration(make_project: Callable[..., Project]) -> None:
     section = {
         "base": "debian@sha256:" + "0" * 64,
         "stripped": ["torch/a b;c", "torch/*.a"],

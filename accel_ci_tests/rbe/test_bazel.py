@@ -1,4 +1,4 @@
-"""Running Bazel: what it is told, what it leaves behind. A program stands in for Bazel where an end is forced."""
+"""The command line and the cleanup of Bazel. A script takes the place of Bazel in tests that end it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from accel_ci_tests.recorded import player
 
 SECRET = """s3cr3t=t'o"k<e>n&\\x"""
 
-# A Bazel that starts a server of its own session, as the real one does, tells all it knows, and waits.
+# A Bazel that starts a server in its own session, as the real one does, records what it got, and waits.
 _HANGING = """
 import json, os, subprocess, time
 server = [sys.executable, "-c", "import time; time.sleep(600)", "--output_base=" + options["--output_base"]]
@@ -68,7 +68,7 @@ def everything_below(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_credentials_are_readable_for_this_user_alone_and_then_gone(tmp_path: Path) -> None:
+def test_only_this_user_can_read_the_credentials_until_they_are_deleted(tmp_path: Path) -> None:
     with credentials_file(tmp_path / "private", {"x-key": 'a"b\\c d'}, events=True) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -80,15 +80,15 @@ def test_credentials_are_readable_for_this_user_alone_and_then_gone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_credentials_are_gone_after_any_end(tmp_path: Path, error: type[BaseException]) -> None:
+def test_credentials_are_deleted_after_any_error(tmp_path: Path, error: type[BaseException]) -> None:
     with pytest.raises(error), credentials_file(tmp_path, {"x": "y"}, events=False) as path:
         raise error
     assert not path.exists()
 
 
-def test_a_secret_that_is_not_set_is_named_by_its_variable() -> None:
+def test_the_variable_of_a_missing_secret_is_named() -> None:
     settings = rbe("bazel", headers={"x-key": "SOME_KEY"})
-    with pytest.raises(BuildError, match=r"^rbe\.headers\.x-key: SOME_KEY is not set where"):
+    with pytest.raises(BuildError, match=r"^rbe\.headers\.x-key: SOME_KEY is not set in the environment"):
         read_secrets(settings, {})
     with pytest.raises(BuildError, match="SOME_KEY holds a line break") as caught:
         read_secrets(settings, {"SOME_KEY": "abc\nbuild --x"})
@@ -96,12 +96,12 @@ def test_a_secret_that_is_not_set_is_named_by_its_variable() -> None:
     assert read_secrets(settings, {"SOME_KEY": SECRET}) == {"x-key": SECRET}
 
 
-def test_a_bazel_that_is_missing_says_how_to_get_one(tmp_path: Path) -> None:
+def test_a_missing_bazel_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"no-such-bazel is not installed; install bazelisk"):
         find_bazel(rbe("no-such-bazel"), {"PATH": str(tmp_path)})
 
 
-def test_secrets_are_taken_out_in_every_form() -> None:
+def test_secrets_are_removed_in_every_encoding() -> None:
     redact = Redactor([SECRET]).text
     as_gson = json.dumps(SECRET)[1:-1]
     for letter in "<>&='":
@@ -110,7 +110,7 @@ def test_secrets_are_taken_out_in_every_form() -> None:
         assert redact(f"before {form} after".encode()) == b"before *** after"
 
 
-def test_what_bazel_is_told(
+def test_the_command_line_and_environment_of_bazel(
     tmp_path: Path, sources: SourceBuild, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", SECRET)
@@ -146,7 +146,7 @@ pathlib.Path({str(seen)!r}, str(len(os.listdir({str(seen)!r})))).write_text(json
     assert "s3cr3t" not in json.dumps([tests, several, environment])
 
 
-def test_what_is_kept_of_a_run_holds_no_secret(
+def test_the_output_of_a_run_holds_no_secret(
     tmp_path: Path, sources: SourceBuild, context: BazelContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bazel repeats its options in its events, and the server in its log."""
@@ -177,22 +177,22 @@ log.write_text(said)
     assert lines[1].startswith("bazel: 1/5 ")
 
 
-def test_bazel_is_ended_when_its_time_is_over(tmp_path: Path, sources: SourceBuild, context: BazelContext) -> None:
+def test_bazel_is_ended_at_its_time_limit(tmp_path: Path, sources: SourceBuild, context: BazelContext) -> None:
     hanging = player(tmp_path, "cached", _HANGING.format(seen=str(tmp_path / "seen")))
-    for limit in (5, 20, 60):  # a busy machine needs longer to come so far
+    for limit in (5, 20, 60):  # a busy machine needs longer to get there
         assert run(rbe(hanging, timeout_seconds=limit), sources, context) == [None]
         if (tmp_path / "seen").is_file():
             break
-    assert (tmp_path / "seen").is_file(), "it was at work, with its server"
+    assert (tmp_path / "seen").is_file(), "it was running, with its server"
     assert not with_argument(f"--output_base={context.output_base}")
-    assert (context.results / "tests" / "bep.ndjson").is_file(), "what it said until then is kept"
+    assert (context.results / "tests" / "bep.ndjson").is_file(), "its output until then is kept"
 
 
 _DRIVER = """
 import sys
 from accel_ci_tests.rbe.test_bazel import *
 run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
-    BazelBench(Path(sys.argv[3]), Path(sys.argv[4])))
+    BazelContext(Path(sys.argv[3]), Path(sys.argv[4])))
 """
 
 
@@ -200,11 +200,11 @@ run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s
 def test_a_driver_that_is_ended_leaves_nothing(
     tmp_path: Path, sources: SourceBuild, context: BazelContext, number: signal.Signals
 ) -> None:
-    """After SIGKILL the next run clears what could not be: the server, which a real Bazel ends by itself, and the files."""
+    """After SIGKILL, the next run cleans up: the server, which a real Bazel ends by itself, and the files."""
     seen = tmp_path / "seen.json"
     bazel = player(tmp_path, "cached", _HANGING.format(seen=str(seen)))
     command = [sys.executable, "-c", _DRIVER, str(bazel), sources.workspace, str(context.folder), str(context.results)]
-    # Dagster has SIGTERM do what SIGINT does.
+    # Dagster treats SIGTERM like SIGINT.
     driver = subprocess.Popen(
         _with_sigterm(command),
         env=os.environ | {"SOME_KEY": "s3cr3t"},
@@ -215,7 +215,7 @@ def test_a_driver_that_is_ended_leaves_nothing(
         mode, text, argv, environment = json.loads(seen.read_text())
         assert (mode, "s3cr3t" in text) == ("0o600", True)
         assert "s3cr3t" not in json.dumps([argv, environment])
-        wait_for(lambda: not list(context.private.glob("*.bazelrc")))  # it goes as soon as Bazel has read it
+        wait_for(lambda: not list(context.private.glob("*.bazelrc")))  # deleted as soon as Bazel has read it
         driver.send_signal(number)
         driver.wait(60)
     finally:

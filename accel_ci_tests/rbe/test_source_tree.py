@@ -39,7 +39,7 @@ def test_without_patches_the_checkout_is_the_tree(make: Callable[..., Any]) -> N
     assert (built.patches, built.upstream) == ((), None)
 
 
-def test_upstream_is_patched_in_a_copy_that_is_made_once(make: Callable[..., Any]) -> None:
+def test_upstream_is_patched_once_in_a_copy(make: Callable[..., Any]) -> None:
     plain = make(workspace="upstream/below")
     built = make(workspace="upstream", patches="patches")
     assert (Path(built.workspace) / "value.txt").read_text() == "patched\n"
@@ -72,14 +72,12 @@ def test_a_patch_that_does_not_apply_leaves_no_tree(make: Callable[..., Any], re
     assert not [path for path in (tmp_path / ".accel_ci" / "rbe" / "sources").iterdir() if path.is_dir()]
 
 
-def test_what_is_no_workspace_is_named(make: Callable[..., Any]) -> None:
+def test_a_folder_without_a_workspace_is_named(make: Callable[..., Any]) -> None:
     with pytest.raises(SourceError, match=r"rbe\.workspace: backend/patches of nightly-\d+ has neither MODULE\.bazel nor"):
         make(workspace="backend/patches")
 
 
-def test_submodules_are_checked_out_where_they_are_asked_for(
-    make: Callable[..., Any], repository: Path, tmp_path: Path
-) -> None:
+def test_submodules_are_checked_out_if_configured(make: Callable[..., Any], repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
     git(library, "init", "--quiet")

@@ -25,19 +25,19 @@ def archive(*entries: tuple[str, str, int], mode: str = "w") -> io.BytesIO:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_what_is_inside_is_unpacked(tmp_path: Path, mode: str) -> None:
+def test_entries_inside_the_folder_are_unpacked(tmp_path: Path, mode: str) -> None:
     unpack(archive(("a/run", "", 0o4755), ("a/link", "run", 0o777), mode=mode), tmp_path / "out")
     assert stat.S_IMODE((tmp_path / "out" / "a" / "run").stat().st_mode) == 0o755, "no privileges come out of an archive"
     assert (tmp_path / "out" / "a" / "link").is_symlink()
 
 
 @pytest.mark.parametrize(("name", "target"), [("../outside", ""), ("link", "../outside"), ("link", "/etc/passwd")])
-def test_nothing_leads_outside(tmp_path: Path, name: str, target: str) -> None:
+def test_entries_that_lead_outside_are_refused(tmp_path: Path, name: str, target: str) -> None:
     with pytest.raises(TarError):
         unpack(archive((name, target, 0o644)), tmp_path / "out")
     assert not (tmp_path / "outside").exists()
 
 
-def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TarError):
         unpack(io.BytesIO(b"no archive"), tmp_path)

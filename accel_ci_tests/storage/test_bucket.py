@@ -1,4 +1,4 @@
-"""The store in a bucket, against a real S3 server: `ACCEL_CI_S3_ENDPOINT`, `…_BUCKET`, `…_ACCESS_KEY`, `…_SECRET_KEY`."""
+"""The store in a bucket of a real S3 server: `ACCEL_CI_S3_ENDPOINT`, `…_BUCKET`, `…_ACCESS_KEY`, `…_SECRET_KEY`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TODAY = date(2026, 11, 27)
 
 
 @real_s3
-def test_a_store_in_a_bucket_answers_as_one_in_a_folder(
+def test_a_store_in_a_bucket_gives_the_same_answers_as_one_in_a_folder(
     bucket_store: BucketStore, open_bucket_store: Callable[..., BucketStore], tmp_path: Path, attempt: Callable[..., Attempt]
 ) -> None:
     stores = [ResultsStore(tmp_path / "results"), ResultsStore(bucket_store)]
@@ -36,7 +36,7 @@ def test_a_store_in_a_bucket_answers_as_one_in_a_folder(
                 attempt("a", "failed" if number == 2 else "passed", message="at 0x1"), attempt("b\x00", "failed"),
                 attempt("b\x00", "passed", round=2), attempt("c", "skipped", suite="other/suite", seconds=None),
             ])  # fmt: skip
-        for today in (TODAY, TODAY + timedelta(days=2)):  # the second takes expired builds away
+        for today in (TODAY, TODAY + timedelta(days=2)):  # the second removes expired builds
             measure(store, today, 4)
     for ask in (
         lambda store: history(store, "b\x00", TODAY),
@@ -54,7 +54,7 @@ def test_a_store_in_a_bucket_answers_as_one_in_a_folder(
 
 
 @real_s3
-def test_a_rewrite_replaces_and_the_same_is_not_written_again(
+def test_new_content_replaces_the_old_and_the_same_is_not_written_again(
     bucket_store: BucketStore, attempt: Callable[..., Attempt]
 ) -> None:
     store = ResultsStore(bucket_store)
@@ -81,7 +81,7 @@ def test_writers_at_the_same_time_leave_one_whole_object(open_bucket_store: Call
 
 
 @real_s3
-def test_what_was_replaced_meanwhile_is_not_read_for_what_it_was(bucket_store: BucketStore) -> None:
+def test_a_version_that_was_replaced_cannot_be_read(bucket_store: BucketStore) -> None:
     old = bucket_store.put("day=x/a", pa.py_buffer(b"old"))
     new = bucket_store.put("day=x/a", pa.py_buffer(b"new"))
     with pytest.raises(FileNotFoundError):
@@ -94,7 +94,7 @@ def test_what_was_replaced_meanwhile_is_not_read_for_what_it_was(bucket_store: B
 
 
 @real_s3
-def test_a_listing_of_many_pages_keeps_to_its_days(bucket_store: BucketStore) -> None:
+def test_a_listing_of_many_pages_has_only_its_days(bucket_store: BucketStore) -> None:
     with ThreadPoolExecutor(8) as threads:
         names = [f"day={day}/{number:03}" for day in range(1, 6) for number in range(240)]
         list(threads.map(lambda name: bucket_store.put(name, pa.py_buffer(name.encode())), names))
@@ -105,7 +105,7 @@ def test_a_listing_of_many_pages_keeps_to_its_days(bucket_store: BucketStore) ->
     assert bucket_store.list("windows", "day=1", "day=4") == []
 
 
-def test_a_bucket_that_does_not_answer_is_an_error_that_says_where_to_look(tmp_path: Path) -> None:
+def test_a_bucket_that_does_not_answer_is_an_error_with_advice(tmp_path: Path) -> None:
     bucket_store = open_bucket("b", "", tmp_path, "http://127.0.0.1:9", "key", "secret-of-mine")
     with pytest.raises(AccelCiError, match=r"bucket b, day=1/a: .*endpoint, credentials and policy") as raised:
         bucket_store.find("day=1/a")
@@ -113,7 +113,7 @@ def test_a_bucket_that_does_not_answer_is_an_error_that_says_where_to_look(tmp_p
 
 
 @real_s3
-def test_wrong_credentials_are_an_error_that_keeps_them(tmp_path: Path) -> None:
+def test_the_error_on_wrong_credentials_does_not_show_them(tmp_path: Path) -> None:
     endpoint, bucket, access, _ = (os.environ[name] for name in NEEDED)
     bucket_store = open_bucket(bucket, "x", tmp_path, endpoint, access, "wrong-secret")
     with pytest.raises(AccelCiError, match="credentials") as raised:

@@ -11,7 +11,6 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Artifact, Build, Revision, Source
-from accel_ci.storage.atomic_file import whole_file
 from accel_ci.storage.manifests import ASKED_AGAIN, ManifestStore
 
 BUILD = Build("manual-a", "py3")
@@ -56,18 +55,3 @@ def test_a_revision_is_kept_once(tmp_path: Path) -> None:
     assert manifests.add_revision(second) == first
     assert manifests.revision("manual-a") == first
     assert {path.name for path in (tmp_path / "builds" / "manual-a").iterdir()} == {"revision.json", ASKED_AGAIN}
-
-
-def test_a_file_is_there_whole_whoever_else_writes_it(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    with whole_file(path) as first:
-        first.write(b"fi")
-        with whole_file(path) as second:
-            second.write(b"second")
-        assert path.read_bytes() == b"second"
-        first.write(b"rst")
-    assert path.read_bytes() == b"first"
-    with pytest.raises(ZeroDivisionError), whole_file(path) as third:
-        third.write(b"th" * (1 // 0))
-    assert path.read_bytes() == b"first"
-    assert list(tmp_path.iterdir()) == [path]

@@ -21,7 +21,7 @@ def compiled_wheel(
     vendor: str | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A wheel of the package `toy` with one extension, which links a vendor's library where one is named."""
+    """A wheel of the package `toy` with one extension, which links a vendor's library if one is given."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("gcc is not installed: compiled wheels cannot be made")

@@ -1,4 +1,4 @@
-"""Static checks on wheels that were compiled here; every fault is found by the check that is for it, and by no other."""
+"""Static checks on wheels that are compiled here; only the check for a fault finds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_ci_tests.conftest import Run
 
 from .compiled import compiled_wheel
 
-TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in pieces, so that no scanner takes this file for a leak
+TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in parts, so that scanners do not report this file
 
 
 def failed(wheel: Path, rules: Wheels) -> dict[str, str]:
@@ -36,17 +36,19 @@ def test_a_sound_compiled_wheel_passes(tmp_path: Path) -> None:
         ("cp311-cp311-manylinux1_x86_64", {"platform": "manylinux_2_1_x86_64"}, "platform_tag", "newer than manylinux_2_1"),
         ("cp311-cp311-linux_x86_64", {"platform": "manylinux_2_39_x86_64"}, "platform_tag", "set wheels.repair"),
         ("py3-none-any", {}, "platform_tag", "toy/_own.so is compiled code"),
-        ("cp311-cp311-linux_x86_64", {"tags": ["cp312-*-*"]}, "tags", "none fits cp312-*-*"),
+        ("cp311-cp311-linux_x86_64", {"tags": ["cp312-*-*"]}, "tags", "none matches cp312-*-*"),
         ("cp311-cp311-linux_x86_64", {"size_budget": "1k"}, "size", "toy/_own.so"),
     ],
 )
-def test_a_fault_is_found_by_its_check(tmp_path: Path, tag: str, rules: dict[str, object], check: str, message: str) -> None:
+def test_each_fault_is_found_by_its_check(
+    tmp_path: Path, tag: str, rules: dict[str, object], check: str, message: str
+) -> None:
     found = failed(compiled_wheel(tmp_path, tag), Wheels.model_validate(rules))
     assert message in found.pop(check)
-    assert set(found) <= {"check_wheel_contents"}  # which has a word on compiled code in a pure wheel
+    assert set(found) <= {"check_wheel_contents"}  # which also reports compiled code in a pure wheel
 
 
-def test_a_vendor_library_has_to_be_allowed(tmp_path: Path) -> None:
+def test_a_vendor_library_must_be_allowed(tmp_path: Path) -> None:
     wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
     assert failed(wheel, Wheels()) == {
         "external_libraries": "1 external libraries are not in wheels.external_libraries: libvendor_runtime.so.1\n"
@@ -55,11 +57,11 @@ def test_a_vendor_library_has_to_be_allowed(tmp_path: Path) -> None:
     assert failed(wheel, Wheels(external_libraries=("libvendor_*.so.*",))) == {}
 
 
-def test_a_wheel_that_is_no_stable_abi_is_found_where_it_says_so(tmp_path: Path) -> None:
+def test_a_wheel_tagged_abi3_must_use_only_the_stable_abi(tmp_path: Path) -> None:
     assert failed(compiled_wheel(tmp_path, "cp311-abi3-linux_x86_64"), Wheels()) == {}
 
 
-def test_a_token_in_code_and_in_a_binary_is_found_and_not_shown(tmp_path: Path) -> None:
+def test_a_token_in_code_and_in_a_binary_is_found_but_not_shown(tmp_path: Path) -> None:
     files = {"toy/settings.py": f'token = "{TOKEN}"\n'.encode(), "toy/data.bin": b"\0\1\2" + TOKEN.encode() + b"\0"}
     found = failed(compiled_wheel(tmp_path, files=files), Wheels())["secrets"]
     assert "toy/settings.py: GitHub Token: ghp_A1…" in found
@@ -67,14 +69,14 @@ def test_a_token_in_code_and_in_a_binary_is_found_and_not_shown(tmp_path: Path) 
     assert TOKEN not in found
 
 
-def test_the_header_of_a_key_alone_is_no_secret() -> None:
+def test_the_header_of_a_key_alone_is_not_a_secret() -> None:
     header = b"-----BEGIN RSA " + b"PRIVATE KEY-----\n"
     assert list(secrets_in(b"\0" + header + b"\0\0")) == []
     assert list(secrets_in(header + b"MIIEpAIBAAKCAQEA" * 4)) == ["Private Key: -----B…"]
 
 
 @pytest.mark.usefixtures("_vendor_path")
-def test_repair_puts_in_what_is_not_allowed_outside(tmp_path: Path) -> None:
+def test_repair_copies_libraries_that_are_not_allowed_outside(tmp_path: Path) -> None:
     wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
     rules = Wheels(repair=True, platform="manylinux_2_39_x86_64")
     repaired = repair_wheel(wheel, rules, tmp_path / "out", dict(os.environ))
@@ -86,7 +88,7 @@ def test_repair_puts_in_what_is_not_allowed_outside(tmp_path: Path) -> None:
     assert "external_libraries" in failed(kept, rules)
 
 
-def test_a_library_that_is_nowhere_stops_the_repair_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_library_is_an_error_of_the_repair_with_advice(tmp_path: Path) -> None:
     wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
     with pytest.raises(BuildError, match=r"libvendor_runtime\.so\.1[\s\S]*wheels\.external_libraries"):
         repair_wheel(wheel, Wheels(repair=True, platform="manylinux_2_39_x86_64"), tmp_path / "out", dict(os.environ))

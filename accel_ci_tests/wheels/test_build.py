@@ -1,4 +1,4 @@
-"""Wheels are built, checked and reused for real; only PyTorch is left out, for its size."""
+"""Real builds and checks of wheels; only PyTorch is left out because of its size."""
 
 from __future__ import annotations
 
@@ -46,11 +46,16 @@ def test_a_good_wheel_passes_every_check_and_is_reused(toy_project: Project, toy
     [
         ("toy_backend/__init__.py", "import no_such_module\n", "imports", "No module named 'no_such_module'"),
         ("toy_backend/__init__.py", "load = None\n", "entry_points", "torch.backends:toy does not load: AttributeError"),
-        ("setup.py", "from setuptools import setup\nsetup(version='1.0')\n", "identity", "does not carry the source state"),
+        (
+            "setup.py",
+            "from setuptools import setup\nsetup(version='1.0')\n",
+            "identity",
+            "does not contain the source state",
+        ),
         ("toy_backend/kernels.txt", "not named as package data\n", "check_wheel_contents", "W101: Wheel library is missing"),
     ],
 )
-def test_a_faulty_wheel_is_not_reused_and_says_why(
+def test_a_faulty_wheel_is_reported_and_not_reused(
     toy_project: Project, toy_sources: Path, file: str, text: str, check: str, message: str
 ) -> None:
     (toy_sources / file).write_text(text)
@@ -59,7 +64,7 @@ def test_a_faulty_wheel_is_not_reused_and_says_why(
     assert not build(toy_project, toy_sources).reused
 
 
-def test_a_dependency_that_is_nowhere_fails_the_installation(toy_project: Project, toy_sources: Path) -> None:
+def test_a_missing_dependency_fails_the_installation(toy_project: Project, toy_sources: Path) -> None:
     pyproject = toy_sources / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('["version"]', '["version"]\ndependencies = ["iniconfig>=9999"]'))
     assert "iniconfig>=9999" in failed(build(toy_project, toy_sources))["clean_install"]
@@ -71,7 +76,7 @@ def test_a_build_that_fails_shows_its_last_lines(toy_project: Project, toy_sourc
         build(toy_project, toy_sources)
 
 
-def test_an_image_without_pytorch_stops_and_says_so(toy_project: Project, toy_sources: Path) -> None:
+def test_an_image_without_pytorch_is_an_error(toy_project: Project, toy_sources: Path) -> None:
     artifacts = ArtifactStore(toy_project.home / "artifacts")
     with pytest.raises(BuildError, match="PyTorch does not import in the runtime image"):
         make_runtime_image(

@@ -1,4 +1,4 @@
-"""Wheels are compiled through a cache in a real builder container."""
+"""Compilation through a cache in a real builder container."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compilers(base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("kind", ["ccache", "sccache"])
-def test_what_was_compiled_once_comes_from_the_cache(tmp_path: Path, compilers: str, kind: str) -> None:
+def test_unchanged_code_comes_from_the_compiler_cache(tmp_path: Path, compilers: str, kind: str) -> None:
     rules = Wheels.model_validate({"compiler_cache": kind})
     packages = PackageSource.from_settings(None, dict(os.environ))
     builder = Builder(compilers, rules, packages, tmp_path / "cache", 300)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accel_ci.config.pool_settings import DockerPoolSettings
+from accel_ci.docker.engine import explained
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
-from accel_ci.pool.docker.engine import explained
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import cards_in
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accel_ci.config.pool_settings import DockerPoolSettings
+from accel_ci.docker.engine import connect, explained
 from accel_ci.errors import PoolError
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.docker.container import HOME, HOST_LABEL, RUN_LABEL, create_container, docker_options, image_of, let_write
-from accel_ci.pool.docker.engine import ENDED, connect, containers_with, exit_code, explained, remove, stop
+from accel_ci.pool.docker.containers import ENDED, containers_with, exit_code, remove, stop
 from accel_ci.pool.environment import container_spec
 from accel_ci.pool.project_pool import EndedAt, Leftover
 from accel_ci.pool.runner_package import build_runner

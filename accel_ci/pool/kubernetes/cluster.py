@@ -14,6 +14,7 @@ from typing import Any
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 
@@ -31,6 +32,7 @@ class Cluster:
 
     def __init__(self, settings: KubernetesPoolSettings) -> None:
         """Read the configuration of the client; nothing is reached yet."""
+        require_extra("kubernetes", "pool.kind: kubernetes")
         import kubernetes
         from kubernetes.config.config_exception import ConfigException
 

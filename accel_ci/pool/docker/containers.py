@@ -1,4 +1,4 @@
-"""The Docker engine as the pool uses it: clear errors, time limits, and containers listed, stopped and removed.
+"""The containers of the Docker engine as the pool uses them: listed, stopped and removed.
 
 The SDK is imported when the engine is needed: most users have no Docker pool.
 """
@@ -6,13 +6,11 @@ The SDK is imported when the engine is needed: most users have no Docker pool.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from accel_ci.errors import PoolError
 from accel_ci.process.waiting import poll
 
 if TYPE_CHECKING:
@@ -22,35 +20,7 @@ ENDED = frozenset({"exited", "dead", "removing"})
 """The engine's states of containers that have ended."""
 
 _LOG = logging.getLogger(__name__)
-_CALL_LIMIT_S = 60
 _GRACE_S = 10
-
-
-def connect() -> DockerClient:
-    """A client of the engine that `DOCKER_HOST` names. Raises `PoolError` when none answers."""
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        return docker.from_env(timeout=_CALL_LIMIT_S)
-    except DockerException as error:
-        where = os.environ.get("DOCKER_HOST") or "the default socket"
-        raise PoolError(
-            f"no Docker engine answers at {where} ({error}); start it, set DOCKER_HOST, or set pool.kind to local"
-        ) from error
-
-
-@contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Turn the engine's refusals into a `PoolError` that it could not do `what`."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (DockerException, RequestException) as error:
-        reason = getattr(error, "explanation", None) or error
-        raise PoolError(f"the Docker engine could not {what}: {reason}") from error
 
 
 def containers_with(client: DockerClient, label: str) -> list[Any]:

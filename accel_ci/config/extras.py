@@ -1,0 +1,35 @@
+"""The extras of the package: optional third-party packages, and which settings need them.
+
+`pyproject.toml` says what each extra installs. Modules that import an optional package call `require_extra` first.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
+from accel_ci.config.settings import Settings
+from accel_ci.errors import AccelCiError
+
+EXTRAS = {
+    "docker": ("docker",),
+    "kubernetes": ("kubernetes", "boto3"),
+    "s3": ("boto3",),
+    "postgres": ("psycopg2",),
+}
+"""The extras, each with the modules that it must bring."""
+
+
+def require_extra(extra: str, needed_by: str) -> None:
+    """Check that the modules of an extra are installed. Raises `AccelCiError` with the command that installs them."""
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise AccelCiError(f"{needed_by} needs the package {module}; install it with: pip install 'accel-ci[{extra}]'")
+
+
+def require_configured_extras(settings: Settings) -> None:
+    """Check for all optional packages that a configuration needs. Raises `AccelCiError` for the first one missing."""
+    if isinstance(settings.pool, DockerPoolSettings | KubernetesPoolSettings):
+        require_extra(settings.pool.kind, f"pool.kind: {settings.pool.kind}")
+    if settings.results.bucket is not None:
+        require_extra("s3", "results.bucket")
