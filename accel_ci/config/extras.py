@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.config.settings import Settings
 from accel_ci.errors import AccelCiError
 
@@ -29,7 +28,7 @@ def require_extra(extra: str, needed_by: str) -> None:
 
 def require_configured_extras(settings: Settings) -> None:
     """Check for all optional packages that a configuration needs. Raises `AccelCiError` for the first one missing."""
-    if isinstance(settings.pool, DockerPoolSettings | KubernetesPoolSettings):
-        require_extra(settings.pool.kind, f"pool.kind: {settings.pool.kind}")
+    if settings.pool.extra is not None:
+        require_extra(settings.pool.extra, f"pool.kind: {settings.pool.kind}")
     if settings.results.bucket is not None:
         require_extra("s3", "results.bucket")

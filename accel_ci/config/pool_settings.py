@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -43,6 +43,9 @@ class PoolSettings(Section):
     Tests see `environment`; a variable that is null is removed, even if an image sets it.
     """
 
+    extra: ClassVar[str | None] = None
+    """The extra of this package that the pool needs."""
+
     cards: Annotated[int, Field(ge=1, le=4096)] = 1
     health_probe: tuple[str, ...] = ()
     environment: dict[EnvironmentName, str | None] = {}
@@ -76,6 +79,7 @@ class DockerPoolSettings(PoolSettings):
     user needs accel-ci to run as root, so that it can hand over the folders that workers write to.
     """
 
+    extra = "docker"
     kind: Literal["docker"]
     card_environment: EnvironmentName
     image: str | None = None
@@ -124,6 +128,7 @@ class KubernetesPoolSettings(PoolSettings):
     `round_seconds` how long a round takes; `keep_seconds` is how long the cluster keeps the Job of a dead step.
     """
 
+    extra = "kubernetes"
     kind: Literal["kubernetes"]
     image: str | None = None
     python: str | None = None
