@@ -6,9 +6,9 @@ One that is left all the same, because the engine was away, is found by its labe
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,10 +20,12 @@ from accel_ci.docker.client import ask_docker, docker_client, docker_environment
 from accel_ci.docker.image import pull_image
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
+from accel_ci.process.waiting import poll
 
 LABEL = "accel-ci.rbe"
 """The label with the folder that a container works for."""
 
+_LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = 120
 _START_LIMIT_S = 60
 _LOOK_EVERY_S = 0.1
@@ -142,11 +144,10 @@ def _remove(containers: Sequence[str]) -> None:
 
 
 def _wait_until_running(name: str, process: subprocess.Popen[bytes], image: str) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while run_docker(["inspect", "--format", "{{.State.Running}}", name]).output.strip() != "true":
+    for _ in poll(_LOG, f"a container of {image} to start", _LOOK_EVERY_S, _START_LIMIT_S):
+        if run_docker(["inspect", "--format", "{{.State.Running}}", name]).output.strip() == "true":
+            return
         if process.poll() is not None:
             printed = cast("IO[bytes]", process.stderr).read().decode("utf-8", "replace").strip()
             raise BuildError(f"a container of {image} cannot be started: {printed or 'it ended at once'}")
-        if time.monotonic() > deadline:
-            raise BuildError(f"a container of {image} did not start within {_START_LIMIT_S} s")
-        time.sleep(_LOOK_EVERY_S)
+    raise BuildError(f"a container of {image} did not start within {_START_LIMIT_S} s")
