@@ -1,8 +1,8 @@
 """What years of builds cost: `python -m benchmarks.growth [--json] [--revisions 1500]`.
 
 In a data folder with 1,500 revisions of 4 variants: how long `accel-ci status` takes, how long a refresh of the HUD takes,
-and how much longer than in a new folder everything takes that a nightly of the 4 variants does beside building and testing:
-the revision, its manifests, the comparisons with earlier builds, and the HUD. Each measurement is a process of its own, the
+and how much longer than in a folder with 2 revisions everything takes that a nightly of the 4 variants does beside building
+and testing: the revision, its manifests, the comparisons with earlier builds, and the HUD. Each measurement is a process of its own, the
 best of three, taking turns; commands are timed as whole processes, the others from the end of their imports. The first
 `status`, which makes the index, and `prune --dry-run` have no goal.
 """
@@ -101,19 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _measure_part(*options.part)
         return 0
     with tempfile.TemporaryDirectory(prefix="accel-ci-growth-") as scratch:
-        empty, full = (_make_project(Path(scratch) / name) for name in ("empty", "full"))
+        young, full = (_make_project(Path(scratch) / name) for name in ("young", "full"))
+        lay_history(young, 2)
         lay_history(full, options.revisions)
         (full.home / "builds" / ".index").unlink(missing_ok=True)
         first = _run("status", full, 0)
         turns = [
-            (*(_run(part, full, turn) for part in ("status", "hud refresh", "nightly")), _run("nightly", empty, turn))
+            (*(_run(part, full, turn) for part in ("status", "hud refresh", "nightly")), _run("nightly", young, turn))
             for turn in range(TURNS)
         ]
         pruned = _run("prune --dry-run", full, 0)
     status, hud, nightly, new = (min(each, key=lambda one: one.seconds) for each in zip(*turns, strict=True))
     growth = Measured(nightly.seconds - new.seconds, nightly.processor_s - new.processor_s, nightly.peak_mb)
     found = {
-        "status": status, "hud refresh": hud, "nightly growth": growth, "nightly in a new folder": new,
+        "status": status, "hud refresh": hud, "nightly growth": growth, "nightly after 2": new,
         "the first status": first, "prune --dry-run": pruned,
     }  # fmt: skip
     rows: list[dict[str, Any]] = [
