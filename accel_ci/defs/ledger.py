@@ -66,7 +66,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
                 manifests.find("bazel_test_results", build, BazelTestResults),
                 _wanted_suites(workspace, revision, build),
                 workspace.artifacts,
-                workspace.results,
+                workspace.results.around(revision.created_at.date()),
             )
             manifests.write(path, account)
             missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""

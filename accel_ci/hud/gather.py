@@ -81,6 +81,8 @@ def gather(
         )
         for one in manifests.revisions()[:revisions]
     ]
+    if records:
+        results = results.around(min(record.seen_at for record in records).date())
     tests = {
         record.build: found
         for record in latest_builds(records)

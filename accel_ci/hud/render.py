@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
@@ -21,6 +22,17 @@ from accel_ci.storage.atomic_file import whole_file
 
 def render_hud(page: HudPage) -> str:
     """Render the page as HTML."""
+    style, script = _asset("hud.css"), _asset("hud.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template().render(page=page, verdicts=VERDICTS, style=style, script=script, policy=policy)
+
+
+@cache
+def _template() -> Template:
+    """The page's template; compiled once, since that takes as long as gathering the page."""
     environment = Environment(
         loader=PackageLoader("accel_ci.hud", "templates"),
         autoescape=True,
@@ -33,14 +45,7 @@ def render_hud(page: HudPage) -> str:
         text.size, text.utc, text.web_link,
     )  # fmt: skip
     environment.filters |= {function.__name__: function for function in filters}
-    style, script = _asset("hud.css"), _asset("hud.js")
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return environment.get_template("index.html.j2").render(
-        page=page, verdicts=VERDICTS, style=style, script=script, policy=policy
-    )
+    return environment.get_template("index.html.j2")
 
 
 def write_hud(page: HudPage, folder: Path) -> Path:

@@ -48,8 +48,9 @@ _LAST = "day=9999-12-31"
 class ResultsStore:
     """Attempts at a place, a local folder by default."""
 
-    def __init__(self, place: Path | ObjectStore) -> None:
+    def __init__(self, place: Path | ObjectStore, first_day: date | None = None) -> None:
         self.objects: ObjectStore = FolderStore(place) if isinstance(place, Path) else place
+        self._first_day = first_day
 
     @property
     def root(self) -> Path:
@@ -84,6 +85,10 @@ class ResultsStore:
                 self.objects.delete(other.rollup_name)
         return stored
 
+    def around(self, day: date) -> ResultsStore:
+        """The store for questions about builds of that day and later: it spares listing the days long before."""
+        return ResultsStore(self.objects, day - _MOVED_DAYS)
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     def suites(
@@ -95,6 +100,7 @@ class ResultsStore:
         suite: str | None = None,
     ) -> list[StoredSuite]:
         """What is stored, from the first day to the last, in the order of days and names."""
+        since = since or self._first_day
         first = f"day={since.isoformat()}" if since else "day="
         last = f"day={until.isoformat()}" if until else _LAST
         found = (parse_entry(entry) for entry in self.objects.list("", first, last))
