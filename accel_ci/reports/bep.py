@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -16,11 +16,12 @@ from urllib.parse import unquote
 from accel_ci.model import Outcome
 
 from .detect import read_as, read_chunks_of
+from .fields import Fields
 from .identities import Identities, Identity
 from .json_lines import Object, object_of, objects_of
 from .junit.read import read_junit
-from .report import SEVERITY, ReadLimits, Report, ReportProperties, Row
-from .text import escaped, is_blank, plain
+from .report import SEVERITY, ReadLimits, Report, Row
+from .text import is_blank, message_of, plain
 from .warning_codes import WarningCode
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -29,22 +30,28 @@ _OUTCOMES: dict[str, Outcome] = {
 }  # fmt: skip
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]+)?(?=s\Z)")
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_KINDS = ("targetConfigured", "targetCompleted", "testResult", "testSummary")
 
 _ResultId = tuple[int, int, int]
 """Run, shard, attempt."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Target:
-    """All events of a label."""
+    """The payloads of a label in one configuration: its results, and `summary`, `succeeded`, `failed`, `aborted`."""
 
-    label: str
-    is_test: bool = False
     results: dict[_ResultId, Object] = field(default_factory=dict)
-    summary: Object | None = None
-    succeeded: bool = False
-    failed: Object | None = None  # payload of a completion without success
-    aborted: Object | None = None
+    facts: dict[str, Object] = field(default_factory=dict)
+
+
+@dataclass
+class _Build:
+    """The events of all labels. `targets` are by label and configuration, an empty one for events without any."""
+
+    targets: dict[str, dict[str, _Target]] = field(default_factory=dict)
+    tests: set[str] = field(default_factory=set)
+    mnemonics: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
 
 
 def read_bep(
@@ -58,82 +65,87 @@ def read_bep(
         limits: Those of the report, and of each `test.xml`.
         testlogs: The local copy of `bazel-testlogs`, if there is one.
     """
-    targets: dict[str, _Target] = {}
-    complete = False
+    build = _Build()
     for event in events:
-        complete |= event.get("lastMessage") is True
-        _take(targets, event)
+        _take(build, event)
     report = Report(warnings=warnings)
-    for target in targets.values():
-        if target.is_test:
-            reader = _TargetReader(target, warnings, limits, testlogs)
-            for row in reader.rows():
-                report.columns.append(row)
-            report.properties += reader.properties
-            if reader.incomplete:
-                report.status = "salvaged"
+    for label, targets in build.targets.items():
+        if label in build.tests:
+            for suffix, target in _by_suffix(targets, build.mnemonics):
+                reader = _TargetReader(label, target, report, limits, testlogs)
+                for row in reader.rows():
+                    report.columns.append(replace(row, name=row.name + reader.fields.escaped(suffix)))
         if len(report.columns) > limits.rows:
             warnings.add("x_too_many_rows")
             break
-    if not complete:
+    if not build.complete:
         warnings.add("bep_incomplete")
     return report
 
 
-def _take(targets: dict[str, _Target], event: Object) -> None:
+def _take(build: _Build, event: Object) -> None:
     """Add one event to its target."""
+    build.complete |= event.get("lastMessage") is True
     for kind, its_id in object_of(event, "id").items():
-        label = object_of(its_id).get("label")
-        if not isinstance(label, str) or is_blank(label):
+        label, mnemonic = object_of(its_id).get("label"), object_of(event, kind).get("mnemonic")
+        if kind == "configuration" and isinstance(mnemonic, str) and not is_blank(mnemonic):
+            build.mnemonics[configuration_of(event["id"])] = mnemonic
+        if not isinstance(label, str) or is_blank(label) or kind not in _KINDS:
             continue
-        target = targets.setdefault(label, _Target(label))
-        if kind == "testResult":
-            target.is_test = True
-            if "aborted" not in event:
-                run, shard, attempt = (number_of(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
-                target.results[run, shard, attempt] = object_of(event, kind)
+        targets = build.targets.setdefault(label, {})
+        if kind in ("testResult", "testSummary") or is_test_target(event):
+            build.tests.add(label)
+        if kind == "targetConfigured":
+            continue
+        target = targets.setdefault(configuration_of(its_id), _Target())
+        if "aborted" in event:
+            target.facts["aborted"] = object_of(event, "aborted")
+        elif kind == "testResult":
+            run, shard, attempt = (number_of(its_id.get(name)) or 1 for name in ("run", "shard", "attempt"))
+            target.results[run, shard, attempt] = object_of(event, kind)
         elif kind == "testSummary":
-            target.is_test = True
-            if "aborted" not in event:
-                target.summary = object_of(event, kind)
-        elif kind == "targetConfigured":
-            target.is_test |= is_test_target(event)
-        elif kind == "targetCompleted" and "completed" in event:
+            target.facts["summary"] = object_of(event, kind)
+        elif "completed" in event:
             completed = object_of(event, "completed")
-            if completed.get("success") is True:
-                target.succeeded = True
-            else:
-                target.failed = completed
-        if "aborted" in event and kind in ("targetCompleted", "testResult", "testSummary"):
-            target.aborted = object_of(event, "aborted")
+            target.facts["succeeded" if completed.get("success") is True else "failed"] = completed
+
+
+def _by_suffix(targets: dict[str, _Target], mnemonics: Mapping[str, str]) -> Iterator[tuple[str, _Target]]:
+    """The targets of a label, each with the suffix of its rows' names that tells its configuration, if there are several."""
+    common = targets.get("", _Target())
+    own = {configuration: target for configuration, target in targets.items() if configuration} or {"": common}
+    shown = [mnemonics.get(configuration, configuration) for configuration in own]
+    if len(set(shown)) < len(own):
+        shown = list(own)
+    for name, target in zip(shown, own.values(), strict=True):
+        suffix = f" [config {name}]" if len(own) > 1 else ""
+        yield suffix, _Target(common.results | target.results, common.facts | target.facts)
 
 
 class _TargetReader:
-    """Makes the rows of one label."""
+    """Makes the rows of a label in one configuration, and adds what else its files hold to the report."""
 
-    def __init__(self, target: _Target, warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None) -> None:
-        self.incomplete = False  # a test.xml was not read to its end
-        self.properties: ReportProperties = []
-        self._target, self._warnings, self._limits, self._testlogs = target, warnings, limits, testlogs
-        summary = target.summary or {}
-        self._shards = max([number_of(summary.get("shardCount")) or 1, *(shard for _, shard, _ in target.results)])
-        self._runs = max([number_of(summary.get("runCount")) or 1, *(run for run, _, _ in target.results)])
+    def __init__(self, label: str, target: _Target, report: Report, limits: ReadLimits, testlogs: Path | None) -> None:
+        self.fields = Fields(report.warnings)
+        self._label, self._shown_label = label, self.fields.escaped(label)
+        self._results, self._facts = target.results, target.facts
+        self._report, self._warnings, self._limits, self._testlogs = report, report.warnings, limits, testlogs
+        summary = self._facts.get("summary", {})
+        self._status = _status(summary.get("overallStatus"))
+        self._shards = max([number_of(summary.get("shardCount")) or 1, *(shard for _, shard, _ in self._results)])
+        self._runs = max([number_of(summary.get("runCount")) or 1, *(run for run, _, _ in self._results)])
         self._last: dict[tuple[int, int], int] = {}  # by run and shard: the final attempt
-        for run, shard, attempt in target.results:
+        for run, shard, attempt in self._results:
             self._last[run, shard] = max(attempt, self._last.get((run, shard), 0))
-        self._label = escaped(target.label)
 
     def rows(self) -> Iterator[Row]:
         """All rows of the label."""
-        target = self._target
-        if self._label != target.label:
-            self._warnings.add("name_escaped")
-        if not target.results:
+        if not self._results:
             yield self._row_without_result()
             return
         final: list[Row] = []
         given: dict[tuple[int, int], Identities] = {}
-        for run, shard, attempt in sorted(target.results):
+        for run, shard, attempt in sorted(self._results):
             rows = self._attempt(run, shard, attempt, given.setdefault((run, attempt), Identities()))
             if attempt == self._last[run, shard]:
                 final += rows
@@ -142,46 +154,38 @@ class _TargetReader:
         yield from self._with_summary(final)
 
     def _row_without_result(self) -> Row:
-        target = self._target
-        if target.summary is not None:
-            status = _status(target.summary.get("overallStatus"))
-            return self._row(_outcome(status), status)
-        if target.failed is not None and not target.succeeded:
+        facts = self._facts
+        if "summary" in facts:
+            return self._row(self._status)
+        if "failed" in facts and "succeeded" not in facts:
             self._warnings.add("target_failed_to_build")
-            message = object_of(target.failed, "failureDetail").get("message")
-            return self._row("error", _text(message) or "FAILED_TO_BUILD")
-        if target.aborted is not None and not target.succeeded:
+            message = message_of(object_of(facts["failed"], "failureDetail").get("message"))
+            return replace(self._row("FAILED_TO_BUILD"), message=message or "FAILED_TO_BUILD")
+        if "aborted" in facts and "succeeded" not in facts:
             self._warnings.add("target_aborted")
-            message = _text(target.aborted.get("description")) or _status(target.aborted.get("reason"), "aborted")
-            return self._row("not_run", message)
+            aborted = facts["aborted"]
+            return self._row(message_of(aborted.get("description")) or _status(aborted.get("reason"), "aborted"))
         self._warnings.add("target_missing_result")
-        return self._row("not_run", None)
+        return replace(self._row("NO_STATUS"), message=None)
 
     def _with_summary(self, rows: list[Row]) -> list[Row]:
         """The rows of final attempts, and one for the whole target where its summary is worse."""
-        status = _status((self._target.summary or {}).get("overallStatus"))
-        outcome = _outcome(status)
-        if status == "NO_STATUS" or not _is_worse(outcome, rows):
-            return rows
-        attempt = max(self._last.values()) - 1
-        return self._overridden(rows, self._row(outcome, status, attempt=attempt))
+        own = self._row(self._status, attempt=max(self._last.values()))
+        return rows if self._status == "NO_STATUS" or not _is_worse(own, rows) else self._overridden(rows, own)
 
     def _attempt(self, run: int, shard: int, attempt: int, given: Identities) -> list[Row]:
         """The rows of one `testResult`."""
-        result = self._target.results[run, shard, attempt]
-        status = _status(result.get("status"))
-        outcome = _outcome(status)
-        own = self._row(outcome, status, run=run, shard=shard, attempt=attempt - 1)
+        result = self._results[run, shard, attempt]
+        own = self._row(_status(result.get("status")), f"_shard_{shard}/{self._shards}" if self._shards > 1 else "", attempt)
         rows = list(self._xml_rows(run, shard, attempt, given))
         if not rows:
             rows = [self._with_duration(own, result)]
-        elif _is_worse(outcome, rows):
+        elif _is_worse(own, rows):
             rows = self._overridden(rows, own, result)
-        elif outcome == "passed" and any(SEVERITY[row.outcome] <= SEVERITY["failed"] for row in rows):
+        elif own.outcome == "passed" and any(SEVERITY[row.outcome] <= SEVERITY["failed"] for row in rows):
             self._warnings.add("bep_xml_disagree")
-        if is_cached(result):
-            rows = [replace(row, cached=True) for row in rows]
-        return rows
+        suffix = f" [run {run}]" if self._runs > 1 else ""
+        return [replace(row, name=row.name + suffix, cached=is_cached(result)) for row in rows]
 
     def _overridden(self, rows: list[Row], own: Row, result: Object | None = None) -> list[Row]:
         """Add Bazel's status to rows that are all better than it."""
@@ -191,19 +195,13 @@ class _TargetReader:
                 return [*rows[:place], replace(row, outcome=own.outcome), *rows[place + 1 :]]
         return [*rows, own if result is None else self._with_duration(own, result)]
 
-    def _row(
-        self, outcome: Outcome, message: str | None, *, run: int | None = None, shard: int | None = None, attempt: int = 0
-    ) -> Row:
+    def _row(self, status: str, suffix: str = "", attempt: int = 1) -> Row:
         """A row for the target itself, without a duration."""
-        package, name = _package_and_name(self._label)
-        shown = f"{package}/{name}" if package else name
-        if shard is not None and self._shards > 1:
-            shown += f"_shard_{shard}/{self._shards}"
-        message = None if outcome == "passed" else message
-        return Row(self._label, shown + self._run_suffix(run), None, outcome, None, message, attempt, target=self._label)
-
-    def _run_suffix(self, run: int | None) -> str:
-        return f" [run {run}]" if run is not None and self._runs > 1 else ""
+        label = self._shown_label
+        name = "/".join(filter(None, _package_and_name(label))) + suffix
+        outcome = _OUTCOMES.get(status, "not_run")
+        message = None if outcome == "passed" else status
+        return Row(label, name, None, outcome, None, message, attempt - 1, target=label)
 
     def _with_duration(self, row: Row, result: Object) -> Row:
         seconds = _seconds(result)
@@ -220,8 +218,9 @@ class _TargetReader:
             self._warnings.add("test_xml_missing")
             return
         self._warnings |= report.warnings
-        self.incomplete |= report.status != "complete"
-        self.properties += report.properties
+        if report.status != "complete":
+            self._report.status = "salvaged"
+        self._report.properties += report.properties
         names: dict[Identity, str] = {}
         for row in report.columns.rows():
             identity = (row.classname, row.name, row.file)
@@ -229,19 +228,18 @@ class _TargetReader:
                 names[identity] = given.give(identity, 0)
                 if names[identity] != row.name:
                     self._warnings.add("duplicate_identity")
-            name = names[identity] + self._run_suffix(run)
-            yield replace(row, name=name, attempt=row.attempt + attempt - 1)
+            yield replace(row, name=names[identity], attempt=row.attempt + attempt - 1)
 
     def _read_xml(self, path: Path) -> Report | None:
         try:
-            readers = {"<": lambda characters: read_junit(characters, self._limits, self._label)}
+            readers = {"<": lambda characters: read_junit(characters, self._limits, self._shown_label)}
             return read_as(readers, read_chunks_of(path), self._limits)
         except OSError:
             return None
 
     def _xml_path(self, run: int, shard: int, attempt: int) -> Path | None:
         """The local copy of an attempt's `test.xml`, if it lists one."""
-        outputs = objects_of(self._target.results[run, shard, attempt].get("testActionOutput"))
+        outputs = objects_of(self._results[run, shard, attempt].get("testActionOutput"))
         uris = [output.get("uri") for output in outputs if output.get("name") == "test.xml"]
         if self._testlogs is None or not uris:
             return None
@@ -249,7 +247,7 @@ class _TargetReader:
         if uri.startswith("file:"):
             below = below_testlogs(uri)
             return below_folder(self._testlogs, below) if below is not None else None
-        package, name = _package_and_name(self._target.label)
+        package, name = _package_and_name(self._label)
         parts = []
         if self._shards > 1:
             parts.append(f"shard_{shard}_of_{self._shards}")
@@ -258,6 +256,12 @@ class _TargetReader:
         is_last = attempt == self._last[run, shard]
         leaf = "test.xml" if is_last else f"test_attempts/attempt_{attempt}.xml"
         return below_folder(self._testlogs, "/".join(filter(None, [package, name, "_".join(parts), leaf])))
+
+
+def configuration_of(its_id: object) -> str:
+    """The configuration in the id of an event; empty where it has none."""
+    configuration = object_of(its_id, "configuration").get("id")
+    return configuration if isinstance(configuration, str) else ""
 
 
 def is_test_target(event: Object) -> bool:
@@ -293,20 +297,12 @@ def _package_and_name(label: str) -> tuple[str, str]:
     return package, name if colon else package.rpartition("/")[2]
 
 
-def _outcome(status: str) -> Outcome:
-    return _OUTCOMES.get(status, "not_run")
-
-
 def _status(value: object, default: str = "NO_STATUS") -> str:
     return plain(value) if isinstance(value, str) and value else default
 
 
-def _text(message: object) -> str | None:
-    return plain(message) if isinstance(message, str) and not is_blank(message) else None
-
-
-def _is_worse(outcome: Outcome, rows: list[Row]) -> bool:
-    return all(SEVERITY[outcome] < SEVERITY[row.outcome] for row in rows)
+def _is_worse(own: Row, rows: list[Row]) -> bool:
+    return all(SEVERITY[own.outcome] < SEVERITY[row.outcome] for row in rows)
 
 
 def _seconds(result: Object) -> float | None:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 
 from accel_ci.model import Outcome
 
+from .fields import Fields
 from .identities import Identities, Identity
-from .json_lines import Object
+from .json_lines import Object, object_of
 from .outcomes import refined, worst
 from .report import Properties, ReadLimits, Report, Row
-from .text import escaped, first_line, is_blank, plain
+from .text import first_line, message_of, plain
 from .times import duration_of
 from .warning_codes import WarningCode
 
 _Key = tuple[str, str | None]
+_SUBTEST = "SubTestReport"  # pytest 9 writes it in `_report_type`
 
 
 @dataclass
@@ -35,7 +37,7 @@ class _Execution:
 
 class _Reader:
     def __init__(self, warnings: set[WarningCode]) -> None:
-        self._warnings = warnings
+        self._warnings, self._fields = warnings, Fields(warnings)
         self._identities = Identities()
         self._executions: list[_Execution] = []
         self._open: dict[_Key, _Execution] = {}
@@ -45,7 +47,10 @@ class _Reader:
     def read(self, records: Iterable[Object], limits: ReadLimits) -> None:
         for record in records:
             kind = record.get("$report_type")
-            if kind == "TestReport":
+            if _SUBTEST in (kind, record.get("_report_type")):
+                if record.get("outcome") == "failed":
+                    self._take(record, subtest=True)
+            elif kind == "TestReport":
                 self._take(record)
             elif kind == "CollectReport" and record.get("outcome") == "failed":
                 execution = _Execution(self._identity(_text(record.get("nodeid"))), needs_duration=False, ended=True)
@@ -57,7 +62,8 @@ class _Reader:
                 self._warnings.add("x_too_many_rows")
                 break
 
-    def _take(self, record: Object) -> None:
+    def _take(self, record: Object, *, subtest: bool = False) -> None:
+        """Add a record to the execution of its test; the duration of a subtest is part of its test's."""
         node, when = _text(record.get("nodeid")), record.get("when")
         worker = record.get("worker_id")
         key = (node, worker if isinstance(worker, str) else None)
@@ -76,13 +82,13 @@ class _Reader:
         if recorded in ("failed", "rerun"):
             outcome = refined(outcome, message)
         execution.records.append((outcome, message))
+        execution.properties = _properties(record.get("user_properties")) or execution.properties
+        if subtest:
+            return
         execution.rerun |= recorded == "rerun"
-        seconds, warning = duration_of(record.get("duration"))
-        if warning is not None:
-            self._warnings.add(warning)
+        seconds = duration_of(record.get("duration"), self._warnings)
         if seconds is not None:
             execution.duration_s = (execution.duration_s or 0.0) + seconds
-        execution.properties = _properties(record.get("user_properties")) or execution.properties
         if when in ("teardown", "???"):
             self._close(key)
 
@@ -99,21 +105,15 @@ class _Reader:
             self._rerun[key] = execution
 
     def _identity(self, node: str) -> Identity:
-        """Class name, name and file of a node id, as pytest's JUnit writer has them, unique in the report."""
-        classname, name, file = split_node_id(node)
-        if is_blank(name):
-            name = "(unnamed)"
-            self._warnings.add("missing_name")
-        if is_blank(classname):
+        """Class name, name and file of a node id, unique in the report."""
+        classname, name, file = self._fields.of_node(node)
+        if classname is None:
             classname = "pytest"
             self._warnings.add("missing_classname")
-        shown = escaped(classname), escaped(name), None if is_blank(file) else escaped(file)
-        if shown[:2] != (classname, name) or (shown[2] or file) != file:
-            self._warnings.add("name_escaped")
-        numbered = self._identities.give(shown, 0)
-        if numbered != shown[1]:
+        numbered = self._identities.give((classname, name, file), 0)
+        if numbered != name:
             self._warnings.add("duplicate_identity")
-        return shown[0], numbered, shown[2]
+        return classname, numbered, file
 
     def report(self) -> Report:
         report = Report(warnings=self._warnings)
@@ -145,15 +145,6 @@ def read_reportlog(records: Iterable[Object], warnings: set[WarningCode], limits
     return reader.report()
 
 
-def split_node_id(node: str) -> tuple[str, str, str]:
-    """Split a pytest node id into class name, name and file: `a/b.py::T::t[x]` is `a.b.T`, `t[x]`, `a/b.py`."""
-    front, bracket, parameters = node.partition("[")
-    file, *middle = front.split("::")
-    dotted = file.replace("/", ".").removesuffix(".py")
-    *classes, name = [dotted, *middle]
-    return ".".join(classes), name + bracket + parameters, file
-
-
 def _outcome(record: Object) -> Outcome:
     """The outcome of one record, before its message refines it."""
     recorded, call = record.get("outcome"), record.get("when") == "call"
@@ -172,14 +163,12 @@ def _message(record: Object, outcome: str) -> str | None:
         message = _text(record["wasxfail"]).removeprefix("reason: ")
     else:
         message = _text_of_representation(record.get("longrepr"))
-    message = plain(message)
-    return None if is_blank(message) else message
+    return message_of(message)
 
 
 def _text_of_representation(representation: object) -> str:
     if isinstance(representation, dict):
-        crash = representation.get("reprcrash")
-        return _text(crash.get("message")) if isinstance(crash, dict) else ""
+        return _text(object_of(representation, "reprcrash").get("message"))
     if isinstance(representation, list):
         return _text(representation[-1]).removeprefix("Skipped: ") if representation else ""
     return first_line(_text(representation)) or ""

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from accel_ci.model import OUTCOMES
 
+from .fields import Fields
 from .json_lines import Object
 from .report import ReadLimits, Report, Row
-from .reportlog import split_node_id
-from .text import escaped, is_blank, plain
+from .text import message_of, plain
 from .times import duration_of
 from .warning_codes import WarningCode
 
@@ -21,7 +21,7 @@ STARTED_FIELDS = ("round", "card", "host", "worker")
 
 def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
     """Read the events of a worker; never raises. The attempts of a test are numbered in the order of their lines."""
-    report = Report(warnings=warnings)
+    report, fields = Report(warnings=warnings), Fields(warnings)
     attempts: dict[tuple[str, str, str | None], int] = {}
     finished = False
 
@@ -35,7 +35,7 @@ def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limi
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
-        row = _row(event, warnings)
+        row = _row(event, fields)
         identity = (row.classname, row.name, row.file)
         attempts[identity] = attempts.get(identity, -1) + 1
         report.columns.append(replace(row, attempt=attempts[identity]))
@@ -56,23 +56,14 @@ def attempts_of(events: Iterable[Object], warnings: set[WarningCode]) -> Iterato
             if outcome not in OUTCOMES:
                 outcome = "error"
                 warnings.add("x_unknown_outcome")
-            seconds, warning = duration_of(given.get("duration_s"))
-            if warning:
-                warnings.add(warning)
+            seconds = duration_of(given.get("duration_s"), warnings)
             yield {**started, **given, "outcome": outcome, "duration_s": seconds}
 
 
-def _row(event: Object, warnings: set[WarningCode]) -> Row:
-    test, message = event.get("test"), event.get("message")
-    identity = split_node_id(test if isinstance(test, str) else "")
-    classname, name, file = shown = tuple(map(escaped, identity))
-    if shown != identity:
-        warnings.add("name_escaped")
-    if is_blank(name):
-        name = "(unnamed)"
-        warnings.add("missing_name")
+def _row(event: Object, fields: Fields) -> Row:
+    test = event.get("test")
+    classname, name, file = fields.of_node(test if isinstance(test, str) else "")
     return Row(
-        classname, name, None if is_blank(file) else file, event["outcome"], event["duration_s"],
-        plain(message) if isinstance(message, str) and not is_blank(message) else None, 0,
+        classname or "", name, file, event["outcome"], event["duration_s"], message_of(event.get("message")), 0,
         tuple((key, plain(str(event[key]))) for key in _PROPERTIES if event.get(key) is not None),
     )  # fmt: skip

@@ -30,6 +30,11 @@ def escaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: f"\\u{{{ord(match[0]):X}}}", text)
 
 
+def message_of(value: object) -> str | None:
+    """A text as a message; None for a blank one and for another value."""
+    return plain(value) if isinstance(value, str) and not is_blank(value) else None
+
+
 def first_line(text: str) -> str | None:
     """The first line that is not blank, stripped."""
     return next((bare for line in text.split("\n") if (bare := line.strip(SPACE))), None)

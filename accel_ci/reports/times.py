@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from datetime import datetime, timedelta
 
 from .characters import SPACE
@@ -46,15 +47,14 @@ def parse_duration(text: str | None) -> tuple[float | None, WarningCode | None]:
     return abs(seconds), warning
 
 
-def duration_of(value: object) -> tuple[float | None, WarningCode | None]:
-    """Seconds from a JSON value, None where it is not a duration, and a warning code, None where all is well."""
+def duration_of(value: object, warnings: set[WarningCode]) -> float | None:
+    """Seconds from a JSON value; None where it is not a duration, with a warning if it is a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None, None
-    try:
-        seconds = float(value)
-    except OverflowError:
-        return None, "duration_invalid"
-    return (abs(seconds), None) if 0 <= seconds < math.inf else (None, "duration_invalid")
+        return None
+    if 0 <= value <= sys.float_info.max:
+        return abs(float(value))
+    warnings.add("duration_invalid")
+    return None
 
 
 def parse_timestamp(text: str | None) -> int | None:

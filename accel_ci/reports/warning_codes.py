@@ -15,7 +15,7 @@ WarningCode = Literal[
     "x_expansion_limit", "invalid_encoding", "encoding_mismatch", "encoding_unknown", "invalid_char", "name_escaped",
     "xml_1_1", "leading_whitespace", "output_truncated", "duration_missing", "duration_invalid", "duration_ambiguous",
     "missing_name", "missing_classname", "duplicate_identity", "multiple_outcomes", "merged_teardown_error",
-    "status_attribute_only", "count_mismatch", "no_test_cases", "attempts_across_files", "test_xml_missing",
+    "status_attribute_only", "suite_error", "count_mismatch", "no_test_cases", "attempts_across_files", "test_xml_missing",
     "bep_overrides_xml", "bep_xml_disagree", "target_failed_to_build", "target_aborted", "target_missing_result",
     "x_unknown_outcome", "x_worker_unfinished",
 ]  # fmt: skip
@@ -71,6 +71,7 @@ NOTED: dict[WarningCode, str] = {
     "multiple_outcomes": "A test case has several different outcomes; the worst counts.",
     "merged_teardown_error": "An error in teardown that was written as a test case of its own is merged into its test.",
     "status_attribute_only": "A failure is known from a `status` or `result` attribute alone.",
+    "suite_error": "A suite failed itself, or counts failures that no test case shows; a row `(suite)` shows it.",
     "count_mismatch": "A suite has fewer test cases than its `tests` attribute declares.",
     "no_test_cases": "The report has no rows.",
     "attempts_across_files": "A test is in several files of the job; each is an attempt.",

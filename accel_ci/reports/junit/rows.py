@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from accel_ci.model import Outcome
+from accel_ci.reports.fields import Fields
 from accel_ci.reports.identities import Identities, Identity
 from accel_ci.reports.markup import Tag, Values
+from accel_ci.reports.outcomes import worst
 from accel_ci.reports.report import SEVERITY, Properties, ReadLimits, Report
 from accel_ci.reports.scanner import Damage
 
-from .fields import Fields
-from .verdicts import ElementVerdict, outcome_of_attributes, worst_of
+from .verdicts import ElementVerdict, outcomes_of_attributes, worst_of
 
 CASE_ATTRIBUTES = ("classname", "name", "file", "time", "status", "result")
 """The attributes of a test case that matter; `Tag.places` has them in this order."""
@@ -21,14 +22,26 @@ CASE_ATTRIBUTES = ("classname", "name", "file", "time", "status", "result")
 
 @dataclass
 class Suite:
-    """A suite that is open. `label` and `file` stand for those that its cases lack."""
+    """A suite that is open.
+
+    Attributes:
+        name: Its own name; `label` and `file` stand for those that its cases lack.
+        declared: Its attributes `tests`, `errors` and `failures`, 0 where one is not a number.
+        cases: The `testcase` elements inside it, at any depth.
+        faults: The kinds of the outcome elements, attributes and faults of suites inside it, at any depth.
+        verdicts: Its own outcome elements.
+        message: The first line of its own `system-err`.
+    """
 
     number: int
-    raw_name: str | None
+    name: str | None
     label: str
     file: str | None
-    tests: str | None
-    cases_before: int
+    declared: Mapping[str, int]
+    cases: int = 0
+    faults: set[Outcome] = field(default_factory=set)
+    verdicts: list[ElementVerdict] = field(default_factory=list)
+    message: str | None = None
 
 
 @dataclass
@@ -76,6 +89,8 @@ class Rows:
         duration_s = fields.duration(values[time_at])
         outcome: Outcome = "passed"
         message = None
+        of_attributes = outcomes_of_attributes(values[status_at], values[result_at])
+        suite.faults.update(of_attributes)
         if children.verdicts:
             outcome, message = worst_of(children.verdicts, fields)
             if len(children.verdicts) == 1 and children.verdicts[0].teardown:
@@ -83,14 +98,29 @@ class Rows:
                 if row is not None:
                     self._merge(row, children, duration_s)
                     return
-        elif values[status_at] is not None or values[result_at] is not None:
-            outcome = outcome_of_attributes(values[status_at], values[result_at], fields)
+        elif of_attributes:
+            outcome = worst(of_attributes)
+            if outcome in ("failed", "error"):
+                fields.warnings.add("status_attribute_only")
+        self._add(suite, (classname, name, file), outcome, duration_s, message, children)
+
+    def add_fault(self, suite: Suite, outcome: Outcome, message: str | None) -> None:
+        """Add the row of a suite that failed itself; raises `Damage` at the limit."""
+        classname = self._fields.label(suite.name)
+        self._fields.warnings |= {"suite_error"} if classname else {"suite_error", "missing_classname"}
+        self._add(suite, (classname or "", "(suite)", suite.file), outcome, None, message, CHILDLESS)
+
+    def _add(
+        self, suite: Suite, identity: Identity, outcome: Outcome, duration_s: float | None, message: str | None,
+        children: Children,
+    ) -> None:  # fmt: skip
+        classname, name, file = identity
         row = len(self._suites) + len(children.reruns)
         if row >= self._limits.rows:
             raise Damage("x_too_many_rows")
-        given = self._identities.give((classname, name, file), row)
+        given = self._identities.give(identity, row)
         if given is not name:
-            fields.warnings.add("duplicate_identity")
+            self._fields.warnings.add("duplicate_identity")
         for attempt, rerun in enumerate(children.reruns):
             self._append(classname, given, file, rerun.outcome, rerun.duration_s, rerun.message, attempt, suite.number)
         if children.properties:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from accel_ci.reports.fields import Fields
 from accel_ci.reports.markup import Markup, Tag, Values
 from accel_ci.reports.scanner import Damage
 from accel_ci.reports.text import is_blank
 
-from .fields import Fields
 from .rows import Children, Rows, Suite
 from .verdicts import OUTCOMES, ElementVerdict, verdict_of_element
 
@@ -31,25 +31,22 @@ class Runs:
         self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
         self._wait = self._waited = 0  # cases to read one by one before the next run
 
-    def take(self, tag: Tag, suite: Suite) -> int:
-        """Take the ordinary cases that follow a case with this tag; returns their number."""
+    def take(self, tag: Tag, suite: Suite) -> None:
+        """Take the ordinary cases that follow a case with this tag."""
         if self._waited < self._wait:
             self._waited += 1
-            return 0
+            return
         pattern = self._patterns.get(tag.attributes)
         if pattern is None:
             if len(self._patterns) >= _MAX_PATTERNS or tag.qualified != "testcase" or not 0 < len(tag.attributes) <= 20:
-                return 0
+                return
             pattern = self._patterns[tag.attributes] = _pattern(tag.attributes)
-        taken = 0
+        cases_before = suite.cases
         while found := self._markup.run(pattern, room=2):
-            count = self._take(tag, suite, found)
-            taken += count
-            if count < len(found):
+            if self._take(tag, suite, found) < len(found):
                 break
         self._waited = 0
-        self._wait = 0 if taken else min(2 * self._wait + 1, _MAX_WAIT)
-        return taken
+        self._wait = 0 if suite.cases > cases_before else min(2 * self._wait + 1, _MAX_WAIT)
 
     def _take(self, tag: Tag, suite: Suite, found: list[tuple[str, ...]]) -> int:
         """Take the first cases of those that a pattern found; returns their number."""
@@ -77,6 +74,8 @@ class Runs:
             for place, of_case in enumerate(zip(*values.values(), strict=True)):
                 spread: Values = [None, *(part for value in of_case for part in (value, None))]
                 self._rows.add(suite, tag, spread, Children([verdicts[place]] if place in verdicts else []))
+        suite.cases += count
+        suite.faults.update(verdict.kind for verdict in verdicts.values())
         self._markup.take(sum(map(len, wholes[:count])))
         return count
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accel_ci.model import Outcome
+from accel_ci.reports.fields import Fields
 from accel_ci.reports.markup import Tag, Values
-from accel_ci.reports.outcomes import refined, worst
+from accel_ci.reports.outcomes import refined
 from accel_ci.reports.report import SEVERITY
 from accel_ci.reports.text import first_line, is_blank
-
-from .fields import Fields
 
 OUTCOMES: dict[str, Outcome] = {"failure": "failed", "error": "error", "skipped": "skipped"}
 """The outcome elements."""
@@ -21,6 +20,8 @@ RERUNS: dict[str, Outcome] = {
     "rerun": "failed", "rerunFailure": "failed", "flakyFailure": "failed", "rerunError": "error", "flakyError": "error",
 }  # fmt: skip
 """The elements for earlier attempts of the case."""
+
+KINDS = OUTCOMES | RERUNS
 
 _OF_ATTRIBUTE: dict[str, Outcome] = {
     "suppressed": "not_run", "disabled": "not_run", "skipped": "skipped", "failed": "failed", "error": "error",
@@ -31,8 +32,12 @@ _XPASSED = "xfail-marked test passes unexpectedly"
 
 @dataclass
 class ElementVerdict:
-    """An outcome or rerun element. `teardown`: it is an error whose message is that of a failed teardown."""
+    """An outcome or rerun element.
 
+    `kind` is its outcome in `KINDS`, before the message refines it; `teardown`: it is the error of a failed teardown.
+    """
+
+    kind: Outcome
     outcome: Outcome
     message: str | None
     duration_s: float | None = None
@@ -41,21 +46,18 @@ class ElementVerdict:
 
 def verdict_of_element(tag: Tag, values: Values, text: str, fields: Fields) -> ElementVerdict:
     """The verdict of an outcome or rerun element from its attributes and its text."""
-    element, attribute = tag.name, tag.value(values, "message")
+    kind, attribute = KINDS[tag.name], tag.value(values, "message")
     own_message = None if attribute is None else fields.plain(attribute)
     message = first_line(text) if is_blank(own_message) else own_message
-    kind = tag.value(values, "type")
-    if element in RERUNS:
-        time = tag.value(values, "time")
-        return ElementVerdict(
-            refined(RERUNS[element], message, kind), message, None if time is None else fields.duration(time)
-        )
-    if element != "skipped":
-        teardown = element == "error" and _TEARDOWN.match(own_message or "") is not None
-        return ElementVerdict(refined(OUTCOMES[element], message, kind), message, teardown=teardown)
-    if kind in ("pytest.xfail", "XFAIL"):
-        return ElementVerdict("xfailed", message)
-    return ElementVerdict("xpassed" if own_message == _XPASSED else "skipped", message)
+    its_type = tag.value(values, "type")
+    if kind != "skipped":
+        time = tag.value(values, "time") if tag.name in RERUNS else None
+        duration_s = None if time is None else fields.duration(time)
+        teardown = tag.name == "error" and _TEARDOWN.match(own_message or "") is not None
+        return ElementVerdict(kind, refined(kind, message, its_type), message, duration_s, teardown)
+    if its_type in ("pytest.xfail", "XFAIL"):
+        return ElementVerdict(kind, "xfailed", message)
+    return ElementVerdict(kind, "xpassed" if own_message == _XPASSED else kind, message)
 
 
 def worst_of(verdicts: Sequence[ElementVerdict], fields: Fields) -> tuple[Outcome, str | None]:
@@ -66,12 +68,8 @@ def worst_of(verdicts: Sequence[ElementVerdict], fields: Fields) -> tuple[Outcom
     return first.outcome, first.message
 
 
-def outcome_of_attributes(status: str | None, result: str | None, fields: Fields) -> Outcome:
-    """The outcome of a case without outcome elements."""
-    status, result = (status or "").lower(), (result or "").lower()
-    outcomes: list[Outcome] = ["not_run"] if status == "notrun" else []
-    outcomes += [_OF_ATTRIBUTE[value] for value in (status, result) if value in _OF_ATTRIBUTE]
-    outcome = worst(["passed", *outcomes])
-    if outcome in ("failed", "error"):
-        fields.warnings.add("status_attribute_only")
-    return outcome
+def outcomes_of_attributes(status: str | None, result: str | None) -> list[Outcome]:
+    """The outcomes that the attributes `status` and `result` of a case mean."""
+    values = [(status or "").lower(), (result or "").lower()]
+    outcomes: list[Outcome] = ["not_run"] if values[0] == "notrun" else []
+    return outcomes + [_OF_ATTRIBUTE[value] for value in values if value in _OF_ATTRIBUTE]

@@ -1,6 +1,6 @@
-"""Fields of test cases in their final form, with the warnings for what was wrong with them.
+"""Fields of tests in their final form, with the warnings for what was wrong with them.
 
-Here belong identity fields, texts and durations, cached because most cases of a report share them.
+Here belong identity fields, texts and durations, cached because most tests of a report share them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Fields:
             return "(unnamed)"
         return self.escaped(raw)
 
+    def of_node(self, node: str) -> tuple[str | None, str, str | None]:
+        """Class name, name and file of a pytest node id, as pytest's JUnit writer has them; None for a blank one."""
+        classname, name, file = split_node_id(node)
+        return self.label(classname), self.name(name), self.label(file)
+
     def escaped(self, raw: str) -> str:
         """An identity field with its control characters escaped."""
         shown = escaped(raw)
@@ -69,3 +74,12 @@ class Fields:
         """Many durations at a time."""
         seconds = list(map(self._durations.get, times))
         return seconds if None not in seconds else list(map(self.duration, times))
+
+
+def split_node_id(node: str) -> tuple[str, str, str]:
+    """Split a pytest node id into class name, name and file: `a/b.py::T::t[x]` is `a.b.T`, `t[x]`, `a/b.py`."""
+    front, bracket, parameters = node.partition("[")
+    file, *middle = front.split("::")
+    dotted = file.replace("/", ".").removesuffix(".py")
+    *classes, name = [dotted, *middle]
+    return ".".join(classes), name + bracket + parameters, file
