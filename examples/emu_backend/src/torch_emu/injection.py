@@ -41,7 +41,7 @@ def check() -> None:
         overloads = [getattr(packet, name) for name in packet.overloads() if "out" not in name]
         if all(_is_composite(overload) for overload in overloads):
             raise FaultError(
-    """Raise if a fault could never show: its operator reaches no device, or its state has no folder."""
+                f"{VARIABLE}: PyTorch decomposes {op!r} before it reaches a device; name one of the operators in it"
             )
     if active().remembers:
         state.prepare()
