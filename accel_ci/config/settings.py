@@ -264,10 +264,10 @@ class Results(Section):
 
 
 class Retention(Section):
-    """What `accel-ci prune` keeps; a schedule prunes where this section is there.
+    """The builds that `accel-ci prune` keeps. If this section is present, a schedule prunes too.
 
-    Builds of the last `days` days, the `last_green` newest green builds of each variant and trigger, and revisions whose key
-    fits a pattern in `pinned`.
+    Kept are the builds of the last `days` days, the newest `last_green` green builds of each variant and trigger, and
+    revisions whose key matches a pattern in `pinned`.
     """
 
     days: Annotated[int, Field(ge=1, le=36500)] = 30

@@ -69,7 +69,7 @@ NOTED: dict[WarningCode, str] = {
     "missing_classname": "A test has no class name; that of its suite is used, for pytest-reportlog `pytest`.",
     "duplicate_identity": "Two test cases have the same class name, name and file; `#2`, `#3`, … tell them apart.",
     "multiple_outcomes": "A test case has several different outcomes; the worst counts.",
-    "merged_teardown_error": "An error in teardown that was written as a test case of its own is merged into its test.",
+    "merged_teardown_error": "An error in teardown that was written as a separate test case is merged into its test.",
     "status_attribute_only": "A failure is known from a `status` or `result` attribute alone.",
     "suite_error": "A suite failed itself, or counts failures that no test case shows; a row `(suite)` shows it.",
     "count_mismatch": "A suite has fewer test cases than its `tests` attribute declares.",
