@@ -2,9 +2,9 @@
 
 In a data folder with 1,500 revisions of 4 variants: how long `accel-ci status` takes, how long a refresh of the HUD takes,
 and how much longer than in a folder with 2 revisions everything takes that a nightly of the 4 variants does beside building
-and testing: the revision, its manifests, the comparisons with earlier builds, and the HUD. Each measurement is a process of its own, the
-best of three, taking turns; commands are timed as whole processes, the others from the end of their imports. The first
-`status`, which makes the index, and `prune --dry-run` have no goal.
+and testing: the revision, its manifests, the comparisons with earlier builds, and the HUD. Each measurement is a process of
+its own, the best of three, taking turns; commands are timed as whole processes, the others from the end of their imports.
+The first `status`, which makes the index, and `prune --dry-run` have no goal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`prune`: remove what no kept build needs."""
+"""`prune`: remove everything that no kept build needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from accel_ci.config.settings import Project
 
 _COUNTED = ("artifact", "cached wheel", "leftover")
-"""Kinds that are too many and too alike to be listed one by one."""
+"""Kinds with too many items to list each."""
 
 
 @click.command()
@@ -22,12 +22,12 @@ _COUNTED = ("artifact", "cached wheel", "leftover")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
 @with_project
 def prune(project: Project, dry_run: bool, as_json: bool) -> None:
-    """Remove builds that no keep rule in `retention` holds, and what nothing refers to any more.
+    """Remove builds that no keep rule in `retention` holds, and everything that only they needed.
 
-    Images, sources, wheels, rounds, artifacts, manifests and partition keys go; every attempt stays in the results store. A
-    build that runs is kept. The daemon does it where `retention` is configured (`prune_schedule`).
+    This covers images, sources, wheels, rounds, artifacts, manifests and partition keys. Builds that are running and all
+    attempts in the results store are kept. If `retention` is configured, the daemon runs this too (`prune_schedule`).
 
-    Exit status: 0, or 1 when something could not be removed.
+    Exit status: 0, or 1 if something could not be removed.
     """
     import json
     from dataclasses import asdict

@@ -1,7 +1,7 @@
-"""What the HUD shows, as frozen dataclasses, and the pure function that makes it from what was read.
+"""The HUD's page as frozen dataclasses, and the pure function that makes it.
 
-Here belongs every decision: what is green, which builds are shown in full, what is listed and what is only counted. No
-file is read here (`gather.py`) and no string is formatted for HTML (`text.py`, `render.py`).
+All decisions are made here: which builds are green, which are shown in full, and which items are listed or only counted. No
+file is read here (`gather.py`), and no string is formatted for HTML (`text.py`, `render.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from accel_ci.storage.manifests import STAGES, next_stage
 T = TypeVar("T")
 
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
-"""How a build stands. `passed` and `flaky` pass; nothing else does."""
+"""The state of a build. Only `passed` and `flaky` pass."""
 
 SLOWEST = 20
 """The number of tests that are listed as the slowest of a build."""
@@ -51,7 +51,7 @@ _WORST_FIRST: tuple[Verdict, ...] = (
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What lies on disk of one build; a manifest that is not there or cannot be read is None.
+    """The manifests of one build; one that is missing or unreadable is None.
 
     `begun` are the first stages of the pipelines that have begun.
     """
@@ -73,7 +73,7 @@ class BuildRecord:
 
 @dataclass(frozen=True)
 class RevisionRecord:
-    """What lies on disk of one revision. `revision` is None when its manifest is missing or unreadable."""
+    """The manifests of one revision. `revision` is None when its manifest is missing or unreadable."""
 
     key: str
     seen_at: datetime
@@ -94,7 +94,7 @@ class BuildTests:
 
 @dataclass(frozen=True)
 class State:
-    """How a build stands, in words as well as in kind."""
+    """The state of a build, with a short text for people."""
 
     kind: Kind
     words: str
@@ -102,7 +102,7 @@ class State:
 
     @property
     def passes(self) -> bool:
-        """Whether it may look green."""
+        """True if the build may look green."""
         return self.kind in ("passed", "flaky")
 
 
@@ -137,7 +137,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Listed(Generic[T]):
-    """The beginning of a list, and how many more there are."""
+    """The beginning of a list, and the number of items that follow."""
 
     items: tuple[T, ...]
     more: int
@@ -209,7 +209,7 @@ class HudPage:
 
 
 def build_state(record: BuildRecord, now: datetime) -> State:
-    """How a build stands. It passes only when every expected test has a verdict, at least one ran, and none is bad."""
+    """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad."""
     if "ledger" in record.unreadable:
         return State("unreadable", "ledger unreadable", "the manifest is broken")
     if record.ledger is None:
@@ -228,7 +228,7 @@ def build_state(record: BuildRecord, now: datetime) -> State:
 
 
 def latest_builds(revisions: Sequence[RevisionRecord]) -> tuple[BuildRecord, ...]:
-    """The builds to show in full: of each variant the newest, and the newest finished one where that is another."""
+    """The builds to show in full: the newest of each variant, and its newest finished one if that is another."""
     chosen: list[BuildRecord] = []
     for variant in _variants(revisions):
         newest, *older = _of_variant(revisions, variant)
@@ -238,7 +238,7 @@ def latest_builds(revisions: Sequence[RevisionRecord]) -> tuple[BuildRecord, ...
 
 
 def finished_before(revisions: Sequence[RevisionRecord], build: Build) -> BuildRecord | None:
-    """The newest finished build of the same variant that is older than `build`."""
+    """The newest finished build of the same variant before `build`."""
     records = _of_variant(revisions, build.variant)
     older = records[[record.build for record in records].index(build) + 1 :]
     return next((record for record in older if record.ledger is not None), None)

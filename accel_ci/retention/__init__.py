@@ -1,1 +1,1 @@
-"""Retention: which builds are kept, and removing what no kept build needs."""
+"""Retention: the keep rules, and removing everything that no kept build needs."""

@@ -1,7 +1,7 @@
-"""Removing files below a data folder: at once to the eye, resumable, and never through a symbolic link.
+"""Remove files below a data folder: atomically to readers, resumable, and never through a symbolic link.
 
-What goes is first renamed to `.pruned-…` beside itself, so that nobody sees half of it, and removed at the end. What a
-killed `prune` left under such a name is removed by the next one.
+A file or folder is first renamed to `.pruned-…` in place, so that nobody sees half of it, and deleted at the end. After a
+kill, the next `prune` deletes what has such a name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PRUNED = ".pruned-"
 
 @dataclass(frozen=True)
 class Pruned:
-    """Something that goes: a path below the data folder, or an image of the Docker engine.
+    """An item that goes: a path below the data folder, or an image of the Docker engine.
 
-    `size_bytes` is what its removal frees; of a Docker image, its size with the layers that it shares. `problem` says why it
-    stays.
+    `size_bytes` is what its removal frees; for a Docker image, its size including shared layers. `problem` is the reason if
+    it stays.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Pruned:
 
 
 class Remover:
-    """Removes things below a data folder and keeps account of them; with `dry_run` it only keeps account."""
+    """Removes things below a data folder and lists them in `account`; with `dry_run` it only lists them."""
 
     def __init__(self, home: Path, now_s: float, *, dry_run: bool) -> None:
         self.home = home
@@ -48,7 +48,7 @@ class Remover:
         self._aside: list[tuple[int, Path]] = []
 
     def entries(self, *parts: str) -> Iterator[os.DirEntry[str]]:
-        """The entries of a folder of the data folder, by name; none where it is missing or behind a symbolic link."""
+        """List the entries of a folder below the data folder; none if it is missing or behind a symbolic link."""
         folder = self.home.joinpath(*parts)
         if folder.resolve() != self.home.resolve().joinpath(*parts):
             _LOG.warning("%s is behind a symbolic link and is left alone", folder)
@@ -60,18 +60,18 @@ class Remover:
             return
 
     def folders(self, *parts: str) -> list[str]:
-        """The names of the folders there, without links and hidden ones."""
+        """List the names of the folders in a folder, without links and hidden ones."""
         return [e.name for e in self.entries(*parts) if e.is_dir(follow_symlinks=False) and not e.name.startswith(".")]
 
     def unused(self, path: Path) -> bool:
-        """Whether a file or folder has not been changed for a day; False when it is gone."""
+        """True if a file or folder exists and has not changed for a day."""
         try:
             return self._now_s - path.lstat().st_mtime > _DAY_S
         except FileNotFoundError:
             return False
 
     def take(self, kind: str, path: Path, size_bytes: int | None = None) -> bool:
-        """Put a file or folder out of sight, to be removed by `empty`; whether it is gone now."""
+        """Put a file or folder out of sight, for `empty` to delete. Returns False if it stays."""
         if not os.path.lexists(path):
             return True
         name = path.relative_to(self.home).as_posix()
@@ -92,7 +92,7 @@ class Remover:
         return True
 
     def take_unused(self, kind: str, path: Path, used: Path, lock_file: Path) -> bool:
-        """`take` what nobody holds the lock of and `used`, a file that every use touches, shows no use of for a day."""
+        """Take something if its lock is free and `used`, a file that every use touches, is more than a day old."""
         with self.free([lock_file]) as free:
             if not free or not self.unused(used) or not self.take(kind, path):
                 return False
@@ -102,7 +102,7 @@ class Remover:
 
     @contextmanager
     def free(self, lock_files: list[Path]) -> Iterator[bool]:
-        """Hold locks without waiting; False where another process holds one."""
+        """Hold locks without waiting; yields False if another process holds one."""
         with ExitStack() as held:
             try:
                 for lock_file in lock_files:
@@ -114,7 +114,7 @@ class Remover:
                 yield True
 
     def record(self, item: Pruned) -> None:
-        """Keep account of something that goes, or that cannot be removed."""
+        """List an item that goes or cannot be removed."""
         self.account.append(item)
         if item.problem is not None:
             _LOG.warning("%s %s cannot be removed: %s", item.kind, item.name, item.problem)
@@ -122,7 +122,7 @@ class Remover:
             _LOG.info("pruned the %s %s, %d bytes", item.kind, item.name, item.size_bytes)
 
     def take_leftovers(self) -> None:
-        """Take what a killed `prune` had put out of sight, and scratch of killed runs that is more than a day old."""
+        """Take the leftovers of a killed `prune`, and scratch folders of killed runs that are more than a day old."""
         rooms = [("builds",), ("images",), ("sources",), ("rbe", "sources"), ("cache", "wheels")]
         rooms += [(room, name) for room in ("builds", "runs", "artifacts") for name in self.folders(room)]
         for room in rooms:
@@ -132,7 +132,7 @@ class Remover:
                     self.take("leftover", Path(entry.path))
 
     def empty(self) -> None:
-        """Remove what was taken."""
+        """Delete everything that was taken."""
         for number, aside in self._aside:
             try:
                 _remove(aside)
@@ -144,7 +144,7 @@ class Remover:
 
 
 def size_of(path: Path) -> int:
-    """The bytes that the removal of a file or folder frees: a file that has another name elsewhere frees none."""
+    """The bytes that removing a file or folder frees; a file with another hard link frees none."""
     try:
         seen = path.lstat()
         if not stat.S_ISDIR(seen.st_mode):

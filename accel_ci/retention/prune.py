@@ -1,7 +1,7 @@
-"""Removing builds by the keep rules, and then everything that no kept build needs.
+"""Remove builds by the keep rules, and then everything that no kept build needs.
 
 `rules.py` decides which builds stay, `unreferenced.py` finds what nothing refers to any more, `disk.py` removes. The
-attempts in the results store are never touched. Before it goes, everything is looked at again under its lock.
+attempts in the results store are never touched. Everything is checked again under its lock just before it goes.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from accel_ci.workspace import Workspace
 _LOG = logging.getLogger(__name__)
 
 RELEASE = "release.json"
-"""In the folder of a build or a revision: it is released, so it is kept."""
+"""A file that marks a build, or all builds of a revision, as released: they are kept."""
 
 
 @dataclass(frozen=True)
 class RevisionRegister:
-    """Where runs and partition keys are known: the revisions with unfinished runs, and how to forget a revision."""
+    """Dagster's part: the revisions with unfinished runs (`busy`), and deleting a partition key (`forget`)."""
 
     busy: Callable[[], Collection[str]]
     forget: Callable[[str], None]
 
 
 def prune(workspace: Workspace, register: RevisionRegister, now: datetime, *, dry_run: bool = False) -> list[Pruned]:
-    """Remove what the keep rules leave no use for, and return what went; with `dry_run`, what would go.
+    """Remove everything that the keep rules do not hold, and return the list; with `dry_run`, only return it.
 
     Raises `AccelCiError` when another `prune` is running, or a manifest that may refer to artifacts cannot be read.
     """
@@ -62,7 +62,7 @@ def prune(workspace: Workspace, register: RevisionRegister, now: datetime, *, dr
 def _take_builds(
     workspace: Workspace, register: RevisionRegister, remover: Remover, now: datetime
 ) -> dict[Build, Extent | None]:
-    """Take the builds that go; of every build that was there, how much of it stays."""
+    """Take the builds that go. Returns how much of each build stays, None for one that is gone."""
     manifests, settings = workspace.manifests, workspace.project.settings
     rules = settings.retention or Retention()
     own = set(remover.folders("builds"))  # not what is behind a symbolic link
@@ -97,7 +97,7 @@ def _read_facts(manifests: ManifestStore, revision: IndexedRevision, remover: Re
 
 
 def _asked_again(manifests: ManifestStore, key: str, remover: Remover) -> bool:
-    """Whether a trigger has asked for a known revision in the last day: its run may not have begun."""
+    """True if a trigger asked for a known revision in the last day, so that its run may not have begun."""
     asked = manifests.builds / key / ASKED_AGAIN
     return asked.exists() and not remover.unused(asked)
 
@@ -118,7 +118,7 @@ def _read_build_facts(manifests: ManifestStore, build: Build) -> BuildFacts:
 
 
 def _take_build(manifests: ManifestStore, build: Build, keep: Extent | None, remover: Remover) -> Extent | None:
-    """Take a build, or with `keep` only its rounds; returns what of it stays, all of it where a run has it."""
+    """Take a build, or only its rounds if its results are kept. Returns what stays: the whole build if a run has it."""
     folder = manifests.builds / build.revision / build.variant
     lock_files = [manifests.pipeline_lock_file(pipeline, build) for pipeline in PIPELINES]
     with remover.free(lock_files) as free:
@@ -130,7 +130,7 @@ def _take_build(manifests: ManifestStore, build: Build, keep: Extent | None, rem
 
 
 def _take_revision(manifests: ManifestStore, register: RevisionRegister, key: str, remover: Remover) -> None:
-    """Take a revision without builds; its partition key goes first, since only the folder tells of what is left to do."""
+    """Take a revision without builds. Its partition key goes first: after a kill, the folder shows that work is left."""
     folder = manifests.builds / key
     size = sum(size_of(Path(entry.path)) for entry in remover.entries("builds", key) if not entry.is_dir())
     if remover.dry_run:

@@ -1,4 +1,4 @@
-"""The keep rules: which builds stay and how much of them. Pure; reading and removing is in `prune.py`."""
+"""The keep rules, as pure functions: the builds that stay, and how much of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accel_ci.model import Build, Trigger
 from accel_ci.storage.manifests import LEDGER
 
 Extent = Literal["whole", "results"]
-"""`whole` with wheels, image, sources and rounds; `results` with what its ledger, and the ledgers after it, refer to."""
+"""`whole` includes wheels, image, sources and rounds; `results` is only what its ledger and later ledgers refer to."""
 
 _COMPARED = (LEDGER, "test_selection", "device_test_results", "bazel_test_results")
 """The manifests that later builds are compared with."""
@@ -22,7 +22,7 @@ _COMPARED = (LEDGER, "test_selection", "device_test_results", "bazel_test_result
 
 @dataclass(frozen=True)
 class BuildFacts:
-    """What the rules ask of a build: its manifests, whether it passed, and whether it was released."""
+    """The properties of a build that the rules depend on. `stages` are its manifests."""
 
     build: Build
     stages: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class BuildFacts:
 
 @dataclass(frozen=True)
 class RevisionFacts:
-    """What the rules ask of a revision. `trigger` is None where its manifest cannot be read."""
+    """The properties of a revision that the rules depend on. `trigger` is None if its manifest cannot be read."""
 
     key: str
     trigger: Trigger | None
@@ -44,14 +44,14 @@ class RevisionFacts:
 
 @dataclass(frozen=True)
 class Kept:
-    """How much of a build is kept, and why."""
+    """The part of a build that is kept, and the reason."""
 
     extent: Extent
     reason: str
 
 
 def reason_to_keep(revision: RevisionFacts, rules: Retention, now: datetime) -> str | None:
-    """Why all builds of a revision are kept; None when each is decided alone."""
+    """The reason to keep all builds of a revision; None if the rules look at each build."""
     if revision.trigger is None:
         return "its revision.json is missing or unreadable"
     if revision.in_use:
@@ -64,10 +64,10 @@ def reason_to_keep(revision: RevisionFacts, rules: Retention, now: datetime) -> 
 
 
 def kept_builds(revisions: Iterable[RevisionFacts], rules: Retention, window_days: int, now: datetime) -> dict[Build, Kept]:
-    """The builds that are kept; the others go.
+    """Choose the builds to keep; the others go.
 
-    The ledgers of the last `window_days` days are kept, and of each variant and trigger the newest manifests before them,
-    since the first of them was compared with those.
+    The results of the last `window_days` days are kept. So are the newest ones before them of each variant and trigger,
+    because the next build is compared with those.
     """
     window = now - timedelta(days=window_days)
     greens: Counter[tuple[str, str | None]] = Counter()

@@ -1,8 +1,8 @@
-"""Finding what no kept build refers to: images, sources, cached wheels and artifacts.
+"""Find and take everything that no kept build refers to: images, sources, cached wheels and artifacts.
 
-A manifest refers to whatever it mentions: every SHA-256 digest in its text counts, so that manifests of any version,
-damaged ones included, keep what they need. What nothing mentions goes when nobody has used it for a day, since a running
-build may be about to refer to it.
+Every SHA-256 digest in the text of a manifest counts as a reference, so manifests of any version, and damaged ones, keep
+what they need. Things without a reference go once nobody has used them for a day: a running build may be about to refer
+to them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _IMAGE = re.compile(r"(docker-)?([0-9a-f]{16})(?(1)\.json)")
 _RUNTIME_IMAGE = TypeAdapter(RuntimeImage)
 _HEAVY = ("wheel.json", "runtime_image.json", "source_build.json")
-"""The manifests whose files go before the results of their build."""
+"""The manifests of large things, which go earlier than the results of their build."""
 
 _INDEX_ARTIFACT = "bazel-targets.json"
 """An artifact that refers to further artifacts."""
 
 
 def take_unreferenced(workspace: Workspace, remover: Remover, extents: Mapping[Build, Extent | None]) -> None:
-    """Take what no kept build refers to. `extents` says how much of a build is kept; builds that are not in it are new.
+    """Take everything that no kept build refers to. `extents` is how much of each build is kept; other builds are new.
 
-    Raises `AccelCiError` when a manifest cannot be read, since then it is not known what it refers to.
+    Raises `AccelCiError` when a manifest cannot be read, because its references are unknown then.
     """
     results, whole = _mentioned_by_builds(workspace.manifests, extents)
     _take_images(remover, whole)
@@ -103,7 +103,7 @@ def _take_images(remover: Remover, whole: set[str]) -> None:
 
 
 def _take_docker_images(remover: Remover, record: Path) -> bool:
-    """Remove the images of a record that the engine has under our label; whether none of them is left."""
+    """Remove the images of a record that the engine has with our label. Returns False if one is left."""
     try:
         image = _RUNTIME_IMAGE.validate_json(record.read_bytes())
     except (OSError, ValueError):

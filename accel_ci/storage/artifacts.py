@@ -61,12 +61,12 @@ class ArtifactStore:
         return self._place(artifact).absolute().as_uri()
 
     def mark_used(self, artifact: Artifact) -> None:
-        """Keep `prune` from the artifact for a day. Raises `AccelCiError` when it is gone."""
+        """Protect the artifact from `prune` for a day. Raises `AccelCiError` when it is gone."""
         with self.lock():
             os.utime(self.path(artifact))
 
     def lock(self) -> FileLock:
-        """The lock to hold while files of the store are looked at and then taken or removed; never for long."""
+        """The lock to hold, briefly, between checking a file of the store and using or removing it."""
         self.root.mkdir(parents=True, exist_ok=True)
         return FileLock(self.root / ".lock")
 

@@ -27,14 +27,14 @@ T = TypeVar("T")
 _BEGUN = ".begun-"
 
 ASKED_AGAIN = ".asked"
-"""In a revision's folder: its modification time is when a trigger last asked for a revision that was there already."""
+"""A file in a revision's folder, touched when a trigger asks for a revision that exists already."""
 
 INTEGRATION_STAGES = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results",
 )  # fmt: skip
 RBE_STAGES = ("source_build", "bazel_test_results")
 PIPELINES = (INTEGRATION_STAGES, RBE_STAGES)
-"""The manifests of the pipelines of a build, each in the order in which they come to be. Every pipeline ends in `LEDGER`."""
+"""The manifests of each pipeline of a build, in the order in which they are made. Every pipeline ends in `LEDGER`."""
 
 LEDGER = "ledger"
 STAGES = (*INTEGRATION_STAGES, *RBE_STAGES, LEDGER)
@@ -135,7 +135,7 @@ class ManifestStore:
                 self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}").touch()
 
     def ledger_lock(self, build: Build) -> FileLock:
-        """The lock of whoever makes a ledger of the manifests that are there: of two, the later sees all and writes last."""
+        """The lock to hold while a ledger is made from the manifests, so that the later of two sees all of them."""
         folder = self.builds / build.revision / build.variant
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / ".ledger.lock")
@@ -164,7 +164,7 @@ class ManifestStore:
         return self._read_if_there(self.path("revision", key), Revision)
 
     def add_revision(self, revision: Revision) -> Revision:
-        """Keep a revision, or return the one that was kept under its key before."""
+        """Store a revision, or return the one that has its key already."""
         path = self.path("revision", revision.key)
         with self.revisions_lock():
             path.parent.mkdir(exist_ok=True)
@@ -177,7 +177,7 @@ class ManifestStore:
         return revision if made else self.read(path, Revision)
 
     def revisions_lock(self) -> FileLock:
-        """The lock of whoever adds a revision or removes one."""
+        """The lock to hold while a revision is added or removed."""
         self.builds.mkdir(parents=True, exist_ok=True)
         return FileLock(self.builds / ".lock")
 

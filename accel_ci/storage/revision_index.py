@@ -30,9 +30,9 @@ _Entry = tuple[list[int], str, str]
 
 @dataclass(frozen=True)
 class IndexedRevision:
-    """A revision's folder. `seen_at` is when it was made.
+    """A revision, with the time of its creation.
 
-    Where `revision.json` is missing or unreadable, `trigger` is None and `seen_at` the time of its last change.
+    If `revision.json` is missing or unreadable, `trigger` is None and `seen_at` the time of the folder's last change.
     """
 
     key: str
