@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -37,7 +37,7 @@ _ResultId = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
     """The payloads of a label in one configuration: its results, and `summary`, `succeeded`, `failed`, `aborted`."""
 
     results: dict[_ResultId, Object] = field(default_factory=dict)
@@ -45,10 +45,10 @@ class _Target:
 
 
 @dataclass
-class _Build:
+class BuildEvents:
     """The events of all labels. `targets` are by label and configuration, an empty one for events without any."""
 
-    targets: dict[str, dict[str, _Target]] = field(default_factory=dict)
+    targets: dict[str, dict[str, Target]] = field(default_factory=dict)
     tests: set[str] = field(default_factory=set)
     mnemonics: dict[str, str] = field(default_factory=dict)
     complete: bool = False
@@ -65,13 +65,14 @@ def read_bep(
         limits: Those of the report, and of each `test.xml`.
         testlogs: The local copy of `bazel-testlogs`, if there is one.
     """
-    build = _Build()
+    build = BuildEvents()
     for event in events:
-        _take(build, event)
+        take(build, event)
     report = Report(warnings=warnings)
     for label, targets in build.targets.items():
         if label in build.tests:
-            for suffix, target in _by_suffix(targets, build.mnemonics):
+            configured = by_configuration(targets)
+            for suffix, target in zip(_suffixes(configured, build.mnemonics), configured.values(), strict=True):
                 reader = _TargetReader(label, target, report, limits, testlogs)
                 for row in reader.rows():
                     report.columns.append(replace(row, name=row.name + reader.fields.escaped(suffix)))
@@ -83,7 +84,7 @@ def read_bep(
     return report
 
 
-def _take(build: _Build, event: Object) -> None:
+def take(build: BuildEvents, event: Object) -> None:
     """Add one event to its target."""
     build.complete |= event.get("lastMessage") is True
     for kind, its_id in object_of(event, "id").items():
@@ -97,7 +98,7 @@ def _take(build: _Build, event: Object) -> None:
             build.tests.add(label)
         if kind == "targetConfigured":
             continue
-        target = targets.setdefault(configuration_of(its_id), _Target())
+        target = targets.setdefault(configuration_of(its_id), Target())
         if "aborted" in event:
             target.facts["aborted"] = object_of(event, "aborted")
         elif kind == "testResult":
@@ -110,28 +111,34 @@ def _take(build: _Build, event: Object) -> None:
             target.facts["succeeded" if completed.get("success") is True else "failed"] = completed
 
 
-def _by_suffix(targets: dict[str, _Target], mnemonics: Mapping[str, str]) -> Iterator[tuple[str, _Target]]:
-    """The targets of a label, each with the suffix of its rows' names that tells its configuration, if there are several."""
-    common = targets.get("", _Target())
-    own = {configuration: target for configuration, target in targets.items() if configuration} or {"": common}
-    shown = [mnemonics.get(configuration, configuration) for configuration in own]
-    if len(set(shown)) < len(own):
-        shown = list(own)
-    for name, target in zip(shown, own.values(), strict=True):
-        suffix = f" [config {name}]" if len(own) > 1 else ""
-        yield suffix, _Target(common.results | target.results, common.facts | target.facts)
+def by_configuration(targets: Mapping[str, Target]) -> dict[str, Target]:
+    """The target of a label for each configuration; events without one count for all."""
+    common = targets.get("", Target())
+    own = {configuration: target for configuration, target in targets.items() if configuration} or {"": Target()}
+    return {
+        configuration: Target(common.results | target.results, common.facts | target.facts)
+        for configuration, target in own.items()
+    }
+
+
+def _suffixes(configurations: Collection[str], mnemonics: Mapping[str, str]) -> list[str]:
+    """The ends of rows' names that tell the configurations of a label apart; empty for a single one."""
+    if len(configurations) == 1:
+        return [""]
+    shown = [mnemonics.get(configuration, configuration) for configuration in configurations]
+    return [f" [config {one}]" for one in (shown if len(set(shown)) == len(shown) else configurations)]
 
 
 class _TargetReader:
     """Makes the rows of a label in one configuration, and adds what else its files hold to the report."""
 
-    def __init__(self, label: str, target: _Target, report: Report, limits: ReadLimits, testlogs: Path | None) -> None:
+    def __init__(self, label: str, target: Target, report: Report, limits: ReadLimits, testlogs: Path | None) -> None:
         self.fields = Fields(report.warnings)
         self._label, self._shown_label = label, self.fields.escaped(label)
         self._results, self._facts = target.results, target.facts
         self._report, self._warnings, self._limits, self._testlogs = report, report.warnings, limits, testlogs
         summary = self._facts.get("summary", {})
-        self._status = _status(summary.get("overallStatus"))
+        self._status = status_of(summary.get("overallStatus"))
         self._shards = max([number_of(summary.get("shardCount")) or 1, *(shard for _, shard, _ in self._results)])
         self._runs = max([number_of(summary.get("runCount")) or 1, *(run for run, _, _ in self._results)])
         self._last: dict[tuple[int, int], int] = {}  # by run and shard: the final attempt
@@ -164,7 +171,7 @@ class _TargetReader:
         if "aborted" in facts and "succeeded" not in facts:
             self._warnings.add("target_aborted")
             aborted = facts["aborted"]
-            return self._row(message_of(aborted.get("description")) or _status(aborted.get("reason"), "aborted"))
+            return self._row(message_of(aborted.get("description")) or status_of(aborted.get("reason"), "aborted"))
         self._warnings.add("target_missing_result")
         return replace(self._row("NO_STATUS"), message=None)
 
@@ -176,7 +183,9 @@ class _TargetReader:
     def _attempt(self, run: int, shard: int, attempt: int, given: Identities) -> list[Row]:
         """The rows of one `testResult`."""
         result = self._results[run, shard, attempt]
-        own = self._row(_status(result.get("status")), f"_shard_{shard}/{self._shards}" if self._shards > 1 else "", attempt)
+        own = self._row(
+            status_of(result.get("status")), f"_shard_{shard}/{self._shards}" if self._shards > 1 else "", attempt
+        )
         rows = list(self._xml_rows(run, shard, attempt, given))
         if not rows:
             rows = [self._with_duration(own, result)]
@@ -199,7 +208,7 @@ class _TargetReader:
         """A row for the target itself, without a duration."""
         label = self._shown_label
         name = "/".join(filter(None, _package_and_name(label))) + suffix
-        outcome = _OUTCOMES.get(status, "not_run")
+        outcome = outcome_of(status)
         message = None if outcome == "passed" else status
         return Row(label, name, None, outcome, None, message, attempt - 1, target=label)
 
@@ -259,7 +268,7 @@ class _TargetReader:
 
 
 def configuration_of(its_id: object) -> str:
-    """The configuration in the id of an event; empty where it has none."""
+    """The configuration in the id of an event; empty if there is none."""
     configuration = object_of(its_id, "configuration").get("id")
     return configuration if isinstance(configuration, str) else ""
 
@@ -297,7 +306,13 @@ def _package_and_name(label: str) -> tuple[str, str]:
     return package, name if colon else package.rpartition("/")[2]
 
 
-def _status(value: object, default: str = "NO_STATUS") -> str:
+def outcome_of(status: str) -> Outcome:
+    """The outcome that a status of Bazel means."""
+    return _OUTCOMES.get(status, "not_run")
+
+
+def status_of(value: object, default: str = "NO_STATUS") -> str:
+    """A status as text."""
     return plain(value) if isinstance(value, str) and value else default
 
 

@@ -6,19 +6,29 @@ The tests' rows belong to `bep.py`. Only files below the folder `actions` beside
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 from accel_ci.model import BazelActions
 
-from .bep import below_folder, below_testlogs, is_cached, is_test_target, number_of
+from .bep import (
+    BuildEvents,
+    Target,
+    below_folder,
+    below_testlogs,
+    by_configuration,
+    is_cached,
+    number_of,
+    outcome_of,
+    status_of,
+    take,
+)  # fmt: skip
 from .characters import Characters
 from .detect import read_chunks_of
 from .json_lines import Object, object_of, objects_of, read_objects
-from .report import DEFAULT_LIMITS, ReadLimits
+from .report import DEFAULT_LIMITS, SEVERITY
 from .text import plain
 
 _MESSAGE_CHARS = 8000
@@ -30,7 +40,7 @@ _REMOTE_KINDS = frozenset({"remoteExecution", "remoteOptions", "grpcServer"})
 
 @dataclass
 class TargetBuild:
-    """A target: its last status, its logs below `testlogs`, and the message of what broke its build."""
+    """A target: its worst status in any configuration, its logs below `testlogs`, and the message of what broke its build."""
 
     label: str
     status: str = "NO_STATUS"
@@ -57,66 +67,71 @@ class BuildSummary:
         return self.exit_name is not None
 
 
-def read_build(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> BuildSummary:
+def read_build(folder: Path) -> BuildSummary:
     """Read `bep.ndjson` in a folder; never raises for its content. The summary of a missing file is empty."""
-    summary = BuildSummary()
+    summary, build = BuildSummary(), BuildEvents()
     messages: dict[str, str] = {}
     roots: dict[str, list[str]] = {}
-    for event in _events(folder / "bep.ndjson", limits):
+    for event in _events(folder / "bep.ndjson"):
+        take(build, event)
         its_id = object_of(event, "id")
         kind = next(iter(its_id), "")
-        label: Any = object_of(its_id, kind).get("label")
+        label = str(object_of(its_id, kind).get("label"))
         if kind == "progress":
             text = object_of(event, "progress").get("stderr")
-            lines = str(text).splitlines() if isinstance(text, str) else []
+            lines = text.splitlines() if isinstance(text, str) else []
             summary.errors += [plain(line)[:500] for line in lines if line.startswith(("ERROR: ", "FATAL: "))]
         elif kind == "buildFinished":
             code = object_of(event, "finished", "exitCode")
             summary.exit_name, summary.exit_code = plain(str(code.get("name", "SUCCESS"))), number_of(code.get("code"))
         elif kind == "buildMetrics":
             summary.actions = _actions(object_of(event, "buildMetrics", "actionSummary"))
-        elif isinstance(label, str) and label:
-            if kind == "actionCompleted":
-                messages[label] = _message(object_of(event, "action"), folder / "actions")
-            else:
-                target = summary.targets.setdefault(label, TargetBuild(label))
-                _take(target, kind, event)
-                if kind == "targetCompleted" and target.status in ("FAILED_TO_BUILD", "NO_STATUS"):
-                    children = objects_of(event.get("children"))
-                    roots[label] = [str(object_of(child, "actionCompleted").get("label")) for child in children]
-    for label, roots_of in roots.items():
-        target = summary.targets[label]
-        found = next((messages[root] for root in (*roots_of, label) if messages.get(root)), None)
-        target.message = found or target.message
+        elif kind == "actionCompleted":
+            messages[label] = _message(object_of(event, "action"), folder / "actions")
+        elif kind == "targetCompleted":
+            children = objects_of(event.get("children"))
+            roots[label] = [str(object_of(child, "actionCompleted").get("label")) for child in children]
+    for label, targets in build.targets.items():
+        message = next((messages[root] for root in (*roots.get(label, ()), label) if messages.get(root)), None)
+        summary.targets[label] = _target(label, by_configuration(targets).values(), label in build.tests, message)
     return summary
 
 
-def _events(path: Path, limits: ReadLimits) -> Iterator[Object]:
+def _events(path: Path) -> Iterator[Object]:
     try:
-        yield from read_objects(Characters(read_chunks_of(path), limits), limits)
+        yield from read_objects(Characters(read_chunks_of(path), DEFAULT_LIMITS), DEFAULT_LIMITS)
     except OSError:
         return
 
 
-def _take(target: TargetBuild, kind: str, event: Object) -> None:
-    if kind == "targetConfigured":
-        target.is_test |= is_test_target(event)
-    elif kind == "targetCompleted":
-        completed = object_of(event, "completed")
-        if completed.get("success") is not True and "aborted" not in event:
-            target.status = "FAILED_TO_BUILD"
-            target.message = _failure(completed) or None
-            kinds = object_of(completed, "failureDetail").keys()
-            target.out_of_reach = bool(_REMOTE_KINDS & kinds) or bool(_OUT_OF_REACH.search(target.message or ""))
-    elif kind == "testResult":
-        result = object_of(event, "testResult")
-        if result:
-            target.status = plain(str(result.get("status", "NO_STATUS")))
-            target.cached = is_cached(result)
-            target.out_of_reach |= target.status == "REMOTE_FAILURE"
-            target.logs[:0] = [log for output in objects_of(result.get("testActionOutput")) if (log := _log(output))]
-    elif kind == "testSummary" and "aborted" not in event:
-        target.status = plain(str(object_of(event, "testSummary").get("overallStatus", "NO_STATUS")))
+def _target(label: str, configured: Collection[Target], is_test: bool, message: str | None) -> TargetBuild:
+    """A target in all its configurations; the worst status counts."""
+    results = [result for target in configured for result in target.results.values()]
+    failed = [target.facts["failed"] for target in configured if "failed" in target.facts]
+    messages = [_failure(payload) for payload in failed]
+    return TargetBuild(
+        label,
+        min(map(_status, configured), key=lambda status: SEVERITY[outcome_of(status)]),
+        is_test,
+        bool(results) and all(map(is_cached, results)),
+        [
+            log
+            for result in reversed(results)
+            for output in objects_of(result.get("testActionOutput"))
+            if (log := _log(output))
+        ],
+        message or next(filter(None, messages), None),
+        any(result.get("status") == "REMOTE_FAILURE" for result in results)
+        or any(_REMOTE_KINDS & object_of(payload, "failureDetail").keys() for payload in failed)
+        or any(map(_OUT_OF_REACH.search, messages)),
+    )
+
+
+def _status(target: Target) -> str:
+    if "summary" in target.facts:
+        return status_of(target.facts["summary"].get("overallStatus"))
+    statuses = [status_of(result.get("status")) for result in target.results.values()]
+    return statuses[-1] if statuses else "FAILED_TO_BUILD" if "failed" in target.facts else "NO_STATUS"
 
 
 def _log(output: Object) -> str | None:
