@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from .characters import Characters
 from .detect import read_chunks_of
 from .json_lines import Object, read_objects
 from .report import DEFAULT_LIMITS, ReadLimits, Status
-from .runner_lines import STARTED_FIELDS, attempts_of
+from .runner_lines import STARTED_FIELDS, attempt_of
 from .warning_codes import WarningCode, salvages, unreadable
 
 _TYPES: dict[str, pa.DataType] = {
@@ -34,10 +34,7 @@ SCHEMA = pa.schema(_TYPES)
 """The fields of an attempt. `round` and `started_at` are null where they are missing or do not fit the column."""
 
 _kernels: Any = pyarrow.compute
-_FIELDS = {
-    "event": "VARCHAR", "test": "VARCHAR", "round": "BIGINT", "outcome": "VARCHAR", "started_at": "VARCHAR",
-    "duration_s": "DOUBLE", "message": "VARCHAR", "card": "VARCHAR", "host": "VARCHAR", "worker": "VARCHAR",
-}  # fmt: skip
+_FIELDS = dict.fromkeys(["event", *_TYPES], "VARCHAR") | {"round": "BIGINT", "duration_s": "DOUBLE"}
 _READ = """
 SELECT list_position($paths, filename)::INTEGER - 1 AS place, event = 'worker_started' AS started,
        coalesce(test, '') AS test, try_cast(round AS INTEGER) AS round, outcome,
@@ -87,12 +84,8 @@ def _read_together(paths: Sequence[Path], limits: ReadLimits) -> list[pa.Table] 
     import duckdb  # 20 MB that reports of other kinds do without
 
     names = [str(path) for path in paths]
-    bound = {
-        "paths": names,
-        "patterns": [re.sub(r"([*?\[])", r"[\1]", name) for name in names],
-        "fields": _FIELDS,
-        "text": limits.text,
-    }
+    patterns = [re.sub(r"([*?\[])", r"[\1]", name) for name in names]
+    bound = {"paths": names, "patterns": patterns, "fields": _FIELDS, "text": limits.text}
     with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
         try:
             rows = cast(pa.Table, connection.sql(_READ, params=bound).to_arrow_table())
@@ -126,14 +119,10 @@ def _read_by_line(path: Path, limits: ReadLimits) -> Attempts:
 
     characters = Characters(read_chunks_of(path), limits)
     warnings = characters.warnings
-    rows: list[dict[str, object]] = []
+    rows = _rows(read_objects(characters, limits), warnings)
     tables = [_FROM_TEXT.empty_table()]
-    for row in _rows(read_objects(characters, limits), warnings):
-        rows.append(row)
-        if len(rows) == _ROWS:
-            tables.append(pa.Table.from_pylist(rows, schema=_FROM_TEXT))
-            rows.clear()
-    tables.append(pa.Table.from_pylist(rows, schema=_FROM_TEXT))
+    while some := list(islice(rows, _ROWS)):
+        tables.append(pa.Table.from_pylist(some, schema=_FROM_TEXT))
     if characters.gzip_fault or (characters.gzip_cut and "truncated" not in warnings):
         warnings.add("gzip_corrupt")
     with duckdb.connect(config={"autoinstall_known_extensions": False}) as connection:
@@ -147,14 +136,14 @@ _FROM_TEXT = SCHEMA.set(SCHEMA.get_field_index("started_at"), pa.field("started_
 
 def _rows(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[dict[str, object]]:
     """The attempts, with null for each value of another type."""
-    for event in attempts_of(events, warnings):
-        row: dict[str, object] = {name: _text(event.get(name)) for name in SCHEMA.names}
-        row["test"] = row["test"] or ""
-        number = event.get("round")
-        whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
-        row["round"] = number if whole else None
-        row["duration_s"] = event["duration_s"]
-        yield row
+    started: Object = {}
+    for event in events:
+        if (attempt := attempt_of(event, started, warnings)) is not None:
+            texts = {name: _text(attempt.get(name)) for name in _TYPES}
+            number = attempt.get("round")
+            whole = isinstance(number, int) and not isinstance(number, bool) and abs(number) < 1 << 31
+            others = {"round": number if whole else None, "duration_s": attempt["duration_s"]}
+            yield {**texts, **others, "test": texts["test"] or ""}
 
 
 def _text(value: object) -> str | None:

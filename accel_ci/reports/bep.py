@@ -1,7 +1,6 @@
 """Bazel's Build Event Protocol to rows: the status of targets, and the cases of each `test.xml`.
 
-Here belong events, attempts, and the place of a `test.xml`. Only files below the folder `testlogs` beside the events are
-read.
+Here belong events, configurations, attempts, and the place of a `test.xml`. Only files below `testlogs` are read.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from accel_ci.model import Outcome
@@ -57,25 +57,17 @@ class BuildEvents:
 def read_bep(
     events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits, testlogs: Path | None = None
 ) -> Report:
-    """Read a stream of build events; never raises.
-
-    Args:
-        events: The objects of its lines.
-        warnings: The set to add codes to.
-        limits: Those of the report, and of each `test.xml`.
-        testlogs: The local copy of `bazel-testlogs`, if there is one.
-    """
+    """Read a stream of build events; never raises. `testlogs` is the local copy of `bazel-testlogs`, if there is one."""
     build = BuildEvents()
     for event in events:
         take(build, event)
-    report = Report(warnings=warnings)
+    report, fields = Report(warnings=warnings), Fields(warnings)
     for label, targets in build.targets.items():
-        if label in build.tests:
-            configured = by_configuration(targets)
-            for suffix, target in zip(_suffixes(configured, build.mnemonics), configured.values(), strict=True):
-                reader = _TargetReader(label, target, report, limits, testlogs)
-                for row in reader.rows():
-                    report.columns.append(replace(row, name=row.name + reader.fields.escaped(suffix)))
+        configured = by_configuration(targets) if label in build.tests else {}
+        for suffix, target in zip(_suffixes(configured, build.mnemonics), configured.values(), strict=True):
+            suffix = fields.escaped(suffix)
+            for row in _TargetReader(fields.escaped(label), target, report, limits, testlogs).rows():
+                report.columns.append(replace(row, name=row.name + suffix))
         if len(report.columns) > limits.rows:
             warnings.add("x_too_many_rows")
             break
@@ -123,8 +115,8 @@ def by_configuration(targets: Mapping[str, Target]) -> dict[str, Target]:
 
 def _suffixes(configurations: Collection[str], mnemonics: Mapping[str, str]) -> list[str]:
     """The ends of rows' names that tell the configurations of a label apart; empty for a single one."""
-    if len(configurations) == 1:
-        return [""]
+    if len(configurations) < 2:
+        return [""] * len(configurations)
     shown = [mnemonics.get(configuration, configuration) for configuration in configurations]
     return [f" [config {one}]" for one in (shown if len(set(shown)) == len(shown) else configurations)]
 
@@ -133,9 +125,7 @@ class _TargetReader:
     """Makes the rows of a label in one configuration, and adds what else its files hold to the report."""
 
     def __init__(self, label: str, target: Target, report: Report, limits: ReadLimits, testlogs: Path | None) -> None:
-        self.fields = Fields(report.warnings)
-        self._label, self._shown_label = label, self.fields.escaped(label)
-        self._results, self._facts = target.results, target.facts
+        self._label, self._results, self._facts = label, target.results, target.facts
         self._report, self._warnings, self._limits, self._testlogs = report, report.warnings, limits, testlogs
         summary = self._facts.get("summary", {})
         self._status = status_of(summary.get("overallStatus"))
@@ -183,9 +173,8 @@ class _TargetReader:
     def _attempt(self, run: int, shard: int, attempt: int, given: Identities) -> list[Row]:
         """The rows of one `testResult`."""
         result = self._results[run, shard, attempt]
-        own = self._row(
-            status_of(result.get("status")), f"_shard_{shard}/{self._shards}" if self._shards > 1 else "", attempt
-        )
+        shown = f"_shard_{shard}/{self._shards}" if self._shards > 1 else ""
+        own = self._row(status_of(result.get("status")), shown, attempt)
         rows = list(self._xml_rows(run, shard, attempt, given))
         if not rows:
             rows = [self._with_duration(own, result)]
@@ -206,11 +195,9 @@ class _TargetReader:
 
     def _row(self, status: str, suffix: str = "", attempt: int = 1) -> Row:
         """A row for the target itself, without a duration."""
-        label = self._shown_label
-        name = "/".join(filter(None, _package_and_name(label))) + suffix
-        outcome = outcome_of(status)
+        name, outcome = "/".join(filter(None, _package_and_name(self._label))) + suffix, outcome_of(status)
         message = None if outcome == "passed" else status
-        return Row(label, name, None, outcome, None, message, attempt - 1, target=label)
+        return Row(self._label, name, None, outcome, None, message, attempt - 1, target=self._label)
 
     def _with_duration(self, row: Row, result: Object) -> Row:
         seconds = _seconds(result)
@@ -241,7 +228,7 @@ class _TargetReader:
 
     def _read_xml(self, path: Path) -> Report | None:
         try:
-            readers = {"<": lambda characters: read_junit(characters, self._limits, self._shown_label)}
+            readers = {"<": lambda characters: read_junit(characters, self._limits, self._label)}
             return read_as(readers, read_chunks_of(path), self._limits)
         except OSError:
             return None
@@ -252,18 +239,13 @@ class _TargetReader:
         uris = [output.get("uri") for output in outputs if output.get("name") == "test.xml"]
         if self._testlogs is None or not uris:
             return None
-        uri = uris[0] if isinstance(uris[0], str) else ""
-        if uri.startswith("file:"):
-            below = below_testlogs(uri)
+        if str(uris[0]).startswith("file:"):
+            below = below_testlogs(uris[0])
             return below_folder(self._testlogs, below) if below is not None else None
         package, name = _package_and_name(self._label)
-        parts = []
-        if self._shards > 1:
-            parts.append(f"shard_{shard}_of_{self._shards}")
-        if self._runs > 1:
-            parts.append(f"run_{run}_of_{self._runs}")
-        is_last = attempt == self._last[run, shard]
-        leaf = "test.xml" if is_last else f"test_attempts/attempt_{attempt}.xml"
+        parts = [f"shard_{shard}_of_{self._shards}"] if self._shards > 1 else []
+        parts += [f"run_{run}_of_{self._runs}"] if self._runs > 1 else []
+        leaf = "test.xml" if attempt == self._last[run, shard] else f"test_attempts/attempt_{attempt}.xml"
         return below_folder(self._testlogs, "/".join(filter(None, [package, name, "_".join(parts), leaf])))
 
 
@@ -284,10 +266,11 @@ def is_cached(result: Object) -> bool:
     return result.get("cachedLocally") is True or object_of(result, "executionInfo").get("cachedRemotely") is True
 
 
-def below_testlogs(uri: str) -> str | None:
+def below_testlogs(uri: object) -> str | None:
     """The path of a file below Bazel's `testlogs` from its URI; None for a URI that is not below it."""
-    _, found, below = unquote(uri).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
-    return below if found and uri.startswith("file:") else None
+    file = uri if isinstance(uri, str) and uri.startswith("file:") else ""
+    _, found, below = unquote(file).replace("/bazel-testlogs/", "/testlogs/").rpartition("/testlogs/")
+    return below if found else None
 
 
 def below_folder(folder: Path, relative: str) -> Path | None:
@@ -325,16 +308,13 @@ def _seconds(result: Object) -> float | None:
     if isinstance(written, str) and (match := _SECONDS.match(written)):
         return float(match[0])
     millis = result.get("testAttemptDurationMillis")
-    if isinstance(millis, float) and 0 <= millis < math.inf:
-        return millis / 1000
-    number = number_of(millis)
+    number = millis if isinstance(millis, float) and 0 <= millis < math.inf else number_of(millis)
     return None if number is None else number / 1000
 
 
-def number_of(value: object) -> int | None:
+def number_of(value: Any) -> int | None:
     """A 64-bit number of proto3 JSON, which may be a string; None for any other value."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15:
-        return value
-    if isinstance(value, float) and value.is_integer() and 0 <= value < 10**15:
-        return int(value)
-    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+    if isinstance(value, str):
+        return int(value) if _DIGITS.fullmatch(value) else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < 10**15 and value == int(value) else None

@@ -40,7 +40,7 @@ _REMOTE_KINDS = frozenset({"remoteExecution", "remoteOptions", "grpcServer"})
 
 @dataclass
 class TargetBuild:
-    """A target: its worst status in any configuration, its logs below `testlogs`, and the message of what broke its build."""
+    """A target: its worst status in any configuration, its logs below `testlogs`, the message of what broke its build."""
 
     label: str
     status: str = "NO_STATUS"
@@ -109,22 +109,14 @@ def _target(label: str, configured: Collection[Target], is_test: bool, message: 
     results = [result for target in configured for result in target.results.values()]
     failed = [target.facts["failed"] for target in configured if "failed" in target.facts]
     messages = [_failure(payload) for payload in failed]
-    return TargetBuild(
-        label,
-        min(map(_status, configured), key=lambda status: SEVERITY[outcome_of(status)]),
-        is_test,
-        bool(results) and all(map(is_cached, results)),
-        [
-            log
-            for result in reversed(results)
-            for output in objects_of(result.get("testActionOutput"))
-            if (log := _log(output))
-        ],
-        message or next(filter(None, messages), None),
-        any(result.get("status") == "REMOTE_FAILURE" for result in results)
-        or any(_REMOTE_KINDS & object_of(payload, "failureDetail").keys() for payload in failed)
-        or any(map(_OUT_OF_REACH.search, messages)),
-    )
+    status = min(map(_status, configured), key=lambda status: SEVERITY[outcome_of(status)])
+    outputs = [output for result in reversed(results) for output in objects_of(result.get("testActionOutput"))]
+    logs = [below_testlogs(output.get("uri")) for output in outputs if output.get("name") == "test.log"]
+    lost = any(result.get("status") == "REMOTE_FAILURE" for result in results) or any(map(_OUT_OF_REACH.search, messages))
+    lost |= any(_REMOTE_KINDS & object_of(payload, "failureDetail").keys() for payload in failed)
+    cached = bool(results) and all(map(is_cached, results))
+    message = message or next(filter(None, messages), None)
+    return TargetBuild(label, status, is_test, cached, list(filter(None, logs)), message, lost)
 
 
 def _status(target: Target) -> str:
@@ -132,12 +124,6 @@ def _status(target: Target) -> str:
         return status_of(target.facts["summary"].get("overallStatus"))
     statuses = [status_of(result.get("status")) for result in target.results.values()]
     return statuses[-1] if statuses else "FAILED_TO_BUILD" if "failed" in target.facts else "NO_STATUS"
-
-
-def _log(output: Object) -> str | None:
-    """The path of a log below `testlogs`; None for another output, or one that is elsewhere."""
-    uri = output.get("uri")
-    return below_testlogs(uri) if output.get("name") == "test.log" and isinstance(uri, str) else None
 
 
 def _message(action: Object, actions: Path) -> str:

@@ -10,6 +10,7 @@ import codecs
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from .report import ReadLimits
 from .warning_codes import WarningCode
@@ -20,8 +21,11 @@ INVALID = "\udfff"
 _CHUNK = 1 << 18
 _HEAD = 1024
 _CONTROLS = bytes(set(range(0x20)) - {0x09, 0x0A, 0x0D})
-_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_BARE = ((b"<\0?\0", "utf-16-le"), (b"\0<\0?", "utf-16-be"))
+# The start of the bytes, their encoding, and how much of the start is a BOM.
+_STARTS = (
+    (codecs.BOM_UTF8, "utf-8", 3), (codecs.BOM_UTF16_LE, "utf-16-le", 2), (codecs.BOM_UTF16_BE, "utf-16-be", 2),
+    (b"<\0?\0", "utf-16-le", 0), (b"\0<\0?", "utf-16-be", 0),
+)  # fmt: skip
 _DECLARED = re.compile(rb"""<\?xml[ \t\r\n][^>]*?encoding[ \t\r\n]*=[ \t\r\n]*["']([^"'>]*)["']""")
 _ENCODINGS = {
     "utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "utf-8", "ascii": "utf-8", "iso-8859-1": "latin-1", "latin-1": "latin-1",
@@ -32,23 +36,13 @@ codecs.register_error("accel_ci.mark", lambda error: (INVALID, error.end))  # ty
 
 
 class Characters:
-    """The characters of a report, in chunks, without a BOM and leading whitespace.
-
-    Attributes:
-        warnings: The codes so far; readers add theirs.
-        special: The last chunk may hold invalid bytes or characters that XML forbids.
-        had_special: Any chunk so far may hold them.
-        leading_space: Whitespace was skipped at the start.
-        gzip_cut: A gzip stream ended early.
-        gzip_fault: A gzip stream was damaged otherwise.
-    """
+    """The characters of a report, in chunks, without a BOM and leading whitespace, from chunks of bytes of any size."""
 
     def __init__(self, source: Iterable[bytes], limits: ReadLimits) -> None:
-        """Read from chunks of bytes of any size."""
-        self.warnings: set[WarningCode] = set()
-        self.special = self.had_special = False
-        self.leading_space = False
-        self.gzip_cut = self.gzip_fault = False
+        self.warnings: set[WarningCode] = set()  # those so far; readers add theirs
+        self.special = self.had_special = False  # the last, or any, chunk may have invalid bytes or forbidden characters
+        self.leading_space = False  # whitespace was skipped at the start
+        self.gzip_cut = self.gzip_fault = False  # a gzip stream ended early, or was damaged otherwise
         self._limits = limits
         self._first: str | None = None
         self._chunks = self._decoded(_Source(self._plain(_Source(source))))
@@ -66,29 +60,33 @@ class Characters:
         return self._first[:1]
 
     def _plain(self, source: _Source) -> Iterator[bytes]:
-        if source.peek(lambda head: len(head) >= 2).startswith(b"\x1f\x8b"):
-            return self._gunzip(source)
-        return iter(source)
-
-    def _gunzip(self, source: _Source) -> Iterator[bytes]:
-        """Decode all members of a gzip stream, up to a fault if there is one."""
+        """The bytes, of a gzip stream those of all its members, up to a fault if there is one."""
+        if not source.peek(lambda head: len(head) >= 2).startswith(b"\x1f\x8b"):
+            yield from source
+            return
         member = zlib.decompressobj(31)
         read = expanded = 0
         for chunk in source:
             read += len(chunk)
-            while chunk:
+            pieces = [chunk]
+            while pieces:
+                piece = pieces.pop()
                 if member.eof:
-                    chunk = chunk.lstrip(b"\0")  # padding, which gzip ignores as well
-                    if not chunk:
-                        break
-                    member = zlib.decompressobj(31)
+                    piece = piece.lstrip(b"\0")  # padding, which gzip ignores as well
+                    member = zlib.decompressobj(31) if piece else member
+                if not piece:
+                    continue
                 before = member.copy()
                 try:
-                    plain = member.decompress(chunk, _CHUNK)
+                    plain = member.decompress(piece, _CHUNK)
                 except zlib.error:
-                    self.gzip_fault = True
-                    yield from _until_fault(before, chunk)
-                    return
+                    half = len(piece) // 2
+                    if not half:
+                        self.gzip_fault = True
+                        return
+                    member = before
+                    pieces += [piece[half:], piece[:half]]
+                    continue
                 expanded += len(plain)
                 if expanded > self._limits.expanded and expanded > read * self._limits.expansion:
                     self.warnings.add("x_expansion_limit")
@@ -96,26 +94,22 @@ class Characters:
                     return
                 if plain:
                     yield plain
-                chunk = member.unused_data if member.eof else member.unconsumed_tail
+                pieces.append(member.unused_data if member.eof else member.unconsumed_tail)
         while not member.eof and (plain := member.decompress(b"", _CHUNK)):
             yield plain
         self.gzip_cut = not member.eof
 
     def _decoded(self, source: _Source) -> Iterator[str]:
         head = source.peek(lambda head: len(head) >= 4)
-        encoding = next((name for mark, name in _BARE if head.startswith(mark)), None)
-        for mark, name in _BOMS:
-            if head.startswith(mark):
-                encoding = name
-                source.skip(len(mark))
-                break
+        encoding, mark = next(((name, mark) for start, name, mark in _STARTS if head.startswith(start)), (None, 0))
+        source.skip(mark)
         if encoding in (None, "utf-8"):
             self.leading_space = source.skip_space()
         if encoding is None:
             encoding = self._declared(source.peek(lambda head: b">" in head or len(head) >= _HEAD)[:_HEAD])
         decoder = codecs.getincrementaldecoder(encoding)("accel_ci.mark")
         started = False
-        for data in source.with_end():
+        for data in chain(filter(None, source), [b""]):
             text = decoder.decode(data, not data)
             if not started:
                 bare = text.lstrip(SPACE)
@@ -154,11 +148,6 @@ class _Source:
             yield head
         yield from self._chunks
 
-    def with_end(self) -> Iterator[bytes]:
-        """The chunks that are not empty, then an empty one."""
-        yield from filter(None, self)
-        yield b""
-
     def peek(self, enough: Callable[[bytes], bool]) -> bytes:
         """The start, read until it is enough or the source ends."""
         while not enough(self._head) and (chunk := next(self._chunks, None)) is not None:
@@ -171,24 +160,9 @@ class _Source:
     def skip_space(self) -> bool:
         """Skip whitespace; True if there was any."""
         skipped = False
-        while True:
-            bare = self._head.lstrip(b" \t\r\n")
-            skipped |= len(bare) < len(self._head)
-            self._head = bare
-            if bare or (chunk := next(self._chunks, None)) is None:
-                return skipped
-            self._head = chunk
-
-
-def _until_fault(member: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """Decode a chunk up to the fault in it, byte by byte."""
-    for place in range(len(chunk)):
-        piece = chunk[place : place + 1]
-        while piece:
-            try:
-                plain = member.decompress(piece, _CHUNK)
-            except zlib.error:
-                return
-            if plain:
-                yield plain
-            piece = member.unconsumed_tail
+        while head := self.peek(bool):
+            self._head = head.lstrip(b" \t\r\n")
+            skipped |= len(self._head) < len(head)
+            if self._head:
+                break
+        return skipped

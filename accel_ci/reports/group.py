@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -34,17 +35,16 @@ def merge_files(files: Iterable[tuple[str, Report]]) -> Report:
     """Merge the files of a job, given by relative path, into one report."""
     merged = Report()
     reports = sorted(files, key=lambda file: order_key(file[0], file[1].timestamp_ns))
-    attempts: dict[_Identity, int] = {}  # in the files before
+    attempts: Counter[_Identity] = Counter()  # in the files before
     for _, report in reports:
         columns = report.columns
         identities = list(zip(columns.target, columns.classname, columns.name, columns.file, strict=True))
-        before = [attempts.get(identity, 0) for identity in identities]
+        before = [attempts[identity] for identity in identities]
         if any(before):
             merged.warnings.add("attempts_across_files")
             columns.attempt = [attempt + offset for attempt, offset in zip(columns.attempt, before, strict=True)]
         for identity, attempt in zip(identities, columns.attempt, strict=True):
-            if attempt >= attempts.get(identity, 0):
-                attempts[identity] = attempt + 1
+            attempts[identity] = max(attempts[identity], attempt + 1)
         merged.warnings |= report.warnings
         merged.properties += report.properties
         merged.columns.extend(columns)

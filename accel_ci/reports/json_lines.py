@@ -84,26 +84,21 @@ class _Line:
 
     def add(self, piece: str) -> None:
         """Add characters, without line feeds."""
-        self._pieces.append(piece)
-        self._size += len(piece)
+        if not self._long and self._size + len(piece) > self._limits.text:
+            piece = "".join([*self._pieces, piece])
+            self._pieces, self._size, self._long = [], 0, True
         if self._long:
-            self._pieces.pop()
-            self._size -= len(piece)
             self._shorten(piece)
-        elif self._size > self._limits.text:
-            self._long = True
-            line = "".join(self._pieces)
-            self._pieces, self._size = [], 0
-            self._shorten(line)
+        else:
+            self._pieces.append(piece)
+            self._size += len(piece)
 
     def take(self) -> str | None:
         """Return the line and begin the next one; None if it was too long."""
-        line = "".join(self._pieces) + self._rest
-        too_long = self._size > self._limits.line
-        self._clear()
-        if too_long:
+        line = "".join(self._pieces) + self._rest if self._size <= self._limits.line else None
+        if line is None:
             self._warnings.add("x_line_too_long")
-            return None
+        self._clear()
         return line
 
     def _shorten(self, piece: str) -> None:

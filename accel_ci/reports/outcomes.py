@@ -18,13 +18,11 @@ _TIMEOUT = re.compile(r"Timeout \(?>[0-9.]+s")
 
 def refined(outcome: Outcome, message: str | None, kind: str | None = None) -> Outcome:
     """Refine a failure's outcome by its message and its `type` attribute."""
-    if message is not None and _CRASHED.search(message):
+    message, kind = message or "", kind or ""
+    if _CRASHED.search(message):
         return "crashed"
-    if kind is not None and (kind.endswith("TestTimedOutException") or kind == "java.util.concurrent.TimeoutException"):
-        return "timeout"
-    if message is not None and _TIMEOUT.search(message):
-        return "timeout"
-    return outcome
+    of_kind = kind.endswith("TestTimedOutException") or kind == "java.util.concurrent.TimeoutException"
+    return "timeout" if of_kind or _TIMEOUT.search(message) else outcome
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

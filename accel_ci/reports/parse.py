@@ -24,11 +24,6 @@ from .warning_codes import unreadable
 BEP_FILE = "bep.ndjson"
 
 
-def parse_bytes(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
-    """Read a report that is in memory."""
-    return read_chunks([data], limits)
-
-
 def parse_path(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
     """Read a file, or a folder as one test job; `OSError` if it cannot be read."""
     return read_group(path, limits) if path.is_dir() else read_file(path, limits)

@@ -5,7 +5,7 @@ Here belong the types that all formats share and their JSON form. Each format is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,23 +25,14 @@ SEVERITY: dict[Outcome, int] = {
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Limits of reading a report; past one, the report has a warning, and is salvaged where rows may be missing.
+    """Limits of reading a report; past one, the report has a warning, and is salvaged where rows may be missing."""
 
-    Attributes:
-        depth: Elements open at once; one more is damage (`nesting_too_deep`).
-        text: Characters of a text or attribute that are read; more is cut (`output_truncated`).
-        rows: Rows of a report; one more is damage (`x_too_many_rows`).
-        line: Characters of a JSON line with its long texts cut; a longer one is skipped (`x_line_too_long`).
-        expanded: Bytes that gzip may always expand to.
-        expansion: Beyond `expanded`, the factor by which gzip may expand; more is cut off (`x_expansion_limit`).
-    """
-
-    depth: int = 100
-    text: int = 1 << 18
-    rows: int = 10_000_000
-    line: int = 1 << 24
-    expanded: int = 1 << 26
-    expansion: int = 400
+    depth: int = 100  # elements open at once; one more is damage (`nesting_too_deep`)
+    text: int = 1 << 18  # characters of a text or attribute that are read; more is cut (`output_truncated`)
+    rows: int = 10_000_000  # rows of a report; one more is damage (`x_too_many_rows`)
+    line: int = 1 << 24  # characters of a JSON line with its long texts cut; a longer one is skipped (`x_line_too_long`)
+    expanded: int = 1 << 26  # bytes that gzip may always expand to
+    expansion: int = 400  # beyond `expanded`, the factor by which gzip may expand; more is cut off (`x_expansion_limit`)
 
 
 DEFAULT_LIMITS = ReadLimits()
@@ -106,20 +97,14 @@ class FileStatus:
 
 @dataclass
 class Report:
-    """A report, or the reports of one test job as one, in columns.
-
-    Attributes:
-        properties: Those of its suites: (suite name, name, value).
-        timestamp_ns: The first timestamp of a suite, in nanoseconds since 1970; it orders the files of a job.
-        files: The files of a job by relative path; empty for a single file and for a Bazel group.
-    """
+    """A report, or the reports of one test job as one, in columns."""
 
     status: Status = "complete"
     warnings: set[WarningCode] = field(default_factory=set)
-    properties: ReportProperties = field(default_factory=list)
+    properties: ReportProperties = field(default_factory=list)  # of its suites: suite name, name, value
     columns: Columns = field(default_factory=Columns)
-    timestamp_ns: int | None = None
-    files: dict[str, FileStatus] = field(default_factory=dict)
+    timestamp_ns: int | None = None  # the first of a suite, since 1970; it orders the files of a job
+    files: dict[str, FileStatus] = field(default_factory=dict)  # of a job by relative path; empty for a Bazel group
 
     @property
     def rows(self) -> list[Row]:
@@ -137,15 +122,14 @@ def rejected(code: WarningCode, warnings: set[WarningCode]) -> Report:
 
 def to_json(report: Report) -> dict[str, Any]:
     """The form of a report that `accel-ci parse --json` prints."""
-    head = _status_json(report.status, report.warnings)
+
+    def head(of: Report | FileStatus) -> dict[str, Any]:
+        return {"status": of.status, "warnings": sorted(of.warnings)}
+
     document: dict[str, Any] = {
-        "report": {**head, "properties": [list(entry) for entry in report.properties]},
+        "report": {**head(report), "properties": [list(entry) for entry in report.properties]},
         "rows": [{**vars(row), "properties": [list(entry) for entry in row.properties]} for row in report.rows],
     }
     if report.files:
-        document["files"] = {path: _status_json(file.status, file.warnings) for path, file in report.files.items()}
+        document["files"] = {path: head(file) for path, file in report.files.items()}
     return document
-
-
-def _status_json(status: Status, warnings: Set[WarningCode]) -> dict[str, Any]:
-    return {"status": status, "warnings": sorted(warnings)}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from accel_ci.model import Outcome
 
 from .fields import Fields
 from .identities import Identities, Identity
 from .json_lines import Object, object_of
-from .outcomes import refined, worst
-from .report import Properties, ReadLimits, Report, Row
+from .outcomes import refined
+from .report import SEVERITY, Properties, ReadLimits, Report, Row
 from .text import first_line, message_of, plain
 from .times import duration_of
 from .warning_codes import WarningCode
@@ -23,16 +23,16 @@ _SUBTEST = "SubTestReport"  # pytest 9 writes it in `_report_type`
 
 @dataclass
 class _Execution:
-    """The records of one execution of a test. `rerun`: one of them announces another execution."""
+    """One execution of a test: the worst of its records. `rerun`: one of them announces another execution."""
 
     identity: Identity
     attempt: int = 0
-    records: list[tuple[Outcome, str | None]] = field(default_factory=list)
+    outcome: Outcome = "passed"
+    message: str | None = None
     duration_s: float | None = None
     properties: Properties = ()
     rerun: bool = False
     needs_duration: bool = True
-    ended: bool = False
 
 
 class _Reader:
@@ -53,9 +53,8 @@ class _Reader:
             elif kind == "TestReport":
                 self._take(record)
             elif kind == "CollectReport" and record.get("outcome") == "failed":
-                execution = _Execution(self._identity(_text(record.get("nodeid"))), needs_duration=False, ended=True)
-                execution.records.append(("error", _message(record, "failed")))
-                self._executions.append(execution)
+                identity, message = self._identity(_text(record.get("nodeid"))), _message(record)
+                self._executions.append(_Execution(identity, outcome="error", message=message, needs_duration=False))
             elif kind == "SessionFinish":
                 self._finished = True
             if len(self._executions) >= limits.rows:
@@ -76,12 +75,11 @@ class _Reader:
         if execution is None:
             execution = self._open[key] = self._begin(key)
             self._executions.append(execution)
-        recorded = record.get("outcome")
-        outcome = _outcome(record)
-        message = _message(record, outcome)
+        recorded, outcome, message = record.get("outcome"), _outcome(record), _message(record)
         if recorded in ("failed", "rerun"):
             outcome = refined(outcome, message)
-        execution.records.append((outcome, message))
+        if SEVERITY[outcome] < SEVERITY[execution.outcome]:
+            execution.outcome, execution.message = outcome, message
         execution.properties = _properties(record.get("user_properties")) or execution.properties
         if subtest:
             return
@@ -94,13 +92,10 @@ class _Reader:
 
     def _begin(self, key: _Key) -> _Execution:
         earlier = self._rerun.pop(key, None)
-        if earlier is not None:
-            return _Execution(earlier.identity, earlier.attempt + 1)
-        return _Execution(self._identity(key[0]))
+        return _Execution(earlier.identity, earlier.attempt + 1) if earlier else _Execution(self._identity(key[0]))
 
     def _close(self, key: _Key) -> None:
         execution = self._open.pop(key)
-        execution.ended = True
         if execution.rerun:
             self._rerun[key] = execution
 
@@ -117,25 +112,19 @@ class _Reader:
 
     def report(self) -> Report:
         report = Report(warnings=self._warnings)
-        for execution in self._executions:
-            report.columns.append(self._row(execution))
         if not self._finished:
             self._warnings.add("reportlog_incomplete")
+            for execution in self._open.values():
+                execution.outcome, execution.message = "crashed", "no teardown record"
+        for execution in self._executions:
+            if execution.duration_s is None and execution.needs_duration:
+                self._warnings.add("duration_missing")
+            row = Row(
+                *execution.identity, execution.outcome, execution.duration_s, execution.message, execution.attempt,
+                execution.properties,
+            )  # fmt: skip
+            report.columns.append(row)
         return report
-
-    def _row(self, execution: _Execution) -> Row:
-        if execution.duration_s is None and execution.needs_duration:
-            self._warnings.add("duration_missing")
-        if execution.ended or self._finished:
-            outcome = worst(outcome for outcome, _ in execution.records)
-            message = next(message for one, message in execution.records if one == outcome)
-        else:
-            outcome, message = "crashed", "no teardown record"
-        classname, name, file = execution.identity
-        return Row(
-            classname, name, file, outcome, execution.duration_s, None if outcome == "passed" else message,
-            execution.attempt, execution.properties,
-        )  # fmt: skip
 
 
 def read_reportlog(records: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
@@ -156,22 +145,15 @@ def _outcome(record: Object) -> Outcome:
     return "failed" if call else "error"
 
 
-def _message(record: Object, outcome: str) -> str | None:
-    if outcome == "passed":
-        return None
+def _message(record: Object) -> str | None:
     if record.get("wasxfail") is not None:
-        message = _text(record["wasxfail"]).removeprefix("reason: ")
-    else:
-        message = _text_of_representation(record.get("longrepr"))
-    return message_of(message)
-
-
-def _text_of_representation(representation: object) -> str:
+        return message_of(_text(record["wasxfail"]).removeprefix("reason: "))
+    representation = record.get("longrepr")
     if isinstance(representation, dict):
-        return _text(object_of(representation, "reprcrash").get("message"))
+        return message_of(object_of(representation, "reprcrash").get("message"))
     if isinstance(representation, list):
-        return _text(representation[-1]).removeprefix("Skipped: ") if representation else ""
-    return first_line(_text(representation)) or ""
+        return message_of(_text(representation[-1]).removeprefix("Skipped: ")) if representation else None
+    return message_of(first_line(_text(representation)))
 
 
 def _text(value: object) -> str:

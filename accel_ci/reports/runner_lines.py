@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from accel_ci.model import OUTCOMES
@@ -22,42 +23,40 @@ STARTED_FIELDS = ("round", "card", "host", "worker")
 def read_runner_lines(events: Iterable[Object], warnings: set[WarningCode], limits: ReadLimits) -> Report:
     """Read the events of a worker; never raises. The attempts of a test are numbered in the order of their lines."""
     report, fields = Report(warnings=warnings), Fields(warnings)
-    attempts: dict[tuple[str, str, str | None], int] = {}
+    attempts: Counter[tuple[str, str, str | None]] = Counter()
+    started: Object = {}
     finished = False
-
-    def watched() -> Iterator[Object]:
-        nonlocal finished
-        for event in events:
-            finished |= event.get("event") == "worker_finished"
-            yield event
-
-    for event in attempts_of(watched(), warnings):
+    for event in events:
+        finished |= event.get("event") == "worker_finished"
+        attempt = attempt_of(event, started, warnings)
+        if attempt is None:
+            continue
         if len(report.columns) >= limits.rows:
             warnings.add("x_too_many_rows")
             break
-        row = _row(event, fields)
+        row = _row(attempt, fields)
         identity = (row.classname, row.name, row.file)
-        attempts[identity] = attempts.get(identity, -1) + 1
         report.columns.append(replace(row, attempt=attempts[identity]))
+        attempts[identity] += 1
     if not finished:
         warnings.add("x_worker_unfinished")
     return report
 
 
-def attempts_of(events: Iterable[Object], warnings: set[WarningCode]) -> Iterator[Object]:
-    """The attempts among events, with the fields of their worker's start, a known outcome, and seconds or None."""
-    started: Object = {}
-    for event in events:
-        given = {name: value for name, value in event.items() if value is not None}
-        if given.get("event") == "worker_started":
-            started |= {name: given[name] for name in STARTED_FIELDS if name in given}
-        elif given.get("event") == "attempt":
-            outcome = given.get("outcome")
-            if outcome not in OUTCOMES:
-                outcome = "error"
-                warnings.add("x_unknown_outcome")
-            seconds = duration_of(given.get("duration_s"), warnings)
-            yield {**started, **given, "outcome": outcome, "duration_s": seconds}
+def attempt_of(event: Object, started: Object, warnings: set[WarningCode]) -> Object | None:
+    """An attempt with a known outcome, seconds or None, and the fields of its worker's start; None for another event.
+
+    `started` holds those fields from one event to the next.
+    """
+    given = {name: value for name, value in event.items() if value is not None}
+    if given.get("event") == "worker_started":
+        started |= {name: given[name] for name in STARTED_FIELDS if name in given}
+    if given.get("event") != "attempt":
+        return None
+    if given.get("outcome") not in OUTCOMES:
+        given["outcome"] = "error"
+        warnings.add("x_unknown_outcome")
+    return {**started, **given, "duration_s": duration_of(given.get("duration_s"), warnings)}
 
 
 def _row(event: Object, fields: Fields) -> Row:

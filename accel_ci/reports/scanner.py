@@ -6,6 +6,7 @@ documents belong to `markup.py`.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 
@@ -40,24 +41,17 @@ class Scanner:
         self._buffer = ""
         self._at = 0  # the place in the buffer up to which characters are consumed
         self._special = False  # the buffer may hold invalid bytes or forbidden characters
-        self._after_return = False
+        self._line_ends = io.IncrementalNewlineDecoder(None, translate=True)
 
     def _more(self) -> bool:
         """Read another chunk into the buffer; False at the end of the input."""
         chunk = next(self._chunks, None)
-        if chunk is None:
+        text = self._line_ends.decode(chunk or "", final=chunk is None)
+        if chunk is None and not text:
             return False
-        if self._after_return and chunk.startswith("\n"):
-            chunk = chunk[1:]
-            self._after_return = False
-        if "\r" in chunk:
-            self._after_return = chunk.endswith("\r")
-            chunk = chunk.replace("\r\n", "\n").replace("\r", "\n")
-        elif chunk:
-            self._after_return = False
         rest = self._buffer[self._at :]
         self._special = self._characters.special or (self._special and bool(rest))
-        self._buffer, self._at = rest + chunk, 0
+        self._buffer, self._at = rest + text, 0
         return True
 
     def _more_or_cut(self) -> None:

@@ -20,7 +20,7 @@ WarningCode = Literal[
     "x_unknown_outcome", "x_worker_unfinished",
 ]  # fmt: skip
 
-REJECTED: dict[WarningCode, str] = {
+REJECTED: dict[WarningCode, str] = {  # the input is not a report, and there are no rows
     "unknown_format": "The content is not JUnit XML, Bazel's build events, pytest-reportlog or the runner's event lines.",
     "html_document": "The content is an HTML page, often the error page of a server.",
     "dtd_forbidden": "The XML has a document type declaration; these are refused because they can define entities.",
@@ -30,14 +30,12 @@ REJECTED: dict[WarningCode, str] = {
     "x_not_a_file": "The path is not a regular file, for example a pipe or a broken link.",
     "x_unreadable": "The file could not be read; the reason that the system gives follows in brackets.",
 }
-"""The input is not a report, and there are no rows."""
 
-EMPTY: dict[WarningCode, str] = {
+EMPTY: dict[WarningCode, str] = {  # the report has no content, and there are no rows
     "empty_file": "The file has no bytes, or nothing but whitespace.",
 }
-"""The report has no content, and there are no rows."""
 
-SALVAGED: dict[WarningCode, str] = {
+SALVAGED: dict[WarningCode, str] = {  # the report is damaged or cut, and rows may be missing
     "truncated": "The report ends early; test cases that were complete before the end are kept.",
     "malformed": "The XML is not well-formed at some place; test cases before that place are kept.",
     "trailing_content": "Something other than comments follows the end of the XML document; it is not read.",
@@ -51,9 +49,8 @@ SALVAGED: dict[WarningCode, str] = {
     "x_line_too_long": "A JSON line exceeds the limit (16 Mi characters) even with its long texts cut; it is skipped.",
     "x_expansion_limit": "gzip expands beyond the limit (400 times, above 64 MiB); the rest is not read.",
 }
-"""The report is damaged or cut, and rows may be missing."""
 
-NOTED: dict[WarningCode, str] = {
+NOTED: dict[WarningCode, str] = {  # the report was read to its end; the rows may differ from the text of the report
     "invalid_encoding": "Some bytes are invalid in the file's encoding; each is read as U+FFFD.",
     "encoding_mismatch": "The XML declares UTF-16 or UTF-32, but its bytes are not; it is read as UTF-8.",
     "encoding_unknown": "The XML declares an encoding that is not supported; it is read as UTF-8.",
@@ -84,7 +81,6 @@ NOTED: dict[WarningCode, str] = {
     "x_unknown_outcome": "An attempt of the runner has an outcome that is not known and is read as `error`.",
     "x_worker_unfinished": "The runner's `worker_finished` event is missing.",
 }
-"""The report was read to its end; the rows may differ from the text of the report."""
 
 MEANINGS = REJECTED | EMPTY | SALVAGED | NOTED
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from accel_ci.reports.report import Report
+from accel_ci.reports.parse import read_chunks
+from accel_ci.reports.report import DEFAULT_LIMITS, ReadLimits, Report
+
+
+def parse_bytes(data: bytes, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
+    """Read a report that is in memory."""
+    return read_chunks([data], limits)
 
 
 def end(report: Report) -> tuple[str, set[str]]:

@@ -6,9 +6,7 @@ import gzip
 
 import pytest
 
-from accel_ci.reports.parse import parse_bytes
-
-from .comparison import end
+from .comparison import end, parse_bytes
 
 CASE = '<testsuite><testcase classname="c" name="{}" time="1"/></testsuite>'
 

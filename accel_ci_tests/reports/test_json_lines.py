@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from accel_ci.model import OUTCOMES
 from accel_ci.reports.attempt_tables import read_attempts
 from accel_ci.reports.fields import split_node_id
-from accel_ci.reports.parse import parse_bytes, parse_path
+from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import Report
 from accel_ci.runner.events import EventLog
 
-from .comparison import end
+from .comparison import end, parse_bytes
 
 
 def lines(*objects: dict[str, Any]) -> bytes:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from accel_ci.reports.parse import parse_bytes
 from accel_ci.reports.report import Report, Row
 from accel_ci.reports.times import parse_timestamp
+
+from .comparison import parse_bytes
 
 CASE = '<testcase classname="c" name="n" time="1"'
 

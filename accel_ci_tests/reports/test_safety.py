@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from accel_ci.reports.detect import read_as
 from accel_ci.reports.junit.read import read_junit
-from accel_ci.reports.parse import parse_bytes, read_chunks
+from accel_ci.reports.parse import read_chunks
 from accel_ci.reports.report import DEFAULT_LIMITS, ReadLimits, Report, to_json
 
-from .comparison import end
+from .comparison import end, parse_bytes
 from .documents import damaged, pieces
 
 LINES = [

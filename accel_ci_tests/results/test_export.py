@@ -11,7 +11,7 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build
-from accel_ci.reports.parse import parse_bytes
+from accel_ci.reports.parse import read_chunks
 from accel_ci.results.export import export
 from accel_ci.results.ingest import ingest
 from accel_ci.results.store import ResultsStore
@@ -59,7 +59,7 @@ def exported(store: ResultsStore, form: str, suite: str | None = None) -> bytes:
 
 
 def test_exported_junit_has_the_same_outcomes(store: ResultsStore) -> None:
-    report = parse_bytes(exported(store, "junit", "unit"))
+    report = read_chunks([exported(store, "junit", "unit")])
     assert (report.status, report.warnings - {"duration_missing"}) == ("complete", set())
     found = {(row.classname, row.name, row.attempt): row for row in report.rows}
     outcomes = {key[1:]: row.outcome for key, row in found.items()}
@@ -89,7 +89,7 @@ def test_exported_junit_has_the_same_verdicts(store: ResultsStore, tmp_path: Pat
 
 
 def test_hostile_names_are_escaped_in_junit(store: ResultsStore) -> None:
-    report = parse_bytes(exported(store, "junit"))
+    report = read_chunks([exported(store, "junit")])
     assert report.status == "complete"
     names = {row.name for row in report.rows}
     assert {"'; DROP", '<script>"&', "naïve \U0001f4a9", "]]>", "=cmd()", "x" * 10_000} <= names

@@ -25,13 +25,9 @@ _FAULTS: dict[str, Outcome] = {"errors": "error", "failures": "failed"}
 
 
 def read_junit(characters: Characters, limits: ReadLimits, target: str | None = None, *, one_by_one: bool = False) -> Report:
-    """Read a JUnit report; never raises.
+    """Read a JUnit report; never raises. `target` is the Bazel label that stands for a missing class name.
 
-    Args:
-        characters: The report, from its first `<`.
-        limits: The limits of reading it.
-        target: The Bazel label that stands for a missing class name.
-        one_by_one: Do not take ordinary cases many at a time, which is slower and has the same result.
+    `one_by_one`: do not take ordinary cases many at a time, which is slower and has the same result.
     """
     reader = _Reader(characters, limits, target, one_by_one)
     try:

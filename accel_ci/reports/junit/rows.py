@@ -22,26 +22,17 @@ CASE_ATTRIBUTES = ("classname", "name", "file", "time", "status", "result")
 
 @dataclass
 class Suite:
-    """A suite that is open.
-
-    Attributes:
-        name: Its own name; `label` and `file` stand for those that its cases lack.
-        declared: Its attributes `tests`, `errors` and `failures`, 0 where one is not a number.
-        cases: The `testcase` elements inside it, at any depth.
-        faults: The kinds of the outcome elements, attributes and faults of suites inside it, at any depth.
-        verdicts: Its own outcome elements.
-        message: The first line of its own `system-err`.
-    """
+    """A suite that is open. `label` and `file` stand for those that its cases lack."""
 
     number: int
     name: str | None
     label: str
     file: str | None
-    declared: Mapping[str, int]
-    cases: int = 0
-    faults: set[Outcome] = field(default_factory=set)
-    verdicts: list[ElementVerdict] = field(default_factory=list)
-    message: str | None = None
+    declared: Mapping[str, int]  # its attributes `tests`, `errors` and `failures`
+    cases: int = 0  # `testcase` elements inside it, at any depth
+    faults: set[Outcome] = field(default_factory=set)  # kinds of outcomes inside it, at any depth
+    verdicts: list[ElementVerdict] = field(default_factory=list)  # its own outcome elements
+    message: str | None = None  # the first line of its own `system-err`
 
 
 @dataclass
@@ -76,7 +67,7 @@ class Rows:
         """The number of rows that the limit still allows."""
         return self._limits.rows - len(self._columns)
 
-    def add(self, suite: Suite, tag: Tag, values: Values, children: Children = CHILDLESS) -> None:
+    def add(self, suite: Suite, tag: Tag, values: Values, children: Children) -> None:
         """Add the rows of a test case that is closed; raises `Damage` at the limit."""
         classname_at, name_at, file_at, time_at, status_at, result_at = tag.places
         fields = self._fields
@@ -108,11 +99,11 @@ class Rows:
         """Add the row of a suite that failed itself; raises `Damage` at the limit."""
         classname = self._fields.label(suite.name)
         self._fields.warnings |= {"suite_error"} if classname else {"suite_error", "missing_classname"}
-        self._add(suite, (classname or "", "(suite)", suite.file), outcome, None, message, CHILDLESS)
+        self._add(suite, (classname or "", "(suite)", suite.file), outcome, None, message)
 
     def _add(
         self, suite: Suite, identity: Identity, outcome: Outcome, duration_s: float | None, message: str | None,
-        children: Children,
+        children: Children = CHILDLESS,
     ) -> None:  # fmt: skip
         classname, name, file = identity
         row = len(self._suites) + len(children.reruns)
@@ -134,16 +125,14 @@ class Rows:
 
         `verdicts` has those of the cases with an outcome element, by place.
         """
-        if not {"classname", "name", "time"} <= values.keys() or "status" in values or "result" in values:
-            return False
-        names, fields = values["name"], self._fields
+        names, fields, keys = values.get("name", ()), self._fields, values.keys()
         joined = "".join(names)
-        if any(verdict.teardown for verdict in verdicts.values()):
+        if not {"classname", "name", "time"} <= keys or keys & {"status", "result"}:
             return False
         if not joined.isprintable() or "\\" in joined or not all(map(str.strip, names)):
             return False
         labels = fields.labels(values["classname"])
-        if None in labels:
+        if None in labels or any(verdict.teardown for verdict in verdicts.values()):
             return False
         classnames = cast("list[str]", labels)
         files = [own or suite.file for own in fields.labels(values["file"])] if "file" in values else [suite.file] * count
