@@ -8,7 +8,7 @@ _PIECES = [
     "<testsuites>", "</testsuites>", '<testsuite name="s" tests="3">', "</testsuite>",
     '<testcase classname="c" name="n" time="1"/>',
     '<testcase classname="c" name="m" time="0.5">', "</testcase>", '<failure message="m">text</failure>', "<skipped/>",
-    "<error>",
+    "<error>", "<testsuite errors='1' failures='1'>", "<system-err>e</system-err>",
     "</error>", "<![CDATA[", "]]>", "<!--", "-->", "--", "<?pi x?>", "<?xml version='1.0'?>", "&lt;", "&amp;", "&#10;",
     "&#x1b;",
     "&nbsp;", "&", "<", ">", '"', "'", "/", "=", "\n", "\r\n", "\r", "\t", " ", "\x00", "\x1b", "\ufffe", "]]", "é", "漢",
@@ -60,9 +60,12 @@ def cases(draw: st.DrawFn) -> str:
 def documents(draw: st.DrawFn) -> str:
     """A whole JUnit document."""
     inner = "\n".join(draw(st.lists(cases(), max_size=25)))
-    nested = draw(st.sampled_from(["", '<testsuite name="t" file="g.py">' + draw(cases()) + "</testsuite>"]))
+    counts = st.sampled_from(["", "", ' errors="1"', ' failures="1"', ' errors="1" failures="2"'])
+    faults = st.sampled_from(["", "", '<error message="own"/>', "<failure>own</failure>", "<system-err>own</system-err>"])
+    suite = f'<testsuite name="t" file="g.py"{draw(counts)}>{draw(cases())}{draw(faults)}</testsuite>'
+    nested = draw(st.sampled_from(["", suite])) + draw(faults)
     head = '<?xml version="1.0" encoding="utf-8"?>'
-    return f'{head}\n<testsuites><testsuite name="s">{inner}{nested}\n</testsuite></testsuites>\n'
+    return f'{head}\n<testsuites><testsuite name="s"{draw(counts)}>{inner}{nested}\n</testsuite></testsuites>\n'
 
 
 @st.composite

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_an_outage_of_remote_execution_is_not_a_failure() -> None:
     assert (build.exit_name, build.exit_code) == ("REMOTE_ERROR", 34)
     assert build.errors[0] == "ERROR: Failed to query remote execution capabilities: UNAVAILABLE: io exception"
     assert any(target.out_of_reach for target in build.targets.values())
+
+
+def test_the_worst_configuration_of_a_target_counts(tmp_path: Path) -> None:
+    def event(kind: str, configuration: str, payload: dict[str, object]) -> str:
+        return json.dumps({"id": {kind: {"label": "//a", "configuration": {"id": configuration}}}, **payload})
+
+    failed = event("testResult", "1", {"testResult": {"status": "FAILED"}})
+    passed = event("testResult", "2", {"testResult": {"status": "PASSED", "cachedLocally": True}})
+    broken = event("targetCompleted", "3", {"completed": {"failureDetail": {"message": "no header"}}})
+    for lines, status, message in (
+        ((failed, passed), "FAILED", None),
+        ((passed, failed), "FAILED", None),
+        ((broken, passed), "FAILED_TO_BUILD", "no header"),
+    ):
+        (tmp_path / "bep.ndjson").write_text("\n".join(lines))
+        target = read_build(tmp_path).targets["//a"]
+        assert (target.status, target.message, target.cached) == (status, message, lines == (broken, passed))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,87 @@ def test_messages_and_properties() -> None:
     assert report.rows[4].properties == (("k", "1"), ("l", "[1]"), ("", "odd"))
     assert report.rows[5].properties == (("k", "\ufffd"),)
     assert report.warnings == {"invalid_char", "name_escaped"}
+
+
+def subtest(outcome: str = "failed", when: str = "call", **fields: Any) -> dict[str, Any]:
+    return {
+        **record(when, outcome, **fields),
+        "$report_type": "SubTestReport",
+        "_subtest.context": {"msg": "m", "kwargs": {}},
+    }
+
+
+def test_a_failed_subtest_fails_its_test() -> None:
+    report = log(
+        record("setup"), subtest("passed"), subtest(longrepr="first"), subtest(longrepr="second", duration=-1),
+        subtest("skipped", longrepr=["f", 1, "Skipped: s"]), record("call"), record("teardown"),
+    )  # fmt: skip
+    assert shown(report) == [("test", 0, "failed", "first", 1.5)]
+    assert report.warnings == set()
+
+
+@pytest.mark.parametrize(
+    ("sub", "own", "expected"),
+    [
+        (subtest(), record("call", "skipped", wasxfail="reason: r"), ("failed", None)),
+        (subtest(longrepr="Timeout (>1.0s) from x"), record("call"), ("timeout", "Timeout (>1.0s) from x")),
+        (subtest(longrepr="s"), record("call", "failed", longrepr="f"), ("failed", "s")),
+        (subtest(when="setup", longrepr="s"), record("call", "failed", longrepr="f"), ("error", "s")),
+        (subtest(when="teardown", longrepr="s"), record("call"), ("error", "s")),
+        (subtest("skipped"), record("call"), ("passed", None)),
+        (subtest("passed"), record("call", "failed", longrepr="f"), ("failed", "f")),
+    ],
+)
+def test_subtests_beside_the_record_of_their_test(
+    sub: dict[str, Any], own: dict[str, Any], expected: tuple[str, str | None]
+) -> None:
+    report = log(record("setup"), sub, own, record("teardown"))
+    assert [(row.outcome, row.message) for row in report.rows] == [expected]
+
+
+def test_subtests_of_attempts_and_of_workers() -> None:
+    a, b = {"worker_id": "gw0"}, {"worker_id": "gw1"}
+    report = log(
+        subtest(longrepr="s", **a), subtest("passed", **b), record("call", "rerun", longrepr="r", **a), record("call", **b),
+        record("teardown", **a), record("teardown", **b), record("setup", **a), record("teardown", **a),
+    )  # fmt: skip
+    assert [(row.name, row.attempt, row.outcome, row.message) for row in report.rows] == [
+        ("test", 0, "failed", "s"), ("test#2", 0, "passed", None), ("test", 1, "passed", None),
+    ]  # fmt: skip
+    died = log(record("setup"), subtest(), finished=False)
+    assert shown(died) == [("test", 0, "crashed", "no teardown record", 0.5)]
+    assert len(log(subtest("passed"), subtest("skipped")).rows) == 0
+
+
+def test_the_subtests_of_pytest_itself(tmp_path: Path) -> None:
+    """Records as pytest makes them, which name subtests in another field."""
+    (tmp_path / "conftest.py").write_text(
+        "import json, pathlib\n"
+        "def pytest_configure(config):\n"
+        "    class Log:\n"
+        "        def pytest_runtest_logreport(self, report):\n"
+        "            data = config.hook.pytest_report_to_serializable(config=config, report=report)\n"
+        "            with (pathlib.Path(__file__).parent / 'log.jsonl').open('a') as out:\n"
+        "                print(json.dumps(data), file=out)\n"
+        "    config.pluginmanager.register(Log())\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "def test_it(subtests):\n"
+        "    for number in range(3):\n"
+        "        with subtests.test(number=number):\n"
+        "            assert number != 1\n"
+        "def test_other(subtests):\n"
+        "    with subtests.test('fine'):\n"
+        "        pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stdout + done.stderr
+    written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    report = log({"$report_type": "SessionStart"}, *written)
+    assert [(row.name, row.outcome, (row.message or "").split("\n")[0]) for row in report.rows] == [
+        ("test_it", "failed", "assert 1 != 1"), ("test_other", "passed", ""),
+    ]  # fmt: skip
 
 
 def test_bad_and_torn_lines() -> None:
@@ -254,6 +337,80 @@ def test_bazel_targets_without_results(tmp_path: Path) -> None:
         ("t4", 0, "not_run", None),
     ]  # fmt: skip
     assert report.warnings == {"target_failed_to_build", "target_missing_result", "target_aborted", "invalid_char"}
+
+
+def configured(event: dict[str, Any], configuration: str) -> dict[str, Any]:
+    """An event whose id has a configuration."""
+    [(kind, its_id)] = event["id"].items()
+    return {**event, "id": {kind: {**its_id, "configuration": {"id": configuration}}}}
+
+
+def completed(**payload: Any) -> dict[str, Any]:
+    return {"id": {"targetCompleted": {"label": "//a/b:c"}}, **payload}
+
+
+def mnemonic(configuration: str, name: str) -> dict[str, Any]:
+    return {"id": {"configuration": {"id": configuration}}, "configuration": {"mnemonic": name}}
+
+
+IN_TWO = (configured(result("FAILED", uri=None), "1"), configured(result("PASSED", uri=None), "2"))
+
+
+@pytest.mark.parametrize(
+    ("events", "suffixes"),
+    [
+        ((), (" [config 1]", " [config 2]")),
+        ((mnemonic("1", "opt"), mnemonic("2", "dbg")), (" [config opt]", " [config dbg]")),
+        ((mnemonic("1", "opt"), mnemonic("2", "opt")), (" [config 1]", " [config 2]")),
+        ((mnemonic("1", "2"),), (" [config 1]", " [config 2]")),
+        ((mnemonic("1", "opt"), mnemonic("2", " ")), (" [config opt]", " [config 2]")),
+        ((mnemonic("1", "a\n"), mnemonic("2", "b")), (" [config a\\u{A}]", " [config b]")),
+    ],
+)
+def test_bazel_configurations_are_told_apart(
+    tmp_path: Path, events: tuple[dict[str, Any], ...], suffixes: tuple[str, str]
+) -> None:
+    for order in ((*events, *IN_TWO), (*IN_TWO, *events)):
+        report = bazel(tmp_path, *order)
+        assert of(report) == [(f"a/b/c{suffixes[0]}", 0, "failed", "FAILED"), (f"a/b/c{suffixes[1]}", 0, "passed", None)]
+        assert report.warnings - {"name_escaped"} == {"test_xml_missing"}
+
+
+def test_bazel_configurations_are_targets_of_their_own(tmp_path: Path) -> None:
+    """Each has its own attempts, shards, runs and summary; that of one never hides that of another."""
+    report = bazel(
+        tmp_path, configured(result("FAILED"), "1"), configured(result("PASSED", attempt=2), "1"),
+        configured(summary("FLAKY"), "1"), configured(result("PASSED", run=1), "2"),
+        configured(result("PASSED", run=2), "2"), configured(summary("TIMEOUT", runCount=2), "2"),
+        configured(summary("NO_STATUS"), "3"),
+        test=PASSED, test_attempts__attempt_1=PASSED, run_2_of_2__test=PASSED,
+    )  # fmt: skip
+    assert of(report) == [
+        ("x [config 1]", 0, "passed", None), ("a/b/c [config 1]", 0, "failed", "FAILED"),
+        ("x [config 1]", 1, "passed", None),
+        ("a/b/c [run 1] [config 2]", 0, "passed", None), ("x [run 2] [config 2]", 0, "passed", None),
+        ("a/b/c [config 2]", 0, "timeout", "TIMEOUT"), ("a/b/c [config 3]", 0, "not_run", "NO_STATUS"),
+    ]  # fmt: skip
+    assert {row.target for row in report.rows} == {"//a/b:c"}
+
+
+def test_bazel_configurations_without_a_result(tmp_path: Path) -> None:
+    broken, built, gone = completed(completed={}), completed(completed={"success": True}), completed(aborted={"reason": "R"})
+    passed = configured(result("PASSED", uri=None), "1")
+    report = bazel(tmp_path, configured(built, "1"), configured(broken, "2"), configured(gone, "3"), passed)
+    assert of(report) == [
+        ("a/b/c [config 1]", 0, "passed", None), ("a/b/c [config 2]", 0, "error", "FAILED_TO_BUILD"),
+        ("a/b/c [config 3]", 0, "not_run", "R"),
+    ]  # fmt: skip
+
+
+def test_bazel_events_without_a_configuration_count_for_each(tmp_path: Path) -> None:
+    test = {"id": {"targetConfigured": {"label": "//a/b:c"}}, "configured": {"testSize": "SMALL"}}
+    one = configured(result("PASSED", uri=None), "1")
+    assert of(bazel(tmp_path, test, completed(completed={}), one)) == [("a/b/c", 0, "passed", None)]
+    action = {"id": {"actionCompleted": {"label": "//a/b:c", "configuration": {"id": "exec"}}}, "action": {}}
+    assert of(bazel(tmp_path, action, one, summary("TIMEOUT"))) == [("a/b/c", 0, "timeout", None)]
+    assert of(bazel(tmp_path, *IN_TWO, completed(aborted={}))) == of(bazel(tmp_path, *IN_TWO))
 
 
 # --- the runner's own lines ---------------------------------------------------------------------------------------

@@ -117,6 +117,98 @@ def test_many_equal_cases_are_read_in_linear_time() -> None:
     assert report.rows[-1].name == "n#20000"
 
 
+FAILED = f"{CASE}><failure/></testcase>"
+SUITE = ("s", "(suite)")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "body", "outcome", "message", "warnings"),
+    [
+        ("", "<error/>", "error", None, ""),
+        ("", f"<failure message='m'/>{CASE}/>", "failed", "m", ""),
+        ("", "<error>\n first \n second</error>", "error", "first", ""),
+        ("", "<failure message='f'/><error message='e'/>", "error", "e", "multiple_outcomes"),
+        ("", "<error message='The forked VM terminated without'/>", "crashed", "The forked VM terminated without", ""),
+        ("", "<failure type='java.util.concurrent.TimeoutException'/>", "timeout", None, ""),
+        ('errors="9" failures="9"', "<failure message='m'/><system-err>e</system-err>", "failed", "m", ""),
+        ('errors="1"', "", "error", None, ""),
+        ('failures="1"', "", "failed", None, ""),
+        ('errors="1" failures="1"', "<system-err> \n one \n two</system-err>", "error", "one", ""),
+        ('errors="1"', "<system-err> </system-err><system-out>o</system-out><system-err>e</system-err>", "error", "e", ""),
+        ('errors="1"', "<system-err>x\x1b</system-err>", "error", "x\ufffd", "invalid_char"),
+        ('errors="1"', f"{CASE}><system-err>of the case</system-err></testcase>", "error", None, ""),
+        ('errors="1"', f"{FAILED}<testsuite name='t'><system-err>of the other</system-err></testsuite>", "error", None, ""),
+        ('errors="1" failures="1"', f"{CASE}><error/></testcase>", "failed", None, ""),
+        ('errors="1"', f"{CASE}><skipped/></testcase>", "error", None, ""),
+        ('errors="1"', f'{CASE} status="failed"/>', "error", None, "status_attribute_only"),
+        (f'errors="{"9" * 5000}"', "", "error", None, ""),
+    ],
+)  # fmt: skip
+def test_a_suite_that_failed_itself_has_a_row(
+    attributes: str, body: str, outcome: str, message: str | None, warnings: str
+) -> None:
+    report = read(body, root=f'<testsuite name="s" {attributes}>')
+    own = report.rows[-1]
+    assert (own.classname, own.name) == SUITE
+    assert (own.outcome, own.message, own.duration_s, own.attempt) == (outcome, message, None, 0)
+    assert report.status == "complete"
+    assert report.warnings == {"suite_error", *warnings.split()}
+    assert [(row.classname, row.name) for row in report.rows].count(SUITE) == 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "body"),
+    [
+        ('errors="0" failures="000"', f"{CASE}/>"),
+        ('errors="-1" failures="1.0"', f"{CASE}/>"),
+        ('errors="١" failures=" 1"', f"{CASE}/>"),
+        ('tests="0" skipped="1" failed="1"', f"{CASE}/>"),
+        ('failures="3"', FAILED),
+        ('failures="3"', FAILED * 3),
+        ('failures="1"', f"<testsuite>{FAILED}</testsuite>"),
+        ('failures="1"', f"{CASE}/>{CASE.replace('c', 'd', 1)}><failure message='1'>t</failure></testcase>"),
+        ('failures="1"', f"{CASE}><rerun/></testcase>"),
+        ('failures="1"', f"{CASE}><flakyFailure/></testcase>"),
+        ('failures="1"', f"{CASE}><wrapper><failure/></wrapper></testcase>"),
+        ('errors="1"', f"{CASE}><rerunError/></testcase>"),
+        ('errors="1"', f'{CASE} status="ERROR"/>'),
+        ('failures="1"', f'{CASE} result="failed"><error/></testcase>'),
+        ("", "<skipped/><rerun/><system-err>noise</system-err>"),
+    ],
+)
+def test_a_suite_whose_faults_are_in_its_cases_has_no_row(attributes: str, body: str) -> None:
+    for wrapped in (body, f"<testsuite>{body}</testsuite>"):
+        report = read(wrapped, root=f'<testsuite name="s" {attributes}>')
+        assert "(suite)" not in {row.name for row in report.rows}
+        assert "suite_error" not in report.warnings
+
+
+def test_faults_of_suites_in_each_other() -> None:
+    """The counts of an outer suite include those of its inner ones; its own faults are beyond them."""
+    inner = '<testsuite name="in" errors="1" failures="1"><system-err>why</system-err></testsuite>'
+    report = read(f"{inner}<testsuite name='in' errors='1'/>", root='<testsuites errors="2" failures="1">')
+    assert [(row.classname, row.name, row.outcome, row.message) for row in report.rows] == [
+        ("in", "(suite)", "error", "why"), ("in", "(suite)#2", "error", None),
+    ]  # fmt: skip
+    assert report.warnings == {"suite_error", "duplicate_identity"}
+    outer = read(
+        '<testsuite name="in" file="f.py"><error message="e"/></testsuite>', root='<testsuites errors="1" failures="1">'
+    )
+    assert [(row.classname, row.name, row.file, row.outcome) for row in outer.rows] == [
+        ("in", "(suite)", "f.py", "error"), ("", "(suite)", None, "failed"),
+    ]  # fmt: skip
+    assert outer.warnings == {"suite_error", "missing_classname"}
+    named = read('<testsuite name=" "><testsuite name="\\u{1}"><error/></testsuite><error/></testsuite>')
+    assert [(row.classname, row.name) for row in named.rows] == [("\\u{5C}u{1}", "(suite)"), ("", "(suite)")]
+
+
+def test_a_suite_that_is_not_closed_has_no_row_of_its_own() -> None:
+    report = parse_bytes(b'<testsuites><testsuite name="a" errors="1"/><testsuite name="b" errors="1"><error/>')
+    assert [row.classname for row in report.rows] == ["a"]
+    assert report.warnings == {"truncated", "suite_error"}
+    assert parse_bytes(b'<testsuite errors="1"/>').rows[0].outcome == "error"
+
+
 TEARDOWN = '<error message="failed on teardown with &quot;E&quot;"/>'
 
 

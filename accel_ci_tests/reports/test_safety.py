@@ -28,6 +28,11 @@ LINES = [
     b'{"$report_type":"TestReport","nodeid":"a.py::t","when":"call","outcome":"failed","longrepr":"E"}', b'{"id":{}}',
     b"{", b"[1]",
     b'{"id":{"testResult":{"label":"//a:b"}},"testResult":{"status":"PASSED","testActionOutput":[{"name":"test.xml","uri":7}]}}',
+    b'{"id":{"testResult":{"label":"//a:b","configuration":{"id":"k"}}},"testResult":{"status":"FAILED"}}',
+    b'{"id":{"testSummary":{"label":"//a:b","configuration":{"id":[]}}},"testSummary":[]}',
+    b'{"id":{"targetCompleted":{"label":"//a:b","configuration":{"id":"l\\u0001"}}},"completed":{}}',
+    b'{"id":{"configuration":{"id":{}}},"configuration":{"mnemonic":"m"}}',
+    b'{"$report_type":"SubTestReport","nodeid":"a.py::t","when":"call","outcome":"failed","longrepr":"S"}',
     b'{"$report_type":"TestReport","nodeid":7,"when":null,"outcome":[],"longrepr":{"reprcrash":3},"duration":NaN}',
     b"null", b"",
     b'{"id":{"testSummary":{"label":"//a:b"}},"testSummary":{"overallStatus":"FAILED","shardCount":"9","runCount":-1}}',
@@ -67,7 +72,7 @@ def test_any_bytes(data: bytes) -> None:
     json.dumps(to_json(report))
     plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" and report.status == "complete" else data
     if report.status == "complete" and plain.lstrip().startswith(b"<"):
-        elements = (b"<testcase", b"<rerun", b"<flaky", b":testcase", b":rerun", b":flaky")
+        elements = [mark + name for mark in (b"<", b":") for name in (b"testcase", b"rerun", b"flaky", b"testsuite")]
         assert len(report.rows) <= sum(map(plain.count, elements))
     if report.status in ("rejected", "empty"):
         assert not report.rows
