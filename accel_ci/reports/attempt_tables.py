@@ -22,7 +22,7 @@ from accel_ci.model import OUTCOMES
 from .characters import Characters
 from .detect import read_chunks_of
 from .json_lines import Object, read_objects
-from .report import DEFAULT_LIMITS, ReadLimits, Status
+from .report import DEFAULT_LIMITS, Status
 from .runner_lines import STARTED_FIELDS, attempt_of
 from .warning_codes import WarningCode, salvages, unreadable
 
@@ -64,28 +64,28 @@ class Attempts:
         return "salvaged" if salvages(self.warnings) else "complete"
 
 
-def read_attempts(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Attempts]:
+def read_attempts(paths: Sequence[Path]) -> Iterator[Attempts]:
     """Read the attempts of workers' files, plain or gzip, in order; memory grows with their rows."""
-    tables = _read_together(paths, limits)
+    tables = _read_together(paths)
     if tables is not None:
         yield from map(Attempts, tables)
     elif len(paths) > 1:
         for path in paths:
-            yield from read_attempts([path], limits)
+            yield from read_attempts([path])
     else:
         try:
-            yield _read_by_line(paths[0], limits)
+            yield _read_by_line(paths[0])
         except OSError as error:
             yield Attempts(SCHEMA.empty_table(), frozenset({unreadable(error)}))
 
 
-def _read_together(paths: Sequence[Path], limits: ReadLimits) -> list[pa.Table] | None:
+def _read_together(paths: Sequence[Path]) -> list[pa.Table] | None:
     """Read a table for each file; None if one of them has to be read line by line."""
     import duckdb  # 20 MB that reports of other kinds do without
 
     names = [str(path) for path in paths]
     patterns = [re.sub(r"([*?\[])", r"[\1]", name) for name in names]
-    bound = {"paths": names, "patterns": patterns, "fields": _FIELDS, "text": limits.text}
+    bound = {"paths": names, "patterns": patterns, "fields": _FIELDS, "text": DEFAULT_LIMITS.text}
     with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
         try:
             rows = cast(pa.Table, connection.sql(_READ, params=bound).to_arrow_table())
@@ -114,12 +114,12 @@ def _spread(events: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _read_by_line(path: Path, limits: ReadLimits) -> Attempts:
+def _read_by_line(path: Path) -> Attempts:
     import duckdb
 
-    characters = Characters(read_chunks_of(path), limits)
+    characters = Characters(read_chunks_of(path), DEFAULT_LIMITS)
     warnings = characters.warnings
-    rows = _rows(read_objects(characters, limits), warnings)
+    rows = _rows(read_objects(characters, DEFAULT_LIMITS), warnings)
     tables = [_FROM_TEXT.empty_table()]
     while some := list(islice(rows, _ROWS)):
         tables.append(pa.Table.from_pylist(some, schema=_FROM_TEXT))

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -32,8 +33,7 @@ _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]+)?(?=s\Z)")
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _KINDS = ("targetConfigured", "targetCompleted", "testResult", "testSummary")
 
-_ResultId = tuple[int, int, int]
-"""Run, shard, attempt."""
+_ResultId = tuple[int, int, int]  # run, shard, attempt
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ def take(build: BuildEvents, event: Object) -> None:
         if not isinstance(label, str) or is_blank(label) or kind not in _KINDS:
             continue
         targets = build.targets.setdefault(label, {})
-        if kind in ("testResult", "testSummary") or is_test_target(event):
+        configured = object_of(event, "configured")
+        is_test = "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
+        if is_test or kind in ("testResult", "testSummary"):
             build.tests.add(label)
         if kind == "targetConfigured":
             continue
@@ -148,7 +150,9 @@ class _TargetReader:
                 final += rows
             else:
                 yield from rows
-        yield from self._with_summary(final)
+        own = self._row(self._status, attempt=max(self._last.values()))
+        worse = self._status != "NO_STATUS" and _is_worse(own, final)
+        yield from self._overridden(final, own) if worse else final
 
     def _row_without_result(self) -> Row:
         facts = self._facts
@@ -164,11 +168,6 @@ class _TargetReader:
             return self._row(message_of(aborted.get("description")) or status_of(aborted.get("reason"), "aborted"))
         self._warnings.add("target_missing_result")
         return replace(self._row("NO_STATUS"), message=None)
-
-    def _with_summary(self, rows: list[Row]) -> list[Row]:
-        """The rows of final attempts, and one for the whole target where its summary is worse."""
-        own = self._row(self._status, attempt=max(self._last.values()))
-        return rows if self._status == "NO_STATUS" or not _is_worse(own, rows) else self._overridden(rows, own)
 
     def _attempt(self, run: int, shard: int, attempt: int, given: Identities) -> list[Row]:
         """The rows of one `testResult`."""
@@ -205,11 +204,13 @@ class _TargetReader:
             self._warnings.add("duration_missing")
         return replace(row, duration_s=seconds)
 
-    # --- test.xml -------------------------------------------------------------------------------------------------
-
     def _xml_rows(self, run: int, shard: int, attempt: int, given: Identities) -> Iterator[Row]:
         path = self._xml_path(run, shard, attempt)
-        report = None if path is None else self._read_xml(path)
+        readers = {"<": partial(read_junit, target=self._label)}
+        try:
+            report = None if path is None else read_as(readers, read_chunks_of(path), self._limits)
+        except OSError:
+            report = None
         if report is None:
             self._warnings.add("test_xml_missing")
             return
@@ -225,13 +226,6 @@ class _TargetReader:
                 if names[identity] != row.name:
                     self._warnings.add("duplicate_identity")
             yield replace(row, name=names[identity], attempt=row.attempt + attempt - 1)
-
-    def _read_xml(self, path: Path) -> Report | None:
-        try:
-            readers = {"<": lambda characters: read_junit(characters, self._limits, self._label)}
-            return read_as(readers, read_chunks_of(path), self._limits)
-        except OSError:
-            return None
 
     def _xml_path(self, run: int, shard: int, attempt: int) -> Path | None:
         """The local copy of an attempt's `test.xml`, if it lists one."""
@@ -253,12 +247,6 @@ def configuration_of(its_id: object) -> str:
     """The configuration in the id of an event; empty if there is none."""
     configuration = object_of(its_id, "configuration").get("id")
     return configuration if isinstance(configuration, str) else ""
-
-
-def is_test_target(event: Object) -> bool:
-    """True if a `targetConfigured` event is of a test."""
-    configured = object_of(event, "configured")
-    return "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
 
 
 def is_cached(result: Object) -> bool:

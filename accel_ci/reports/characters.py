@@ -126,13 +126,10 @@ class Characters:
 
     def _declared(self, head: bytes) -> str:
         match = _DECLARED.match(head)
-        if match is None:
-            return "utf-8"
-        name = match[1].decode("latin-1").lower()
-        if name in _ENCODINGS:
-            return _ENCODINGS[name]
-        self.warnings.add("encoding_mismatch" if name.startswith(("utf-16", "utf-32")) else "encoding_unknown")
-        return "utf-8"
+        name = match[1].decode("latin-1").lower() if match else "utf-8"
+        if name not in _ENCODINGS:
+            self.warnings.add("encoding_mismatch" if name.startswith(("utf-16", "utf-32")) else "encoding_unknown")
+        return _ENCODINGS.get(name, "utf-8")
 
 
 class _Source:

@@ -12,7 +12,7 @@ from .characters import Characters
 from .report import ReadLimits, Report, rejected
 from .warning_codes import WarningCode, salvages
 
-Reader = Callable[[Characters], Report]
+Reader = Callable[[Characters, ReadLimits], Report]
 
 _CHUNK = 1 << 18
 # After these warnings the reader stops early, so that it does not reach a fault of gzip.
@@ -31,7 +31,7 @@ def read_as(readers: Mapping[str, Reader], chunks: Iterable[bytes], limits: Read
     reader = readers.get(first)
     if reader is None:
         return rejected("unknown_format", characters.warnings)
-    report = reader(characters)
+    report = reader(characters, limits)
     if report.status in ("rejected", "empty"):
         return report
     if not report.warnings & _STOPPED and (characters.gzip_fault or (characters.gzip_cut and not report.warnings & _CUT)):

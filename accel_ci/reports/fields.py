@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accel_ci.reports.text import escaped, is_blank, plain
-from accel_ci.reports.times import parse_duration
-from accel_ci.reports.warning_codes import WarningCode
+from .text import escaped, is_blank, plain
+from .times import parse_duration
+from .warning_codes import WarningCode
 
 _MAX_DURATIONS = 100_000
 

@@ -61,10 +61,11 @@ def _lines(characters: Characters, limits: ReadLimits) -> Iterator[tuple[str, bo
         first, *others = chunk.split("\n")
         line.add(first)
         for other in others:
-            if (text := line.take()) is not None:
+            if (text := line.text()) is not None:
                 yield text, True
+            line = _Line(limits, characters.warnings)
             line.add(other)
-    if text := line.take():
+    if text := line.text():
         yield text, False
 
 
@@ -73,9 +74,6 @@ class _Line:
 
     def __init__(self, limits: ReadLimits, warnings: set[WarningCode]) -> None:
         self._limits, self._warnings = limits, warnings
-        self._clear()
-
-    def _clear(self) -> None:
         self._pieces: list[str] = []
         self._size = 0
         self._long = False
@@ -93,13 +91,12 @@ class _Line:
             self._pieces.append(piece)
             self._size += len(piece)
 
-    def take(self) -> str | None:
-        """Return the line and begin the next one; None if it was too long."""
-        line = "".join(self._pieces) + self._rest if self._size <= self._limits.line else None
-        if line is None:
-            self._warnings.add("x_line_too_long")
-        self._clear()
-        return line
+    def text(self) -> str | None:
+        """The line, at its end; None if it was too long."""
+        if self._size <= self._limits.line:
+            return "".join(self._pieces) + self._rest
+        self._warnings.add("x_line_too_long")
+        return None
 
     def _shorten(self, piece: str) -> None:
         piece = self._rest + piece

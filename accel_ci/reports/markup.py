@@ -32,7 +32,6 @@ _HTML = re.compile(r"<(?:[^ \t\n<>/:]+:)?html(?=[ \t\n/>]|$)", re.IGNORECASE)
 _IN_DOCTYPE = re.compile(r"[\"'\[\]>]|<!--|<\?")
 _REFERENCE = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#([0-9]+)|#x([0-9a-fA-F]+));|&")
 _NOT_SIMPLE = re.compile(r"&(?!(?:lt|gt|amp|quot|apos);)")
-
 _OPEN_REFERENCE = re.compile(r"&(?:#x?[0-9a-fA-F]{0,300}|[A-Za-z_:][\w:.-]{0,300})?\Z")
 _SIMPLE = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 _RUN_CHARS = 1 << 15
@@ -83,8 +82,6 @@ class Markup(Scanner):
         self._size: int | None = None  # of the text that is open
         self._kept: list[str] | None = None
 
-    # --- the interface of a reader --------------------------------------------------------------------------------
-
     def root(self) -> tuple[Tag, Values]:
         """The start tag of the root; raises `Rejection`."""
         doctype = False
@@ -115,13 +112,12 @@ class Markup(Scanner):
                 else:
                     self._at += 1
                     tag, values = self._start_tag()
-                    break
+                    self._open = [] if tag.closed else [tag.qualified]
+                    return tag, values
         except Rejection:
             raise
         except Damage:
             raise Rejection("dtd_forbidden" if doctype else "unparseable") from None
-        self._open = [] if tag.closed else [tag.qualified]
-        return tag, values
 
     def tags(self) -> Iterator[tuple[Tag, Values] | None]:
         """Start tags with their values below the root, and None for each end tag; a closed tag has no end tag."""
@@ -222,8 +218,6 @@ class Markup(Scanner):
         kept, self._kept, self._size = self._kept or [], None, None
         return "".join(kept)
 
-    # --- outside of elements --------------------------------------------------------------------------------------
-
     def _declaration(self) -> None:
         self._at += len("<?xml")
         text = ""
@@ -293,37 +287,24 @@ class Markup(Scanner):
 
     def _comment_or_cdata(self) -> None:
         self._fill(9)
-        if self._buffer.startswith("<![", self._at):
-            self._expect("<![CDATA[")
-            for piece in self._until("]]>"):
-                self._keep(self._note(piece))
-        elif self._buffer[self._at :] == "<!":
-            raise Damage("truncated")
-        else:
+        if not self._buffer.startswith("<![", self._at):
             self._comment()
-
-    # --- tags -----------------------------------------------------------------------------------------------------
+            return
+        self._expect("<![CDATA[")
+        for piece in self._until("]]>"):
+            self._keep(self._note(piece))
 
     def _start_tag(self) -> tuple[Tag, Values]:
         """Read a start tag strictly, from the character after its `<`."""
         qualified = self._name()
         attributes: dict[str, None] = {}
         values: Values = [None]
-        closed = False
         while True:
             spaced = self._spaces()
-            char = self._char()
-            if char == "/":
-                self._expect("/>")
-                closed = True
+            if (char := self._char()) in "/>":
                 break
-            if char == ">":
-                self._at += 1
-                break
-            if not spaced:
-                raise Damage("malformed")
-            name = self._name()
-            if name in attributes:
+            name = self._name() if spaced else ""
+            if not name or name in attributes:
                 raise Damage("malformed")
             attributes[name] = None
             if len(attributes) > _MAX_ATTRIBUTES:
@@ -332,17 +313,16 @@ class Markup(Scanner):
             self._expect("=")
             self._spaces()
             values += (self._quoted(), None)
+        closed = char == "/"
+        self._expect("/>" if closed else ">")
         return Tag(qualified, list(attributes), closed, self._wanted), values
 
     def _learn(self, raw: str, tag: Tag) -> None:
         """Remember the skeleton of a tag that was read strictly, if double quotes alone separate its values."""
         skeleton = tuple(raw.split('"')[::2])
-        if (
-            len(self._skeletons) < _MAX_SKELETONS
-            and raw.count('"') % 2 == 0
-            and sum(map(len, skeleton)) < _MAX_SKELETON
-            and not any("'" in part for part in skeleton)
-        ):
+        joined = "".join(skeleton)
+        fits = len(self._skeletons) < _MAX_SKELETONS and len(joined) < _MAX_SKELETON
+        if fits and raw.count('"') % 2 == 0 and "'" not in joined:
             self._skeletons[skeleton] = tag
 
     def _quoted(self) -> str:
@@ -373,8 +353,6 @@ class Markup(Scanner):
             self.warnings.add("output_truncated")
             return value[: self._limits.text]
         return value
-
-    # --- text -----------------------------------------------------------------------------------------------------
 
     def _text_without_end(self) -> None:
         """Take the text up to the end of the buffer, except what may continue in the next chunk, and read that."""

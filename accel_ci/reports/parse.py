@@ -5,8 +5,8 @@ The entry points of this package. None of them raises for the content of a repor
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -24,42 +24,38 @@ from .warning_codes import unreadable
 BEP_FILE = "bep.ndjson"
 
 
-def parse_path(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
+def parse_path(path: Path) -> Report:
     """Read a file, or a folder as one test job; `OSError` if it cannot be read."""
-    return read_group(path, limits) if path.is_dir() else read_file(path, limits)
+    return read_group(path) if path.is_dir() else read_file(path)
 
 
 def read_chunks(chunks: Iterable[bytes], limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> Report:
     """Read a report from chunks of bytes of any size; `testlogs` is the local copy of `bazel-testlogs`."""
-    readers = {
-        "<": functools.partial(read_junit, limits=limits),
-        "{": functools.partial(_read_json_lines, limits=limits, testlogs=testlogs),
-    }
-    return read_as(readers, chunks, limits)
+    return read_as({"<": read_junit, "{": partial(_read_json_lines, testlogs=testlogs)}, chunks, limits)
 
 
-def read_file(path: Path, limits: ReadLimits = DEFAULT_LIMITS, testlogs: Path | None = None) -> Report:
+def read_file(path: Path, testlogs: Path | None = None) -> Report:
     """Read a report; `OSError` if the file cannot be read."""
-    return read_chunks(read_chunks_of(path), limits, testlogs)
+    return read_chunks(read_chunks_of(path), testlogs=testlogs)
 
 
-def read_group(folder: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Report:
+def read_group(folder: Path) -> Report:
     """Read a folder as one test job: `bep.ndjson` if there is one, else every file below is a report.
 
     `OSError` only if the folder itself cannot be read.
     """
     if (folder / BEP_FILE).is_file():
-        return read_file(folder / BEP_FILE, limits, folder / "testlogs")
+        return read_file(folder / BEP_FILE, folder / "testlogs")
     paths = sorted(path for path in folder.rglob("*") if not path.is_dir())
-    return merge_files((path.relative_to(folder).as_posix(), _read_any(path, limits)) for path in paths)
+    return merge_files((path.relative_to(folder).as_posix(), _read_any(path)) for path in paths)
 
 
-def _read_any(path: Path, limits: ReadLimits) -> Report:
+def _read_any(path: Path) -> Report:
     """Read a file of a job, rejected if that is not possible."""
     if not path.is_file():
         return Report("rejected", {"x_not_a_file"})
     try:
-        return read_file(path, limits)
+        return read_file(path)
     except OSError as error:
         return Report("rejected", {unreadable(error)})
 

@@ -114,9 +114,7 @@ class Report:
 
 def rejected(code: WarningCode, warnings: set[WarningCode]) -> Report:
     """The report for input that is not a test report; of its warnings only those about its characters stay."""
-    kept: set[WarningCode] = {
-        "invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace",
-    }  # fmt: skip
+    kept: set[WarningCode] = {"invalid_encoding", "encoding_mismatch", "encoding_unknown", "xml_1_1", "leading_whitespace"}
     return Report("rejected", {code} | (warnings & kept))
 
 

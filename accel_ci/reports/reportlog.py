@@ -73,7 +73,9 @@ class _Reader:
             self._close(key)
             execution = None
         if execution is None:
-            execution = self._open[key] = self._begin(key)
+            earlier = self._rerun.pop(key, None)
+            execution = _Execution(earlier.identity, earlier.attempt + 1) if earlier else _Execution(self._identity(node))
+            self._open[key] = execution
             self._executions.append(execution)
         recorded, outcome, message = record.get("outcome"), _outcome(record), _message(record)
         if recorded in ("failed", "rerun"):
@@ -89,10 +91,6 @@ class _Reader:
             execution.duration_s = (execution.duration_s or 0.0) + seconds
         if when in ("teardown", "???"):
             self._close(key)
-
-    def _begin(self, key: _Key) -> _Execution:
-        earlier = self._rerun.pop(key, None)
-        return _Execution(earlier.identity, earlier.attempt + 1) if earlier else _Execution(self._identity(key[0]))
 
     def _close(self, key: _Key) -> None:
         execution = self._open.pop(key)

@@ -19,8 +19,7 @@ _START = (
 )
 _NAME = re.compile(rf"[{_START}][{_START}\-.0-9\xB7\u0300-\u036F\u203F\u2040]*")
 _SPACES = re.compile(f"[{SPACE}]*")
-MAX_NAME = 1 << 16
-"""Characters of the longest name."""
+MAX_NAME = 1 << 16  # characters
 
 
 class Damage(Exception):

@@ -6,10 +6,8 @@ import re
 
 from .characters import SPACE
 
-_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff\ud800-\udfff]|\\(?=u\{)")
-
-FORBIDDEN = re.compile(f"[{_FORBIDDEN}]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 """Characters outside XML 1.0 `Char`."""
 
 

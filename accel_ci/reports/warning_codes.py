@@ -68,7 +68,7 @@ NOTED: dict[WarningCode, str] = {  # the report was read to its end; the rows ma
     "multiple_outcomes": "A test case has several different outcomes; the worst counts.",
     "merged_teardown_error": "An error in teardown that was written as a separate test case is merged into its test.",
     "status_attribute_only": "A failure is known from a `status` or `result` attribute alone.",
-    "suite_error": "A suite failed itself, or counts failures that no test case shows; a row `(suite)` shows it.",
+    "suite_error": "A suite failed itself, or counts failures that none of its test cases has; its row is called `(suite)`.",
     "count_mismatch": "A suite has fewer test cases than its `tests` attribute declares.",
     "no_test_cases": "The report has no rows.",
     "attempts_across_files": "A test is in several files of the job; each is an attempt.",

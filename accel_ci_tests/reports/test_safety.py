@@ -58,7 +58,7 @@ anything = st.one_of(
 
 def read_one_by_one(data: bytes) -> Report:
     """The report of XML without the fast path."""
-    return read_as({"<": partial(read_junit, limits=DEFAULT_LIMITS, one_by_one=True)}, [data], DEFAULT_LIMITS)
+    return read_as({"<": partial(read_junit, one_by_one=True)}, [data], DEFAULT_LIMITS)
 
 
 @given(anything)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -60,7 +60,6 @@ class Rows:
         self._lists: tuple[list[Any], ...] = (
             c.classname, c.name, c.file, c.outcome, c.duration_s, c.message, c.attempt, self._suites,
         )  # fmt: skip
-        self._appends: list[Callable[[Any], None]] = [column.append for column in self._lists]
 
     @property
     def room(self) -> int:
@@ -85,8 +84,9 @@ class Rows:
         if children.verdicts:
             outcome, message = worst_of(children.verdicts, fields)
             if len(children.verdicts) == 1 and children.verdicts[0].teardown:
-                row = self._torn_down(suite, (classname, name, file))
-                if row is not None:
+                places = self._identities.places((classname, name, file))
+                row = next((row for row in places if self._suites[row] == suite.number), None)
+                if row is not None and row not in self._merged:
                     self._merge(row, children, duration_s)
                     return
         elif of_attributes:
@@ -161,14 +161,8 @@ class Rows:
         columns.target = [self._target] * count
 
     def _append(self, *values: object) -> None:
-        for append, value in zip(self._appends, values, strict=True):
-            append(value)
-
-    def _torn_down(self, suite: Suite, identity: Identity) -> int | None:
-        """The row of the case whose teardown failed; None if there is none, or one was merged into it before."""
-        rows = self._identities.places(identity)
-        row = next((row for row in rows if self._suites[row] == suite.number), None)
-        return None if row in self._merged else row
+        for column, value in zip(self._lists, values, strict=True):
+            column.append(value)
 
     def _merge(self, row: int, children: Children, duration_s: float | None) -> None:
         """Merge a failed teardown, which was written as a case of its own, into its case."""
