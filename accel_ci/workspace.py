@@ -1,25 +1,33 @@
-"""The places that assets work in: one object made from the project and handed to every group of assets."""
+"""The stores and folders below a project's data folder: the only module that knows where they are.
+
+Heavy imports wait until a store is asked for, so that commands which read manifests start quickly.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accel_ci.config.settings import Project
 from accel_ci.model import Build, Revision
-from accel_ci.pool.runner_package import build_runner
-from accel_ci.rbe.bazel import BazelContext
-from accel_ci.results.open import open_results
-from accel_ci.results.store import ResultsStore
-from accel_ci.steps.device_tests import StageContext
+from accel_ci.pipelines import PIPELINES, Pipeline
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
+
+if TYPE_CHECKING:
+    from accel_ci.rbe.bazel import BazelContext
+    from accel_ci.results.store import ResultsStore
+    from accel_ci.steps.device_tests import StageContext
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The stores and folders below a project's data folder."""
+    """A project with its pipelines, and where they work."""
 
     project: Project
+    pipelines: tuple[Pipeline, ...] = PIPELINES
 
     @cached_property
     def artifacts(self) -> ArtifactStore:
@@ -28,17 +36,19 @@ class Workspace:
 
     @cached_property
     def manifests(self) -> ManifestStore:
-        """What passes between assets."""
-        return ManifestStore(self.project.home)
+        """The manifests that pass between assets."""
+        return ManifestStore(self.project.home, self.pipelines)
 
     @cached_property
     def results(self) -> ResultsStore:
         """Every attempt."""
+        from accel_ci.results.open import open_results
+
         return open_results(self.project)
 
     @property
     def wheel_cache(self) -> Path:
-        """Which inputs gave which wheel."""
+        """The wheels by their inputs."""
         return self.project.home / "cache" / "wheels"
 
     @property
@@ -54,16 +64,23 @@ class Workspace:
     @cached_property
     def runner(self) -> Path:
         """The runner as one file, made when first asked for."""
+        from accel_ci.pool.runner_package import build_runner
+
         return build_runner(self.project.home / "cache" / "runner.pyz")
 
     def bazel_context(self, build: Build) -> BazelContext:
-        """Where Bazel works for a build."""
-        results = self.project.home / "runs" / build.revision / build.variant / "bazel"
-        return BazelContext(self.project.home / "rbe" / build.variant, results)
+        """Return where Bazel works for a build."""
+        from accel_ci.rbe.bazel import BazelContext
+
+        return BazelContext(self.project.home / "rbe" / build.variant, self._run_folder(build) / "bazel")
 
     def stage_context(self, revision: Revision, variant: str, stage: str, run: str = "") -> StageContext:
-        """Where a stage of a build runs its tests, asked for by the Dagster run of that id."""
-        build = Build(revision.key, variant)
-        folder = self.project.home / "runs" / build.revision / build.variant / stage
-        lock, day = self.project.home / "cards.lock", revision.created_at.date()
+        """Return where a stage of a build runs its tests; `run` is the id of the Dagster run that asks for it."""
+        from accel_ci.steps.device_tests import StageContext
+
+        build, day, lock = Build(revision.key, variant), revision.created_at.date(), self.project.home / "cards.lock"
+        folder = self._run_folder(build) / stage
         return StageContext(build, day, self.runner, folder, lock, self.artifacts, self.results, run)
+
+    def _run_folder(self, build: Build) -> Path:
+        return self.project.home / "runs" / build.revision / build.variant

@@ -53,9 +53,10 @@ from accel_ci.model import (
     TestSelection,
     Wheel,
 )
+from accel_ci.pipelines import INTEGRATION, LEDGER
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.results.rows import from_report
-from accel_ci.storage.manifests import INTEGRATION_STAGES, LEDGER, RunTimes
+from accel_ci.storage.manifests import RunTimes
 from accel_ci.workspace import Workspace
 
 GOALS = {"status": 1.0, "hud refresh": 2.0, "nightly growth": 0.5}
@@ -150,7 +151,7 @@ def lay_history(project: Project, revisions: int) -> None:
         revision = Revision(f"nightly-{created:%Y%m%d}", "nightly", created, source, source)
         workspace.manifests.add_revision(revision)
         keys.append(revision.key)
-        for build in builds_of(workspace, revision):
+        for build in builds_of(project.settings, INTEGRATION.job_for("nightly"), revision):
             _lay_build(workspace, build, created, artifact)
     with open_instance(project) as instance:
         for start in range(0, len(keys), 500):
@@ -166,7 +167,7 @@ def _lay_build(workspace: Workspace, build: Build, at: datetime, artifact: Artif
         _store_attempts(workspace, build, at)
     for stage, value in _manifests_of(build, artifact).items():
         manifests.write(manifests.path(stage, build.revision, build.variant), value)
-    manifests.write(manifests.run_file(INTEGRATION_STAGES, build), RunTimes("run", at, at + timedelta(hours=1)))
+    manifests.write(manifests.run_file(INTEGRATION, build), RunTimes("run", at, at + timedelta(hours=1)))
 
 
 def _store_attempts(workspace: Workspace, build: Build, at: datetime) -> None:
@@ -259,9 +260,9 @@ def _night(project: Project, now: datetime) -> None:
     artifact = workspace.artifacts.put_bytes(b"[]", "artifact.json")
     with open_instance(project) as instance:
         revision = start_revision(instance, workspace, "nightly", now=now)
-    if tonights_revision(workspace, now) != revision:
+    if tonights_revision(workspace.manifests, now) != revision:
         raise RuntimeError("tonight's revision is another")
-    for build in builds_of(workspace, revision):
+    for build in builds_of(project.settings, INTEGRATION.job_for("nightly"), revision):
         for stage, value in _manifests_of(build, artifact).items():
             manifests.begin(stage, build)
             if stage in ("test_plan", LEDGER):  # what the plan and the ledger's check compare with

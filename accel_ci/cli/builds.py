@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accel_ci.cli.context import terminal, with_project
+from accel_ci.pipelines import commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from accel_ci.config.settings import Project
     from accel_ci.ledger.status import BuildStatus
 
+_COMMANDS = commands()
+_FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() if pipeline.follows)
+
 
 @click.command()
-@click.argument("trigger", type=click.Choice(["nightly", "nightly_rbe", "intraday", "main", "pr", "manual"]))
+@click.argument("trigger", type=click.Choice(list(_COMMANDS)))
 @click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
-@click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing.")
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
-@click.option("--revision", help="Build the sources of this revision (nightly_rbe) [default: tonight's].")
+@click.option("--revision", help=f"Build this revision ({_FOLLOWING}) [default: tonight's].")
 @with_project
 def run(
     project: Project,
@@ -40,38 +44,39 @@ def run(
     name: str | None,
     revision: str | None,
 ) -> None:
-    """Run the whole story of TRIGGER here and now: build, install, test, judge, show.
+    """Build and test the revision of TRIGGER here and now.
 
-    `nightly_rbe` is the story of the nightly's source build: patch, build and test with Bazel, judge, show.
+    Runs a whole pipeline: build, install, test, judge, show. `nightly_rbe` runs the nightly's source build: patch, build and
+    test with Bazel, judge, show.
 
-    Exit status: 0 when the pipeline worked, whatever the tests said (see --strict); 1 when it stopped; 2 for mistakes in the
-    configuration or on the command line; 130 when it was interrupted, and then the same command goes on where it stopped.
+    Exit status: 0 if the pipeline finished, even if tests failed (see --strict), 1 if it stopped, 2 for usage errors, 130 if
+    it was interrupted; the same command then resumes it.
     """
     from accel_ci.config.extras import require_configured_extras
 
     asked_at = _process_started_at()
-    source_build = trigger == "nightly_rbe"
-    if trigger == "pr" and number is None:
+    pipeline, source = _COMMANDS[trigger]
+    job = pipeline.job_for(source)
+    if source == "pr" and number is None:
         raise click.UsageError("a pull request needs --number")
-    if revision is not None and not source_build:
-        raise click.UsageError("--revision is for nightly_rbe")
+    if revision is not None and not pipeline.follows:
+        raise click.UsageError(f"--revision is for {_FOLLOWING}")
     for variant in variants:
         project.settings.variant(variant)
     if dry_run:
-        _say_what_would_run(project, trigger, variants)
+        for variant in job.variants(project.settings):
+            if not variants or variant in variants:
+                click.echo(f"{trigger} on {variant}: {pipeline.outline(project.settings, source)}")
         return
     require_configured_extras(project.settings)
     console, progress = terminal()
-    from accel_ci.defs.launch import plan_builds, plan_source_builds, run_build
+    from accel_ci.defs.launch import plan_builds, run_build
     from accel_ci.ledger.status import read_status
-    from accel_ci.storage.manifests import ManifestStore
+    from accel_ci.workspace import Workspace
 
-    manifests = ManifestStore(project.home)
+    workspace = Workspace(project)
     with progress.step("revision") as step:
-        if source_build:
-            builds = plan_source_builds(project, revision)
-        else:
-            builds = plan_builds(project, trigger, backend_ref=backend_ref, pull_request=number, slug=name)
+        builds = plan_builds(project, pipeline, source, revision, backend_ref=backend_ref, pull_request=number, slug=name)
         step.note(builds[0].revision)
     stopped = False
     passed = True
@@ -79,17 +84,17 @@ def run(
         if variants and build.variant not in variants:
             continue
         console.print(f"\n[bold]{build.name}[/]", highlight=False)
-        finished = run_build(project, trigger, build, progress, asked_at, source_build=source_build)
+        finished = run_build(project, job, build, progress, asked_at)
         for problem in finished.problems:
             console.print(f"stopped: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
         if finished.interrupted:
             sys.exit(130)
         stopped = stopped or bool(finished.problems)
-        status = read_status(manifests, build)
+        status = read_status(workspace.manifests, build)
         passed = passed and status.passed
         _print_summary(console, status)
         asked_at = datetime.now(timezone.utc)
-    console.print(f"\nHUD: {(project.home / 'hud' / 'index.html').as_uri()}", highlight=False, soft_wrap=True)
+    console.print(f"\nHUD: {(workspace.hud / 'index.html').as_uri()}", highlight=False, soft_wrap=True)
     console.print(f"UI:  {_ui_command(project)}", highlight=False, soft_wrap=True)
     sys.exit(1 if stopped or (strict and not passed) else 0)
 
@@ -99,11 +104,14 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @with_project
 def status(project: Project, build: str | None, as_json: bool) -> None:
-    """How BUILD stands (<revision>~<variant>, or a revision with one variant) [default: the newest]."""
-    from accel_ci.ledger.status import find_build, read_status
-    from accel_ci.storage.manifests import ManifestStore
+    """Show the status of a build.
 
-    manifests = ManifestStore(project.home)
+    BUILD is <revision>~<variant>, or a revision with one variant [default: the newest].
+    """
+    from accel_ci.ledger.status import find_build, read_status
+    from accel_ci.workspace import Workspace
+
+    manifests = Workspace(project).manifests
     found = read_status(manifests, find_build(manifests, build))
     if as_json:
         click.echo(found.as_json())
@@ -141,20 +149,6 @@ def _process_started_at() -> datetime:
     except (OSError, ValueError, IndexError):
         age = 0.0
     return datetime.fromtimestamp(datetime.now().timestamp() - age, timezone.utc)
-
-
-def _say_what_would_run(project: Project, trigger: Any, variants: tuple[str, ...]) -> None:
-    settings = project.settings
-    if trigger == "nightly_rbe":
-        targets = " ".join(settings.rbe.targets) if settings.rbe else "nothing, for there is no section 'rbe'"
-        for variant in settings.variants_of_rbe():
-            if not variants or variant in variants:
-                click.echo(f"{trigger} on {variant}: bazel test {targets}")
-        return
-    for variant in settings.variants_of(trigger):
-        if not variants or variant in variants:
-            smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
-            click.echo(f"{trigger} on {variant}: smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s)")
 
 
 def _print_summary(console: Console, status: BuildStatus) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from accel_ci.model import Build
     from accel_ci.reproduce.replay import WorkerSession
     from accel_ci.rounds.driver import PoolRun
+    from accel_ci.workspace import Workspace
 
 
 @click.command()
@@ -42,12 +43,12 @@ def replay(
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.replay import choose_session, worker_sessions
-    from accel_ci.results.open import open_results
-    from accel_ci.storage.manifests import ManifestStore
+    from accel_ci.workspace import Workspace
 
-    found = find_build(ManifestStore(project.home), build)
+    workspace = Workspace(project)
+    found = find_build(workspace.manifests, build)
     stages = {name: suite.stage for name, suite in project.settings.suites.items()}
-    sessions = worker_sessions(open_results(project), found, stages)
+    sessions = worker_sessions(workspace.results, found, stages)
     if dry_run and not any((worker, number, stage, test)):
         for each in sessions:
             click.echo(f"{_title(each)}: {len(each.tests)} tests, {each.failing} failed")
@@ -57,7 +58,7 @@ def replay(
         for selected, outcome in zip(session.tests, session.outcomes, strict=True):
             click.echo(f"{outcome}\t{selected.suite}\t{_shown(selected.test)}")
         return
-    run = _run(project, found, session)
+    run = _run(workspace, found, session)
     now = {(attempt.suite, attempt.test): attempt for attempt in run.attempts}
     for selected, before in zip(session.tests, session.outcomes, strict=True):
         attempt = now.get((selected.suite, selected.test))
@@ -83,21 +84,20 @@ def _shown(text: str) -> str:
     return one_line(text, 400)
 
 
-def _run(project: Project, build: Build, session: WorkerSession) -> PoolRun:
+def _run(workspace: Workspace, build: Build, session: WorkerSession) -> PoolRun:
     """Run a session's tests with the build's image and sources. Raises `AccelCiError` if these no longer exist."""
     from accel_ci.errors import AccelCiError
     from accel_ci.model import RuntimeImage
+    from accel_ci.pipelines import RUNTIME_IMAGE
     from accel_ci.pool.choose_pool import worker_spec_for
     from accel_ci.source.revision import checkout_backend
     from accel_ci.steps.device_tests import run_in_order
-    from accel_ci.workspace import Workspace
 
-    workspace = Workspace(project)
-    manifests = workspace.manifests
+    project, manifests = workspace.project, workspace.manifests
     revision = manifests.revision(build.revision)
     if revision is None:
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
-    image = manifests.read(manifests.path("runtime_image", build.revision, build.variant), RuntimeImage)
+    image = manifests.read(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
     spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
     context = workspace.stage_context(revision, build.variant, "replay")
     with terminal()[1].step("replay") as step:

@@ -31,9 +31,10 @@ def reproduce(project: Project, build: str, test: str | None, run_it: bool, fold
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.script import reproduction
-    from accel_ci.storage.manifests import ManifestStore
+    from accel_ci.workspace import Workspace
 
-    found = reproduction(project, find_build(ManifestStore(project.home), build), test)
+    workspace = Workspace(project)
+    found = reproduction(workspace, find_build(workspace.manifests, build), test)
     if not run_it:
         click.echo(found.script, nl=False)
         return

@@ -274,9 +274,9 @@ def export(project: Project, build: str, form: Any, output: Path | None, suite: 
 
 
 def _store(project: Project) -> ResultsStore:
-    from accel_ci.results.open import open_results
+    from accel_ci.workspace import Workspace
 
-    return open_results(project)
+    return Workspace(project).results
 
 
 def _build(name: str) -> Build:

@@ -170,13 +170,18 @@ class TimeLimits(Section):
     git_seconds: Seconds = 30
 
 
-class ScheduledJob(Section):
+class CronJob(Section):
     """A job that starts at the times of a cron expression."""
 
     cron: Cron
-    suites: tuple[str, ...] = Field(min_length=1)
     variants: tuple[str, ...] = ()
     enabled: bool = False
+
+
+class ScheduledJob(CronJob):
+    """A job that cron starts, with the suites that it runs."""
+
+    suites: tuple[str, ...] = Field(min_length=1)
 
 
 class MainJob(Section):
@@ -195,23 +200,25 @@ class PullRequestJob(Section):
     suites: tuple[str, ...] = Field(min_length=1)
     variants: tuple[str, ...] = ()
 
-
-class BazelJob(Section):
-    """The job of the source build, started by cron on the revision of the night."""
-
-    cron: Cron
-    variants: tuple[str, ...] = ()
-    enabled: bool = False
+    @property
+    def enabled(self) -> bool:
+        """Always true: it runs only on request."""
+        return True
 
 
 class Jobs(Section):
     """The jobs, each with its suites and variants; no variants means all of them."""
 
     nightly: ScheduledJob
-    nightly_rbe: BazelJob | None = None
+    nightly_rbe: CronJob | None = None
     intraday: ScheduledJob
     main: MainJob
     pr: PullRequestJob
+
+    @property
+    def manual(self) -> ScheduledJob:
+        """The nightly's job: a manual revision is tested like a nightly one."""
+        return self.nightly
 
 
 class MultiCard(Section):
@@ -314,19 +321,9 @@ class Settings(Section):
         return variant.image or self.image
 
     def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"]) -> dict[str, Suite]:
-        """The suites that a trigger runs in a stage; `manual` runs those of the nightly."""
-        job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
-        return {name: self.suites[name] for name in job.suites if self.suites[name].stage == stage}
-
-    def variants_of_rbe(self) -> tuple[str, ...]:
-        """The names of the variants that the source build covers."""
-        job = self.jobs.nightly_rbe
-        return (job.variants if job else ()) or tuple(v.name for v in self.variants)
-
-    def variants_of(self, trigger: Trigger) -> tuple[str, ...]:
-        """The names of the variants that a trigger builds."""
-        job = getattr(self.jobs, "nightly" if trigger == "manual" else trigger)
-        return job.variants or tuple(v.name for v in self.variants)
+        """The suites that a trigger runs in a stage."""
+        names = getattr(self.jobs, trigger).suites
+        return {name: self.suites[name] for name in names if self.suites[name].stage == stage}
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from accel_ci.storage.atomic_file import replace_link
 
 
 def prepare_dagster_home(project: Project) -> Path:
-    """The folder that is to be `DAGSTER_HOME`, made if need be with the project's `dagster.yaml` or the packaged one."""
+    """Return the folder for `DAGSTER_HOME`; without one of the user's, make it with the project's or our `dagster.yaml`."""
     if os.environ.get("DAGSTER_HOME"):
         return Path(os.environ["DAGSTER_HOME"])
     home = project.home / "dagster"
     home.mkdir(parents=True, exist_ok=True)
     ignore = project.home / ".gitignore"
-    if not ignore.is_file():  # the data folder is nobody's source, wherever it lies
+    if not ignore.is_file():  # the data folder may lie in a repository, and is not source
         ignore.write_text("*\n")
     link = home / "dagster.yaml"
     own = project.root / "dagster.yaml"
@@ -30,9 +30,9 @@ def prepare_dagster_home(project: Project) -> Path:
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:
-    """The instance that the UI and the daemon share with the command line, which keeps its own output.
+    """Open the instance that the command line shares with the UI and the daemon.
 
-    Dagster would redirect the output of steps into files: no bars on the terminal, and two more processes a step.
+    Output stays on the terminal: Dagster would redirect that of steps into files, with two more processes for each step.
     """
     own_output = {
         "compute_logs": {

@@ -1,70 +1,36 @@
-"""The jobs: the story of a build, asked for by different triggers, and that of its source build.
-
-Each pipeline has jobs of its own, and all of them end in the ledger and what is made of it.
-"""
+"""The Dagster jobs: those of each pipeline, which all end in the ledger and what is made of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
-from accel_ci.model import Trigger
+from accel_ci.defs.partitions import builds
+from accel_ci.model import Build
+from accel_ci.pipelines import REVISION, Job, Pipeline
 
-DESCRIPTIONS: dict[Trigger, str] = {
-    "nightly": "Everything in scope, once a night: wheel, runtime image, smoke, device tests, ledger, flakiness, HUD.",
-    "intraday": "The nightly's story several times a day, on what is in scope by day; skipped while one still runs.",
-    "main": "What a new upstream commit starts: the quick suites, one run for each commit that is tested.",
-    "pr": "What a pull request of the backend starts; its result blocks nobody.",
-}
+BUILD_TAG = "accel_ci/build"
+"""The run tag with the build and the pipeline that a run works on: `dagster.yaml` lets one run for each value start."""
 
 
-RBE_JOB = "nightly_rbe"
-RBE_DESCRIPTION = (
-    "The source build of the night's revision: sources, patches, Bazel's build and tests with remote execution, ledger, "
-    "flakiness, HUD."
-)
-
-
-@dataclass(frozen=True)
-class Jobs:
-    """The jobs of a project: one of the integration pipeline for each trigger, and that of the source build, if any."""
-
-    integration: dict[Trigger, Any]
-    rbe: Any | None
-
-    @property
-    def all(self) -> list[Any]:
-        """Every job."""
-        return [*self.integration.values(), *([] if self.rbe is None else [self.rbe])]
-
-
-def job_name(trigger: Trigger) -> str:
-    """The job of the integration pipeline that a trigger starts."""
-    return "nightly_integration" if trigger in ("nightly", "manual") else trigger
-
-
-def build_jobs(
-    integration: Sequence[dg.AssetsDefinition], rbe: Sequence[dg.AssetsDefinition], common: Sequence[dg.AssetsDefinition]
-) -> Jobs:
-    """The jobs over the assets of each pipeline with the `common` ones that follow both.
+def build_job(pipeline: Pipeline, job: Job, assets: Sequence[dg.AssetsDefinition], variants: Sequence[str]) -> Any:
+    """Make a job of a pipeline over `assets`: the pipeline's, and those that follow every pipeline.
 
     Steps share a process: a process each would cost seconds.
     """
-    return Jobs(
-        {
-            trigger: _job(job_name(trigger), trigger, description, [*integration, *common])
-            for trigger, description in DESCRIPTIONS.items()
-        },
-        _job(RBE_JOB, "nightly", RBE_DESCRIPTION, [*rbe, *common]) if rbe else None,
-    )
+    partitions = builds(variants)
 
+    def tags(key: str) -> dict[str, str]:
+        dimensions = partitions.get_partition_key_from_str(key).keys_by_dimension
+        return {BUILD_TAG: f"{Build(dimensions[REVISION], dimensions['variant']).name}/{pipeline.name}"}
 
-def _job(name: str, trigger: Trigger, description: str, assets: Sequence[dg.AssetsDefinition]) -> Any:
     return dg.define_asset_job(
-        name,
+        job.name,
         selection=dg.AssetSelection.assets(*assets),
-        description=description,
+        description=job.description,
         executor_def=dg.in_process_executor,
-        tags={"accel_ci/trigger": trigger},
+        tags={"accel_ci/trigger": job.triggers[0]},
+        config=dg.PartitionedConfig(
+            partitions, run_config_for_partition_key_fn=lambda key: {}, tags_for_partition_key_fn=tags
+        ),
     )

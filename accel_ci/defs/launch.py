@@ -9,13 +9,13 @@ import dagster as dg
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
-from accel_ci.defs.jobs import RBE_JOB, job_name
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud
-from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, rbe_builds_of, start_revision, tonights_revision
+from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision, tonights_revision
 from accel_ci.errors import ConfigError
 from accel_ci.model import Build, Trigger
+from accel_ci.pipelines import Job, Pipeline
 from accel_ci.progress import Progress
 from accel_ci.source.revision import resolve_backend
 from accel_ci.workspace import Workspace
@@ -23,7 +23,7 @@ from accel_ci.workspace import Workspace
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """How the run of a build ended; `problems` has a text for each cause that stopped it, an interruption included."""
+    """A finished run of a build; `problems` has a text for each cause that stopped it, an interruption included."""
 
     build: Build
     run_id: str
@@ -31,50 +31,38 @@ class FinishedRun:
     interrupted: bool
 
 
-def plan_builds(project: Project, trigger: Trigger, **how: Any) -> list[Build]:
-    """Resolve the revision and make it known; the builds to run are given back. Raises `SourceError`."""
-    workspace = Workspace(project)
-    with open_instance(project) as instance:
-        return builds_of(workspace, start_revision(instance, workspace, trigger, **how))
+def plan_builds(
+    project: Project, pipeline: Pipeline, trigger: Trigger, revision_key: str | None = None, **how: Any
+) -> list[Build]:
+    """Resolve the revision and make it known; return the builds to run.
 
+    A pipeline that follows takes the named revision, else tonight's where the backend is still the same, so that the
+    pipelines of a night meet in one ledger. Otherwise the revision is resolved now; `how` goes to `resolve_revision`.
 
-def plan_source_builds(project: Project, revision_key: str | None) -> list[Build]:
-    """The builds whose sources Bazel is to build: of the named revision, else of tonight's.
-
-    Tonight's is the nightly's own where the backend is still the same, so that both pipelines meet in one ledger; otherwise
-    it is resolved now. Raises `ConfigError` when there is no source build or no such revision, `SourceError`.
+    Raises `ConfigError` when the pipeline is not configured or there is no such revision, `SourceError`.
     """
-    workspace = Workspace(project)
-    if project.settings.rbe is None:
+    workspace, settings, job = Workspace(project), project.settings, pipeline.job_for(trigger)
+    if not pipeline.configured(settings):
         raise ConfigError(
-            f"{project.config_path.name} has no section 'rbe'; `accel-ci init` writes a starter that shows one"
+            f"{project.config_path.name} has no section {pipeline.name!r}; `accel-ci init` writes a starter that shows one"
         )
     if revision_key is not None:
-        revision = workspace.manifests.revision(revision_key)
-        if revision is None:
+        named = workspace.manifests.revision(revision_key)
+        if named is None:
             raise ConfigError(f"there is no revision {revision_key!r}; `accel-ci run nightly` makes one")
-        return rbe_builds_of(workspace, revision)
+        return builds_of(settings, job, named)
+    tonights = tonights_revision(workspace.manifests, datetime.now(timezone.utc)) if pipeline.follows else None
+    if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):
+        return builds_of(settings, job, tonights)
     with open_instance(project) as instance:
-        tonights = tonights_revision(workspace, now())
-        if tonights is not None and tonights.backend == resolve_backend(project, "nightly"):
-            return rbe_builds_of(workspace, tonights)
-        return rbe_builds_of(workspace, start_revision(instance, workspace, "nightly"))
+        return builds_of(settings, job, start_revision(instance, workspace, trigger, **how))
 
 
-def run_build(
-    project: Project,
-    trigger: Trigger,
-    build: Build,
-    progress: Progress,
-    triggered_at: datetime,
-    *,
-    source_build: bool = False,
-) -> FinishedRun:
-    """Run a trigger's job for one build, or that of its source build. Whatever happens, the HUD shows it afterwards."""
-    name = RBE_JOB if source_build else job_name(trigger)
-    job = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(name)
+def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
+    """Run a job for one build. However it ends, the HUD shows it afterwards."""
+    definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
     with open_instance(project) as instance:
-        result = job.execute_in_process(
+        result = definition.execute_in_process(
             instance=instance,
             partition_key=partition_key(build),
             tags={TRIGGERED_AT: triggered_at.isoformat()},
@@ -87,11 +75,6 @@ def run_build(
         workspace = Workspace(project)
         refresh_hud(workspace, current_flakiness(workspace))
     return FinishedRun(build, result.run_id, problems, interrupted)
-
-
-def now() -> datetime:
-    """The time, with its zone."""
-    return datetime.now(timezone.utc)
 
 
 def _was_interrupted(event: dg.DagsterEvent) -> bool:
@@ -109,7 +92,7 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
     for event in result.get_step_failure_events():
         data = event.step_failure_data
         if _was_interrupted(event):
-            steps.append(f"{event.step_key}: interrupted; the same command takes the run up where it stopped")
+            steps.append(f"{event.step_key}: interrupted; the same command resumes the run where it stopped")
         elif data.user_failure_data is not None:
             steps.append(f"{event.step_key}: {data.user_failure_data.description}")
         elif data.error is not None and not checks:
@@ -117,7 +100,7 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
             steps.append(f"{event.step_key}: {cause.message.strip()}\n{''.join(cause.stack[-2:]).rstrip()}")
     if not checks and not steps and any(_was_interrupted(event) for event in result.all_events):
         return ["interrupted before its first step"]
-    return [*checks, *steps] or ["the run failed outside of its steps; its page in the UI tells more"]
+    return [*checks, *steps] or ["the run failed outside its steps; its page in the UI has the details"]
 
 
 def _findings(evaluation: dg.AssetCheckEvaluation) -> str:

@@ -12,7 +12,6 @@ from accel_ci.defs.stage import Stages
 from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.shortcomings import collected_drop, shortcomings
 from accel_ci.model import (
-    BAZEL_SUITE,
     VERDICTS,
     BazelTestResults,
     Build,
@@ -22,8 +21,9 @@ from accel_ci.model import (
     Revision,
     TestSelection,
 )
+from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, REVISION, SMOKE_RESULTS, TEST_SELECTION
 from accel_ci.results.questions import bad_tests
-from accel_ci.storage.manifests import RBE_STAGES, begun_pipelines
+from accel_ci.storage.manifests import begun_pipelines
 from accel_ci.workspace import Workspace
 
 GROUP = "results"
@@ -32,22 +32,22 @@ GROUP = "results"
 def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     """The ledger, partitioned as the builds are."""
     settings = workspace.project.settings
-    reporters = ["smoke_results", "test_selection", "device_test_results", *(["bazel_test_results"] if settings.rbe else [])]
+    reporters = [SMOKE_RESULTS, TEST_SELECTION, DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])]
 
     @dg.asset(
         group_name=GROUP,
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
-        ins={"revision": of_revision()},
+        ins={REVISION: of_revision()},
         deps=reporters,
         kinds={"parquet", "duckdb"},
         check_specs=[
             dg.AssetCheckSpec(
-                "balanced", asset="ledger", blocking=True, description="The verdicts sum to the expected tests."
+                "balanced", asset=LEDGER, blocking=True, description="The verdicts sum to the expected tests."
             ),
-            dg.AssetCheckSpec("not_empty", asset="ledger", blocking=True, description="A build without tests is no pass."),
-            dg.AssetCheckSpec("collected", asset="ledger", description="No test vanished since the build before."),
-            dg.AssetCheckSpec("all_passed", asset="ledger", description="No test failed, none was lost."),
+            dg.AssetCheckSpec("not_empty", asset=LEDGER, blocking=True, description="A build without tests is no pass."),
+            dg.AssetCheckSpec("collected", asset=LEDGER, description="No test vanished since the build before."),
+            dg.AssetCheckSpec("all_passed", asset=LEDGER, description="No test failed, none was lost."),
         ],
     )
     def ledger(
@@ -57,13 +57,13 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult:
         """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
         build, manifests = build_of(context), workspace.manifests
-        path = manifests.path("ledger", build.revision, build.variant)
+        path = manifests.path(LEDGER, build.revision, build.variant)
         with stages.stage(context) as step, manifests.ledger_lock(build):
-            device = [manifests.find(name, build, DeviceTestResults) for name in ("smoke_results", "device_test_results")]
+            device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
             account = close_ledger(
                 build,
                 [results for results in device if results is not None],
-                manifests.find("bazel_test_results", build, BazelTestResults),
+                manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
                 _wanted_suites(workspace, revision, build),
                 workspace.artifacts,
                 workspace.results.around(revision.created_at.date()),
@@ -102,15 +102,15 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
 
 
 def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> list[str]:
-    """The suites that the build is to have: Bazel's where its job runs every night, or has begun on this build."""
+    """The suites of the pipelines that such a build always has, and of those that have begun on this one."""
     settings, manifests = workspace.project.settings, workspace.manifests
-    wanted = [name for stage in ("smoke", "device") for name in settings.suites_of(revision.trigger, stage)]
-    job = settings.jobs.nightly_rbe
-    nightly = (
-        revision.trigger == "nightly" and job is not None and job.enabled and build.variant in settings.variants_of_rbe()
-    )
-    begun = RBE_STAGES[0] in begun_pipelines(manifests.path("ledger", build.revision, build.variant).parent)
-    return [*wanted, BAZEL_SUITE] if nightly or begun else wanted
+    begun = begun_pipelines(manifests.path(LEDGER, build.revision, build.variant).parent, workspace.pipelines)
+    return [
+        suite
+        for pipeline in workspace.pipelines
+        if pipeline.stages[0] in begun or pipeline.expected(settings, revision, build.variant)
+        for suite in pipeline.suites(settings, revision.trigger)
+    ]
 
 
 def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
@@ -120,13 +120,13 @@ def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
     for what, now, before in (
         (
             "",
-            manifests.find("test_selection", build, TestSelection),
-            manifests.previous("test_selection", build, TestSelection),
+            manifests.find(TEST_SELECTION, build, TestSelection),
+            manifests.previous(TEST_SELECTION, build, TestSelection),
         ),
         (
             "Bazel: ",
-            manifests.find("bazel_test_results", build, BazelTestResults),
-            manifests.previous("bazel_test_results", build, BazelTestResults),
+            manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
+            manifests.previous(BAZEL_TEST_RESULTS, build, BazelTestResults),
         ),
     ):
         if now is None or (isinstance(now, BazelTestResults) and now.infra is not None):

@@ -1,9 +1,11 @@
-"""The I/O manager: what assets return becomes a JSON manifest, and is read back as the type that the reader names."""
+"""The I/O manager: it writes what assets return as JSON manifests, and reads them as the type that the reader names."""
 
+from functools import cache
 from typing import Any
 
 import dagster as dg
 
+from accel_ci.pipelines import REVISION
 from accel_ci.storage.manifests import ManifestStore
 
 
@@ -29,10 +31,11 @@ class ManifestIOManager(dg.IOManager):
         if not context.has_asset_partitions:
             return self._manifests.path(name)
         key = context.asset_partition_key
-        dimensions = key.keys_by_dimension if isinstance(key, dg.MultiPartitionKey) else {"revision": key}
-        return self._manifests.path(name, dimensions["revision"], dimensions.get("variant"))
+        dimensions = key.keys_by_dimension if isinstance(key, dg.MultiPartitionKey) else {REVISION: key}
+        return self._manifests.path(name, dimensions[REVISION], dimensions.get("variant"))
 
 
+@cache
 def produces(value_type: type) -> dg.DagsterType:
-    """The type of what an asset with checks returns; Dagster reads it from the annotation of assets without checks alone."""
+    """Return Dagster's type of a manifest: it reads no annotation of an asset with checks, and wants each name once."""
     return dg.PythonObjectDagsterType(value_type, name=f"{value_type.__name__}Manifest")

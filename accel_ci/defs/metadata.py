@@ -1,4 +1,4 @@
-"""Metadata worth reading in the Dagster UI: tables, sizes, digests."""
+"""The parts of metadata in the Dagster UI: tables and checks."""
 
 import html
 import re
@@ -23,7 +23,7 @@ _ESCAPES = {
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50) -> dg.MetadataValue:
-    """A Markdown table; cells are escaped, since test names and messages are hostile text. Rows over `limit` are counted."""
+    """Make a Markdown table; cells are escaped, since test names are hostile text. Rows over `limit` are only counted."""
     rows = list(rows)
     lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
     lines += [" | ".join(str(cell)[:300].translate(_ESCAPES) for cell in row) for row in rows[:limit]]
@@ -32,14 +32,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50
 
 
 def plain_rows(value: dg.MetadataValue) -> list[str]:
-    """The rows of a table of one column as they were before they were escaped."""
+    """Return the rows of a table of one column as they were before they were escaped."""
     text = str(value.value)
     rows = [] if text == "none" else [line.removeprefix("| ").removesuffix(" |") for line in text.splitlines()[2:]]
     return [re.sub(r"\\([|`\[\\])", r"\1", html.unescape(row)) for row in rows]
 
 
 def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResult:
-    """A check of ours as Dagster's."""
+    """Turn a check's result into Dagster's; with `warn`, a failure is a warning."""
     return dg.AssetCheckResult(
         check_name=check.name,
         passed=check.passed,

@@ -6,30 +6,31 @@ from collections.abc import Sequence
 import dagster as dg
 
 from accel_ci.model import Build
+from accel_ci.pipelines import REVISION
 
-REVISIONS = dg.DynamicPartitionsDefinition(name="revision")
+REVISIONS = dg.DynamicPartitionsDefinition(name=REVISION)
 
 
 def builds(variants: Sequence[str]) -> dg.MultiPartitionsDefinition:
-    """The partitions of everything per build."""
-    return dg.MultiPartitionsDefinition({"revision": REVISIONS, "variant": dg.StaticPartitionsDefinition(list(variants))})
+    """Make the partitions of everything per build."""
+    return dg.MultiPartitionsDefinition({REVISION: REVISIONS, "variant": dg.StaticPartitionsDefinition(list(variants))})
 
 
 def of_revision() -> dg.AssetIn:
-    """How an asset of a build reads the external asset `revision`, which has one dimension less."""
+    """Make the input with which an asset of a build reads the external asset `revision`, which has one dimension less."""
     with warnings.catch_warnings():  # the pinned release has this class as beta; a new pin is a decision of its own
         warnings.simplefilter("ignore", dg.BetaWarning)
-        return dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping("revision"))
+        return dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping(REVISION))
 
 
 def partition_key(build: Build) -> dg.MultiPartitionKey:
-    """The partition of a build."""
-    return dg.MultiPartitionKey({"revision": build.revision, "variant": build.variant})
+    """Return the partition of a build."""
+    return dg.MultiPartitionKey({REVISION: build.revision, "variant": build.variant})
 
 
 def build_of(context: dg.AssetExecutionContext) -> Build:
-    """The build that a partitioned asset runs for."""
+    """Return the build that a partitioned asset runs for."""
     key = context.partition_key
     if not isinstance(key, dg.MultiPartitionKey):
-        raise TypeError(f"{key!r} is no partition of a build")
-    return Build(key.keys_by_dimension["revision"], key.keys_by_dimension["variant"])
+        raise TypeError(f"{key!r} is not the partition of a build")
+    return Build(key.keys_by_dimension[REVISION], key.keys_by_dimension["variant"])

@@ -8,6 +8,7 @@ from filelock import FileLock
 from accel_ci.defs.metadata import table
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
+from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.workspace import Workspace
@@ -16,55 +17,58 @@ GROUP = "quality"
 
 
 def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
-    """Flakiness and the HUD."""
-    settings = workspace.project.settings
-    owners = list(settings.backend.owners)
+    """Make the assets."""
+    owners = list(workspace.project.settings.backend.owners)
+    return [
+        dg.asset(group_name=GROUP, owners=owners, deps=[LEDGER], kinds={"duckdb"})(flakiness),
+        dg.asset(group_name=GROUP, owners=owners, deps=[LEDGER], kinds={"html"})(hud),
+    ]
 
-    @dg.asset(group_name=GROUP, owners=owners, deps=["ledger"], kinds={"duckdb"})
-    def flakiness(progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult[Flakiness]:
-        """Tests that both passed and failed in one build, over the window, with the interval of their rate."""
-        with progress.step("flakiness") as step:
-            found = current_flakiness(workspace)
-            step.note(f"{len(found.flaky)} of {found.tests} tests are flaky")
-        return dg.MaterializeResult(
-            value=found,
-            metadata={
-                "tests": found.tests,
-                "flaky": len(found.flaky),
-                "window_days": found.window_days,
-                "worst": table(
-                    ["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"],
-                    [
-                        [f.variant, f.suite, f.test, f.flaky_builds, f.builds, f"{f.rate:.1%}",
-                         f"{f.rate_low:.1%} to {f.rate_high:.1%}"]
-                        for f in found.flaky
-                    ],
-                ),
-            },
-        )  # fmt: skip
 
-    @dg.asset(group_name=GROUP, owners=owners, deps=["ledger"], kinds={"html"})
-    def hud(flakiness: Flakiness, progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult[None]:
-        """The static page that shows every build to everybody."""
-        with progress.step("hud") as step:
-            page = refresh_hud(workspace, flakiness)
-            step.note(page)
-        return dg.MaterializeResult(metadata={"page": dg.MetadataValue.url(page)})
+def flakiness(
+    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[Flakiness]:
+    """Tests that both passed and failed in one build, over the window, with the interval of their rate."""
+    with progress.step("flakiness") as step:
+        found = current_flakiness(workspace)
+        step.note(f"{len(found.flaky)} of {found.tests} tests are flaky")
+    return dg.MaterializeResult(
+        value=found,
+        metadata={
+            "tests": found.tests,
+            "flaky": len(found.flaky),
+            "window_days": found.window_days,
+            "worst": table(
+                ["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"],
+                [
+                    [f.variant, f.suite, f.test, f.flaky_builds, f.builds, f"{f.rate:.1%}",
+                     f"{f.rate_low:.1%} to {f.rate_high:.1%}"]
+                    for f in found.flaky
+                ],
+            ),
+        },
+    )  # fmt: skip
 
-    return [flakiness, hud]
+
+def hud(
+    flakiness: Flakiness, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[None]:
+    """The static page that shows every build to everybody."""
+    with progress.step("hud") as step:
+        page = refresh_hud(workspace, flakiness)
+        step.note(page)
+    return dg.MaterializeResult(metadata={"page": dg.MetadataValue.url(page)})
 
 
 def current_flakiness(workspace: Workspace) -> Flakiness:
-    """Flakiness as of now."""
+    """Measure flakiness as of now."""
     window = workspace.project.settings.quality.window_days
-    today = datetime.now(timezone.utc).date()
-    return measure(workspace.results, today, window)
+    return measure(workspace.results, datetime.now(timezone.utc).date(), window)
 
 
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
-    """Write the HUD anew; its address is given back."""
-    project = workspace.project
-    with FileLock(workspace.hud.with_suffix(".lock")):  # whoever looks later writes later
-        name, now = project.settings.backend.name, datetime.now(timezone.utc)
-        page = gather(project.home, workspace.results, name, flakiness, now=now)
+    """Write the HUD anew and return its address."""
+    name = workspace.project.settings.backend.name
+    with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
+        page = gather(workspace.manifests, workspace.results, name, flakiness, now=datetime.now(timezone.utc))
         return write_hud(page, workspace.hud).as_uri()

@@ -1,16 +1,17 @@
-"""The external asset that both pipelines begin with."""
+"""The external asset that every pipeline begins with."""
 
 import dagster as dg
 
 from accel_ci.defs.partitions import REVISIONS
+from accel_ci.pipelines import REVISION
 from accel_ci.workspace import Workspace
 
 
 def revision_spec(workspace: Workspace) -> dg.AssetSpec:
-    """`revision` is reported by whoever triggers a build (`triggers.py`) and never run."""
+    """Declare `revision`, which a trigger reports (`triggers.py`) and no run makes."""
     return dg.AssetSpec(
-        "revision",
-        description="The exact source SHAs tested together, resolved once by whoever triggers the build.",
+        REVISION,
+        description="The exact source SHAs tested together, resolved once when the build is triggered.",
         group_name="sources",
         kinds={"git"},
         owners=list(workspace.project.settings.backend.owners),

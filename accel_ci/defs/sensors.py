@@ -1,45 +1,44 @@
-"""What events start: a new upstream commit starts `main`; a run that fails has the HUD show where it stopped."""
+"""The sensors: a new upstream commit starts the job `main`; after a failed run the HUD shows where it stopped."""
 
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.jobs import DESCRIPTIONS, Jobs
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision
 from accel_ci.errors import SourceError
+from accel_ci.pipelines import INTEGRATION
 from accel_ci.source.git import resolve_source, resolved_sha
 from accel_ci.source.watch import Wait, next_step
 from accel_ci.workspace import Workspace
 
 
-def build_sensors(workspace: Workspace, jobs: Jobs) -> list[dg.SensorDefinition]:
-    """The sensors of the project."""
-    return [_upstream_sensor(workspace, jobs.integration["main"]), _hud_sensor(workspace)]
+def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
+    """Make the sensors of the project."""
+    return [_upstream_sensor(workspace), _hud_sensor(workspace)]
 
 
-def _upstream_sensor(workspace: Workspace, job: Any) -> dg.SensorDefinition:
-    project = workspace.project
+def _upstream_sensor(workspace: Workspace) -> dg.SensorDefinition:
+    project, job = workspace.project, INTEGRATION.job_for("main")
     settings, upstream = project.settings.jobs.main, project.settings.upstream
 
     @dg.sensor(
         name="upstream_main_sensor",
-        job=job,
+        job_name=job.name,
         minimum_interval_seconds=settings.check_every_seconds,
-        description=f"{DESCRIPTIONS['main']} Watches {upstream.ref} of {upstream.repository}; the cursor is the last SHA.",
+        description=f"{job.description} Watches {upstream.ref} of {upstream.repository}; the cursor is the last SHA.",
         default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
     )
     def upstream_main_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         try:
-            # Dagster gives a tick 60 seconds, the starting of the runs included.
+            # Dagster allows a tick 60 seconds, which include the start of its runs.
             limit = min(project.settings.limits.git_seconds, 30)
             sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
             now = datetime.now(timezone.utc)
             step = next_step(
                 context.cursor or None,
                 sha,
-                _last_started(context.instance),
+                _last_started(context.instance, job.name),
                 now,
                 timedelta(minutes=settings.minimum_interval_minutes),
             )
@@ -48,13 +47,14 @@ def _upstream_sensor(workspace: Workspace, job: Any) -> dg.SensorDefinition:
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
             return dg.SkipReason(f"upstream cannot be asked: {error}")
-        return dg.SensorResult(run_requests=list(run_requests(workspace, revision, f"main:{sha}")), cursor=sha)
+        requests = run_requests(project.settings, job, revision, f"{job.command}:{sha}")
+        return dg.SensorResult(run_requests=list(requests), cursor=sha)
 
     return upstream_main_sensor
 
 
-def _last_started(instance: dg.DagsterInstance) -> datetime | None:
-    records = instance.get_run_records(dg.RunsFilter(job_name="main"), limit=1)
+def _last_started(instance: dg.DagsterInstance, job: str) -> datetime | None:
+    records = instance.get_run_records(dg.RunsFilter(job_name=job), limit=1)
     return records[0].create_timestamp if records else None
 
 

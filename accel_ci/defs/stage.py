@@ -1,25 +1,55 @@
-"""What surrounds the work of every asset of a build: having it alone, announcing it, and saying clearly why it stopped."""
+"""What every stage of a build needs as an asset: its partitions, its turn at the build, and clear failures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
+from inspect import signature
 
 import dagster as dg
 
-from accel_ci.defs.jobs import RBE_JOB
-from accel_ci.defs.partitions import build_of
+from accel_ci.defs.manifest_io import produces
+from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.triggers import TRIGGERED_AT
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
+from accel_ci.pipelines import REVISION, Pipeline
 from accel_ci.progress import Progress, Step
 from accel_ci.storage.file_lock import acquire_or_wait
-from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RBE_STAGES, ManifestStore, RunTimes
+from accel_ci.storage.manifests import ManifestStore, RunTimes
 from accel_ci.workspace import Workspace
 
 
+def stage_asset(
+    pipeline: Pipeline,
+    workspace: Workspace,
+    work: Callable[..., dg.MaterializeResult],
+    manifest: type,
+    *,
+    kinds: set[str],
+    checks: Sequence[str] = (),
+    deps: Sequence[str] = (),
+) -> dg.AssetsDefinition:
+    """Make an asset of a pipeline from `work`, the function of its name that makes its manifest.
+
+    `checks` are the names of blocking checks.
+    """
+    settings = workspace.project.settings
+    make = dg.asset(
+        group_name=pipeline.name,
+        owners=list(settings.backend.owners),
+        partitions_def=builds([variant.name for variant in settings.variants]),
+        ins={REVISION: of_revision()} if REVISION in signature(work).parameters else {},
+        deps=deps,
+        kinds=kinds,
+        dagster_type=produces(manifest),
+        check_specs=[dg.AssetCheckSpec(name, asset=work.__name__, blocking=True) for name in checks],
+    )
+    return make(work)
+
+
 class Stages:
-    """The stages of one Dagster run, which has the pipelines of its build alone."""
+    """The stages of one Dagster run, which has the pipelines of its build to itself."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
         self._workspace = workspace
@@ -27,10 +57,10 @@ class Stages:
 
     @contextmanager
     def stage(self, context: dg.AssetExecutionContext) -> Iterator[Step]:
-        """Announce the asset's step; an `AccelCiError` fails it with the message as the whole story.
+        """Announce the asset's step; an `AccelCiError` fails it with the message as the whole description.
 
-        Manifests of the stage and of those after it go first: should this one stop, the build must not look like an
-        earlier run that passed. Such a failure is not tried again, since it would come again.
+        Manifests of the stage and of those after it are removed first: should this one stop, the build must not look like
+        an earlier run that passed. Such a failure is not retried, since it would come again.
         """
         name = context.asset_key.path[-1]
         self._workspace.manifests.begin(name, build_of(context))
@@ -42,9 +72,10 @@ class Stages:
 
 
 def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
-    """The resource `stages`: from before a run reads anything until it ends, it holds the run's pipelines of its build.
+    """Make the resource `stages`, which locks the run's pipelines of its build until the run ends.
 
-    Another run at them is waited for, since two would take each other's manifests; the resource `progress` is told.
+    Runs that Dagster's queue starts do not meet here, since the queue holds them apart by the tag `accel_ci/build`. Runs of
+    the command line and of single assets do: two at once would take each other's manifests, so that the second waits.
     """
 
     @dg.resource(required_resource_keys={"progress"})
@@ -56,7 +87,7 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
                 step.note(text)
 
         with ExitStack() as until_the_run_ends:
-            for run, pipeline, build in _pipelines(context.run):
+            for run, pipeline, build in _pipelines(workspace, context.run):
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
                 until_the_run_ends.enter_context(_timed(workspace.manifests, run, pipeline, build))
@@ -66,7 +97,7 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
 
 
 @contextmanager
-def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Sequence[str], build: Build) -> Iterator[None]:
+def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Pipeline, build: Build) -> Iterator[None]:
     """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
     asked = run.tags.get(TRIGGERED_AT)
     times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
@@ -78,11 +109,18 @@ def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Sequence[str]
         manifests.write(path, replace(times, ended_at=datetime.now(timezone.utc)))
 
 
-def _pipelines(run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, tuple[str, ...], Build]]:
-    """The pipelines that a run has stages of, always in the same order, with the run and its build."""
+def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, Pipeline, Build]]:
+    """Return the pipelines that a run has stages of, always in the same order, with the run and its build.
+
+    Of a run that does not name its steps, these are the pipelines that have its job; of a run without a job, all.
+    """
     tags = run.tags if run is not None else {}
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None:
         return []
-    steps = run.step_keys_to_execute or (RBE_STAGES if run.job_name == RBE_JOB else INTEGRATION_STAGES)
-    return [(run, pipeline, Build(revision, variant)) for pipeline in PIPELINES if not set(pipeline).isdisjoint(steps)]
+    pipelines = workspace.pipelines
+    if steps := run.step_keys_to_execute:
+        chosen = [pipeline for pipeline in pipelines if not set(pipeline.stages).isdisjoint(steps)]
+    else:
+        chosen = [one for one in pipelines if any(job.name == run.job_name for job in one.jobs)] or list(pipelines)
+    return [(run, pipeline, Build(revision, variant)) for pipeline in chosen]

@@ -32,10 +32,11 @@ from accel_ci.model import (
     TestSelection,
     Wheel,
 )
+from accel_ci.pipelines import REVISION, stages_of
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.results.questions import bad_tests, newly_failing
 from accel_ci.results.store import ResultsStore
-from accel_ci.storage.manifests import STAGES, ManifestStore, begun_pipelines
+from accel_ci.storage.manifests import ManifestStore, begun_pipelines
 
 _LOG = logging.getLogger(__name__)
 _SHOWN: dict[str, type[Any]] = {
@@ -48,10 +49,11 @@ _SHOWN: dict[str, type[Any]] = {
     "bazel_test_results": BazelTestResults,
     "ledger": Ledger,
 }
+"""The stages that have a field of their name in `BuildRecord`."""
 
 
 def gather(
-    home: Path,
+    manifests: ManifestStore,
     results: ResultsStore,
     project_name: str,
     flakiness: Flakiness,
@@ -60,10 +62,10 @@ def gather(
     revisions: int = 30,
     listed: int = 50,
 ) -> HudPage:
-    """Make the page of the data folder `home`.
+    """Make the page from what the stores have.
 
     Args:
-        home: The data folder, with `builds/`.
+        manifests: The manifests of revisions and builds.
         results: The attempts of the builds.
         project_name: The backend's name.
         flakiness: The flaky tests to list.
@@ -71,12 +73,11 @@ def gather(
         revisions: How many revisions the grid shows, newest first.
         listed: How many tests or cards a list shows before it counts the rest.
     """
-    manifests = ManifestStore(home)
     records = [
         RevisionRecord(
             one.key,
             one.seen_at,
-            _read(manifests, manifests.path("revision", one.key), Revision),
+            _read(manifests, manifests.path(REVISION, one.key), Revision),
             _read_builds(manifests, one.key),
         )
         for one in manifests.revisions()[:revisions]
@@ -98,14 +99,14 @@ def _read_builds(manifests: ManifestStore, revision: str) -> tuple[BuildRecord, 
 
 def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
     folder = manifests.builds / build.revision / build.variant
-    changed = {stage: at for stage in STAGES if (at := _changed_at(folder / f"{stage}.json"))}
+    changed = {stage: at for stage in stages_of(manifests.pipelines) if (at := _changed_at(folder / f"{stage}.json"))}
     values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in _SHOWN.items() if stage in changed}
     return BuildRecord(
         build,
         present=tuple(changed),
         unreadable=tuple(stage for stage, value in values.items() if value is None),
         changed_at=max(changed.values(), default=_changed_at(folder)),
-        begun=begun_pipelines(folder),
+        begun=begun_pipelines(folder, manifests.pipelines),
         **values,
     )
 

@@ -30,8 +30,8 @@ from accel_ci.model import (
     Verdict,
     Wheel,
 )
+from accel_ci.pipelines import LEDGER, STAGES, next_stage
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
-from accel_ci.storage.manifests import STAGES, next_stage
 
 T = TypeVar("T")
 
@@ -210,7 +210,7 @@ class HudPage:
 
 def build_state(record: BuildRecord, now: datetime) -> State:
     """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad."""
-    if "ledger" in record.unreadable:
+    if LEDGER in record.unreadable:
         return State("unreadable", "ledger unreadable", "the manifest is broken")
     if record.ledger is None:
         return _unfinished_state(record, now)

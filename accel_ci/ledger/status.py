@@ -9,7 +9,8 @@ from itertools import islice
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
-from accel_ci.storage.manifests import LEDGER, STAGES, ManifestStore, begun_pipelines, next_stage
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
+from accel_ci.storage.manifests import ManifestStore, begun_pipelines
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def find_build(manifests: ManifestStore, name: str | None) -> Build:
 
 def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     """The status of a build."""
-    paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in STAGES}
-    made = [stage for stage in STAGES if paths[stage].is_file()]
+    paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in stages_of(manifests.pipelines)}
+    made = [stage for stage, path in paths.items() if path.is_file()]
     work = sum(json.loads(paths[stage].read_bytes()).get("work_s", 0.0) for stage in made)
-    cards = manifests.read(paths["device_test_results"], DeviceTestResults).cards if "device_test_results" in made else ()
+    cards = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults).cards if DEVICE_TEST_RESULTS in made else ()
     common = {
         "infra_attempts": 0,
         "cards": tuple(card.card for card in cards),
@@ -85,10 +86,11 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         "wall_s": manifests.wall_seconds(build),
         "work_s": round(work, 3),
     }
-    if "ledger" not in made:
-        state = f"stopped at {next_stage(made, begun_pipelines(paths[LEDGER].parent))}"
+    if LEDGER not in made:
+        begun = begun_pipelines(paths[LEDGER].parent, manifests.pipelines)
+        state = f"stopped at {next_stage(made, begun, manifests.pipelines)}"
         return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)
-    ledger = manifests.read(paths["ledger"], Ledger)
+    ledger = manifests.read(paths[LEDGER], Ledger)
     common["infra_attempts"] = ledger.infra_attempts
     bad = shortcomings(ledger)
     return BuildStatus(

@@ -14,15 +14,13 @@ from pathlib import Path
 from accel_ci.config.settings import Project, Variant
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
-from accel_ci.results.open import open_results
 from accel_ci.results.questions import bad_tests, find_tests
-from accel_ci.results.store import ResultsStore
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
-from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci.storage.manifests import ManifestStore
 from accel_ci.wheels.uv_environment import PackageSource
+from accel_ci.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Reproduction:
 class _Case:
     """A build, its manifests, and the tests to run."""
 
-    project: Project
+    workspace: Workspace
     build: Build
     variant: Variant
     revision: Revision
@@ -48,25 +46,29 @@ class _Case:
     card: str
     spec: WorkerSpec
 
+    @property
+    def project(self) -> Project:
+        return self.workspace.project
 
-def reproduction(project: Project, build: Build, test: str | None) -> Reproduction:
+
+def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reproduction:
     """Write the script for one test of a build, or for all that did not pass.
 
     Raises `AccelCiError` if the build has no image or no such test, or if no test is given and all passed.
     """
-    manifests = ManifestStore(project.home)
+    project, manifests = workspace.project, workspace.manifests
     revision = manifests.revision(build.revision)
-    image_file = manifests.path("runtime_image", build.revision, build.variant)
+    image_file = manifests.path(RUNTIME_IMAGE, build.revision, build.variant)
     if revision is None or not image_file.is_file():
         raise AccelCiError(f"{build.name} has no runtime image to run tests in; see `accel-ci status`")
-    chosen = _choose(manifests, open_results(project), build, test)
+    chosen = _choose(workspace, build, test)
     image = manifests.read(image_file, RuntimeImage)
     case = _Case(
-        project,
+        workspace,
         build,
         project.settings.variant(build.variant),
         revision,
-        manifests.read(manifests.path("wheel", build.revision, build.variant), Wheel),
+        manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel),
         image,
         tuple(verdict.test for verdict in chosen),
         next((verdict.cards[0] for verdict in chosen if verdict.cards), "0"),
@@ -77,9 +79,9 @@ def reproduction(project: Project, build: Build, test: str | None) -> Reproducti
     return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
 
 
-def _choose(manifests: ManifestStore, store: ResultsStore, build: Build, test: str | None) -> list[TestVerdict]:
+def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVerdict]:
     """The named test, or all tests of the build that did not pass."""
-    ledger = manifests.find("ledger", build, Ledger)
+    store, ledger = workspace.results, workspace.manifests.find(LEDGER, build, Ledger)
     if ledger is None:
         raise AccelCiError(f"{build.name} has no ledger, so its failures are unknown; see `accel-ci status`")
     if test is None:
@@ -203,7 +205,7 @@ def _in_environment(case: _Case) -> list[str]:
 
 def _wheels(case: _Case) -> list[str]:
     """The build's wheels: copied on the build machine, built from the same sources elsewhere."""
-    artifacts, settings = ArtifactStore(case.project.home / "artifacts"), case.project.settings
+    artifacts, settings = case.workspace.artifacts, case.project.settings
     given = {**settings.backend.build_environment, **case.variant.build_environment}
     label = case.revision.backend.label
     environment = ["env", *(f"{name}={value.replace('{label}', label)}" for name, value in given.items())]

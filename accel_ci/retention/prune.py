@@ -17,10 +17,11 @@ from accel_ci.config.settings import Retention
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import Build, Ledger
+from accel_ci.pipelines import LEDGER, stages_of
 from accel_ci.retention.disk import Pruned, Remover, size_of
 from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, kept_builds, reason_to_keep
 from accel_ci.retention.unreferenced import take_unreferenced
-from accel_ci.storage.manifests import ASKED_AGAIN, LEDGER, PIPELINES, STAGES, ManifestStore
+from accel_ci.storage.manifests import ASKED_AGAIN, ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
 from accel_ci.workspace import Workspace
 
@@ -111,7 +112,7 @@ def _read_build_facts(manifests: ManifestStore, build: Build) -> BuildFacts:
         ledger = None
     return BuildFacts(
         build,
-        frozenset(stage for stage in STAGES if (folder / f"{stage}.json").exists()),
+        frozenset(stage for stage in stages_of(manifests.pipelines) if (folder / f"{stage}.json").exists()),
         green=ledger is not None and not shortcomings(ledger),
         released=(folder / RELEASE).exists(),
     )
@@ -120,7 +121,7 @@ def _read_build_facts(manifests: ManifestStore, build: Build) -> BuildFacts:
 def _take_build(manifests: ManifestStore, build: Build, keep: Extent | None, remover: Remover) -> Extent | None:
     """Take a build, or only its rounds if its results are kept. Returns what stays: the whole build if a run has it."""
     folder = manifests.builds / build.revision / build.variant
-    lock_files = [manifests.pipeline_lock_file(pipeline, build) for pipeline in PIPELINES]
+    lock_files = [manifests.pipeline_lock_file(pipeline, build) for pipeline in manifests.pipelines]
     with remover.free(lock_files) as free:
         if not free:
             _LOG.info("a run has %s, so it is kept", build.name)

@@ -11,12 +11,12 @@ from typing import Literal
 
 from accel_ci.config.settings import Retention
 from accel_ci.model import Build, Trigger
-from accel_ci.storage.manifests import LEDGER
+from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, TEST_SELECTION
 
 Extent = Literal["whole", "results"]
 """`whole` includes wheels, image, sources and rounds; `results` is only what its ledger and later ledgers refer to."""
 
-_COMPARED = (LEDGER, "test_selection", "device_test_results", "bazel_test_results")
+_COMPARED = (LEDGER, TEST_SELECTION, DEVICE_TEST_RESULTS, BAZEL_TEST_RESULTS)
 """The manifests that later builds are compared with."""
 
 

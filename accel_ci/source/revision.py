@@ -16,6 +16,7 @@ from pathlib import Path
 from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
+from accel_ci.pipelines import INTEGRATION
 from accel_ci.source.git import checkout, local_path, resolve_source
 
 _TRIES = 5
@@ -107,7 +108,9 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         state = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds)
         return replace(state, tree=None, dirty=False)
     except SourceError as error:
-        built_from = [n for n in settings.variants_of(trigger) if settings.variant(n).torch_source == "main"]
+        built_from = [
+            n for n in INTEGRATION.job_for(trigger).variants(settings) if settings.variant(n).torch_source == "main"
+        ]
         if built_from:
             raise SourceError(
                 f"cannot resolve {upstream.ref} of upstream {upstream.repository}, which {', '.join(built_from)} "

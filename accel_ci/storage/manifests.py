@@ -8,7 +8,7 @@ time (`revision_index.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision, Trigger
+from accel_ci.pipelines import LEDGER, PIPELINES, REVISION, Pipeline
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.revision_index import IndexedRevision, read_index
 
@@ -29,32 +30,10 @@ _BEGUN = ".begun-"
 ASKED_AGAIN = ".asked"
 """A file in a revision's folder, touched when a trigger asks for a revision that exists already."""
 
-INTEGRATION_STAGES = (
-    "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results",
-)  # fmt: skip
-RBE_STAGES = ("source_build", "bazel_test_results")
-PIPELINES = (INTEGRATION_STAGES, RBE_STAGES)
-"""The manifests of each pipeline of a build, in the order in which they are made. Every pipeline ends in `LEDGER`."""
 
-LEDGER = "ledger"
-STAGES = (*INTEGRATION_STAGES, *RBE_STAGES, LEDGER)
-"""The manifests of a build."""
-
-
-def next_stage(present: Collection[str], begun: Collection[str] = ()) -> str:
-    """The next stage of a build without a ledger.
-
-    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. Where both
-    pipelines or none have begun, it is the integration pipeline's.
-    """
-    started = [stages for stages in PIPELINES if stages[0] in begun or any(stage in present for stage in stages)]
-    missing = [stage for stages in started or PIPELINES[:1] for stage in stages if stage not in present]
-    return missing[0] if missing else LEDGER
-
-
-def begun_pipelines(folder: Path) -> tuple[str, ...]:
+def begun_pipelines(folder: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> tuple[str, ...]:
     """The first stages of the pipelines that have begun on the build of that folder."""
-    return tuple(stages[0] for stages in PIPELINES if (folder / f"{_BEGUN}{stages[0]}").exists())
+    return tuple(one.stages[0] for one in pipelines if (folder / f"{_BEGUN}{one.stages[0]}").exists())
 
 
 @dataclass(frozen=True)
@@ -71,10 +50,6 @@ class RunTimes:
         return None if self.ended_at is None else (self.ended_at - self.asked_at).total_seconds()
 
 
-def _pipeline_of(stage: str) -> tuple[str, ...]:
-    return next((stages for stages in PIPELINES if stage in stages), ())
-
-
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
@@ -88,7 +63,8 @@ def _adapter(value_type: Any) -> TypeAdapter[Any]:
 class ManifestStore:
     """The manifests below a data folder."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
+        self.pipelines = pipelines
         self.builds = home / "builds"
         self.unpartitioned = home / "quality"
 
@@ -127,7 +103,7 @@ class ManifestStore:
 
         Waits for a ledger that is being made of them, and removes it, too.
         """
-        pipeline = _pipeline_of(stage)
+        pipeline = next((one.stages for one in self.pipelines if stage in one.stages), ())
         with self.ledger_lock(build):
             for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
                 self.path(later, build.revision, build.variant).unlink(missing_ok=True)
@@ -140,13 +116,13 @@ class ManifestStore:
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / ".ledger.lock")
 
-    def pipeline_lock_file(self, pipeline: Sequence[str], build: Build) -> Path:
+    def pipeline_lock_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The file that a run keeps locked while it has a pipeline of a build."""
-        return self.builds / build.revision / build.variant / f".{pipeline[0]}.lock"
+        return self.builds / build.revision / build.variant / f".{pipeline.stages[0]}.lock"
 
-    def run_file(self, pipeline: Sequence[str], build: Build) -> Path:
+    def run_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The `RunTimes` of the last run of a pipeline on a build."""
-        return self.builds / build.revision / build.variant / f".run-{pipeline[0]}.json"
+        return self.builds / build.revision / build.variant / f".run-{pipeline.stages[0]}.json"
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
@@ -154,18 +130,18 @@ class ManifestStore:
 
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
-        runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in PIPELINES)
+        runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in self.pipelines)
         seconds = {run.run: run.wall_s for run in runs if run is not None}  # a run may have had both pipelines
         known = [value for value in seconds.values() if value is not None]
         return round(sum(known), 3) if known and len(known) == len(seconds) else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
-        return self._read_if_there(self.path("revision", key), Revision)
+        return self._read_if_there(self.path(REVISION, key), Revision)
 
     def add_revision(self, revision: Revision) -> Revision:
         """Store a revision, or return the one that has its key already."""
-        path = self.path("revision", revision.key)
+        path = self.path(REVISION, revision.key)
         with self.revisions_lock():
             path.parent.mkdir(exist_ok=True)
             try:

@@ -15,6 +15,7 @@ from accel_ci.config.loading import find_config, load_project, parse_settings
 from accel_ci.config.settings import Settings
 from accel_ci.config.values import size_in_bytes
 from accel_ci.errors import ConfigError
+from accel_ci.pipelines import INTEGRATION
 from accel_ci_tests.conftest import ROOT, minimal_config
 
 KUBERNETES = {
@@ -43,7 +44,7 @@ def changed(path: str, value: object) -> dict[str, object]:
 def test_minimal_configuration_is_valid() -> None:
     settings = parse_settings(yaml.safe_dump(minimal_config()))
     assert settings.pool.rounds == 2
-    assert settings.variants_of("nightly") == ("py3",)
+    assert INTEGRATION.job_for("nightly").variants(settings) == ("py3",)
     assert list(settings.suites_of("manual", "smoke")) == ["smoke"]
 
 

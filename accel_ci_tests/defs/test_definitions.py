@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import dagster as dg
 import pytest
@@ -11,6 +12,8 @@ import yaml
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.leftovers import leftovers_job
+from accel_ci.pipelines import PIPELINES
+from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import ROOT
 
 
@@ -20,6 +23,14 @@ def test_definitions_load(make_project: Callable[..., Project]) -> None:
     assert {job.name for job in definitions.resolve_all_job_defs()} == {
         "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune",
     }  # fmt: skip
+
+
+def test_the_assets_of_a_pipeline_are_its_stages_in_their_order(make_project: Callable[..., Project]) -> None:
+    workspace = Workspace(make_project())
+    for pipeline in PIPELINES:
+        assets = resolve_name(pipeline.assets)(workspace)
+        assert tuple(asset.key.to_user_string() for asset in assets) == pipeline.stages
+        assert {asset.group_names_by_key[asset.key] for asset in assets} == {pipeline.name}
 
 
 def test_a_source_build_has_assets_and_a_job_of_its_own(make_project: Callable[..., Project]) -> None:

@@ -13,8 +13,9 @@ from accel_ci.defs.partitions import REVISIONS, builds, partition_key
 from accel_ci.defs.stage import Stages, stages_of_a_run
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
+from accel_ci.pipelines import INTEGRATION, PIPELINES
 from accel_ci.progress import LineProgress
-from accel_ci.storage.manifests import INTEGRATION_STAGES, PIPELINES, RunTimes
+from accel_ci.storage.manifests import RunTimes
 from accel_ci.workspace import Workspace
 from accel_ci_tests.conftest import wait_for
 
@@ -36,7 +37,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def lock_of(workspace: Workspace, stage: str) -> FileLock:
-    [pipeline] = [stages for stages in PIPELINES if stage in stages]
+    [pipeline] = [one for one in PIPELINES if stage in one.stages]
     path = workspace.manifests.pipeline_lock_file(pipeline, BUILD)
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path)
@@ -136,14 +137,14 @@ def test_the_times_of_a_run_lie_beside_its_manifests(
     workspace: Workspace, instance: dg.DagsterInstance, stops: bool
 ) -> None:
     def work(stage: str) -> None:
-        assert workspace.manifests.run_file(INTEGRATION_STAGES, BUILD).exists()
+        assert workspace.manifests.run_file(INTEGRATION, BUILD).exists()
         assert workspace.manifests.wall_seconds(BUILD) is None, "it has not ended"
         if stops:
             raise AccelCiError("no sources")
 
     assert run(workspace, instance, [], work) != stops
     [record] = instance.get_run_records()
-    times = workspace.manifests.read(workspace.manifests.run_file(INTEGRATION_STAGES, BUILD), RunTimes)
+    times = workspace.manifests.read(workspace.manifests.run_file(INTEGRATION, BUILD), RunTimes)
     assert times.run == record.dagster_run.run_id
     assert times.ended_at is not None
     assert record.start_time is not None

@@ -72,6 +72,9 @@ def test_the_nightly_asks_for_every_variant_of_one_revision(
 ) -> None:
     requests = tick_schedule(project, "nightly_schedule", instance).run_requests
     assert [request.partition_key for request in requests] == ["nightly-20261127|py3", "nightly-20261127|py4"]
+    assert [request.tags["accel_ci/build"] for request in requests] == [
+        "nightly-20261127~py3/integration", "nightly-20261127~py4/integration",
+    ]  # fmt: skip
     revision = ManifestStore(project.home).revision("nightly-20261127")
     assert revision is not None
     assert revision.upstream.sha == git(upstream, "rev-parse", "HEAD")

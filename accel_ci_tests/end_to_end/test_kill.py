@@ -12,7 +12,8 @@ from typing import Any
 from filelock import FileLock
 
 from accel_ci.model import Build
-from accel_ci.storage.manifests import INTEGRATION_STAGES, ManifestStore
+from accel_ci.pipelines import INTEGRATION
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.end_to_end.conftest import Bench, make_bench
 from accel_ci_tests.end_to_end.test_nightly import assert_balanced
 
@@ -57,7 +58,7 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
     bench = make_bench(tmp_path)
     [variant] = bench.project.settings.variants
     build = Build("manual-waits", variant.name)
-    lock = ManifestStore(bench.project.home).pipeline_lock_file(INTEGRATION_STAGES, build)
+    lock = ManifestStore(bench.project.home).pipeline_lock_file(INTEGRATION, build)
     lock.parent.mkdir(parents=True)
     with FileLock(lock):
         command = bench.start("run", "manual", "--name", "waits", stdout=subprocess.PIPE)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from accel_ci.model import VERDICTS, Build
+from accel_ci.pipelines import STAGES
 from accel_ci.results.store import ResultsStore
-from accel_ci.storage.manifests import STAGES, ManifestStore
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.end_to_end.conftest import Bench
 
 

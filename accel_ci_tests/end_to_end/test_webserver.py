@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accel_ci.model import Build
-from accel_ci.storage.manifests import INTEGRATION_STAGES, RBE_STAGES
+from accel_ci.pipelines import PIPELINES
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci_tests.end_to_end.conftest import Bench, Server
 
@@ -44,7 +44,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "test_plan": {"revision", "test_selection"},
         "device_test_results": {"revision", "runtime_image", "test_selection", "test_plan"},
         "source_build": {"revision"},
-        "bazel_test_results": {"source_build"},
+        "bazel_test_results": {"revision", "source_build"},
         "ledger": {"revision", "smoke_results", "test_selection", "device_test_results", "bazel_test_results"},
         "flakiness": {"ledger"},
         "hud": {"ledger", "flakiness"},
@@ -55,8 +55,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         assert node["description"], name
     assert {name: node["groupName"] for name, node in by_name.items()} == {
         "revision": "sources",
-        **dict.fromkeys(INTEGRATION_STAGES, "integration"),
-        **dict.fromkeys(RBE_STAGES, "rbe"),
+        **{stage: pipeline.name for pipeline in PIPELINES for stage in pipeline.stages},
         "ledger": "results",
         "flakiness": "quality",
         "hud": "quality",

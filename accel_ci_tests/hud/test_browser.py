@@ -18,6 +18,7 @@ from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.hud.text import visible
 from accel_ci.results.store import ResultsStore
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness
 
 _LOW_CONTRAST = """() => {
@@ -56,11 +57,14 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+def site_of(home: Path, project: str, folder: Path) -> str:
+    page = gather(ManifestStore(home), ResultsStore(home / "results"), project, flakiness(), now=NOW)
+    return write_hud(page, folder).as_uri()
+
+
 @pytest.fixture
 def site(home: Path, tmp_path: Path) -> str:
-    return write_hud(
-        gather(home, ResultsStore(home / "results"), "torch_emu <b>&", flakiness(), now=NOW), tmp_path / "site"
-    ).as_uri()
+    return site_of(home, "torch_emu <b>&", tmp_path / "site")
 
 
 def open_page(
@@ -133,9 +137,6 @@ def test_the_filter_hides_what_does_not_match(browser: Browser, site: str) -> No
 
 
 def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:
-    url = write_hud(
-        gather(tmp_path, ResultsStore(tmp_path / "results"), "torch_emu", flakiness(), now=NOW), tmp_path / "site"
-    ).as_uri()
-    page, wrong = open_page(browser, url)
+    page, wrong = open_page(browser, site_of(tmp_path, "torch_emu", tmp_path / "site"))
     assert page.locator("pre", has_text="accel-ci run nightly").is_visible()
     assert wrong == []

@@ -14,14 +14,21 @@ from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
 from accel_ci.hud.render import render_hud, write_hud
 from accel_ci.model import Build
+from accel_ci.pipelines import STAGES
 from accel_ci.results.store import ResultsStore
-from accel_ci.storage.manifests import STAGES, ManifestStore
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, lay_build, lay_revision
 
 
 def page_of(home: Path, revisions: int = 30, listed: int = 50) -> HudPage:
     return gather(
-        home, ResultsStore(home / "results"), "torch_emu", flakiness(), now=NOW, revisions=revisions, listed=listed
+        ManifestStore(home),
+        ResultsStore(home / "results"),
+        "torch_emu",
+        flakiness(),
+        now=NOW,
+        revisions=revisions,
+        listed=listed,
     )
 
 

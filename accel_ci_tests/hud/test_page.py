@@ -19,8 +19,8 @@ from accel_ci.hud.page import (
     verdict_bar,
 )
 from accel_ci.model import Build, Ledger, Verdict
+from accel_ci.pipelines import STAGES
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.storage.manifests import STAGES
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, ledger, results, verdicts
 
 

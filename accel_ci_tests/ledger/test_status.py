@@ -11,7 +11,8 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.status import find_build, read_status
 from accel_ci.model import Build
-from accel_ci.storage.manifests import INTEGRATION_STAGES, RBE_STAGES, ManifestStore, RunTimes
+from accel_ci.pipelines import PIPELINES
+from accel_ci.storage.manifests import ManifestStore, RunTimes
 from accel_ci_tests.hud.samples import NOW, VARIANTS, lay_build, lay_revision
 
 BUILD = Build("nightly-20261127", VARIANTS[0])
@@ -39,7 +40,7 @@ def test_a_build_is_found_by_its_name_or_its_revision(manifests: ManifestStore) 
 
 
 def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: ManifestStore) -> None:
-    integration, rbe = (manifests.run_file(pipeline, BUILD) for pipeline in (INTEGRATION_STAGES, RBE_STAGES))
+    integration, rbe = (manifests.run_file(pipeline, BUILD) for pipeline in PIPELINES)
     assert read_status(manifests, BUILD).wall_s is None
     times = RunTimes("run-1", NOW, NOW + timedelta(seconds=1000))
     manifests.write(integration, times)

@@ -14,8 +14,8 @@ import pytest
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError
+from accel_ci.pipelines import INTEGRATION
 from accel_ci.retention.prune import RevisionRegister, prune
-from accel_ci.storage.manifests import INTEGRATION_STAGES
 from accel_ci_tests.retention.conftest import GONE, NOW, RESULTS, WHOLE, DataFolder
 
 MakeFolder = Callable[..., DataFolder]
@@ -120,7 +120,7 @@ def test_a_build_that_a_run_has_stays_whole(make_folder: MakeFolder) -> None:
     assert revision is not None
     manifests.add_revision(revision)  # a trigger asks for it again; its run has not begun
     folder.busy = {queued.revision}
-    lock_file = manifests.pipeline_lock_file(INTEGRATION_STAGES, locked)
+    lock_file = manifests.pipeline_lock_file(INTEGRATION, locked)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock_file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:

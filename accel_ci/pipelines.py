@@ -1,0 +1,174 @@
+"""The pipelines: their stages, their jobs, and what each tests.
+
+A new pipeline is an entry in `PIPELINES` and a module with its Dagster assets. Here belongs what is known of a pipeline
+without running it. How its stages work is in `steps`, `rbe` and the packages below; its assets are in `defs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from accel_ci.model import BAZEL_SUITE, Revision, Trigger
+
+if TYPE_CHECKING:
+    from accel_ci.config.settings import CronJob, MainJob, PullRequestJob, Settings
+
+REVISION = "revision"
+"""The manifest that every pipeline begins with."""
+
+LEDGER = "ledger"
+"""The manifest that every pipeline ends in."""
+
+WHEEL = "wheel"
+RUNTIME_IMAGE = "runtime_image"
+SMOKE_RESULTS = "smoke_results"
+TEST_SELECTION = "test_selection"
+TEST_PLAN = "test_plan"
+DEVICE_TEST_RESULTS = "device_test_results"
+SOURCE_BUILD = "source_build"
+BAZEL_TEST_RESULTS = "bazel_test_results"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A Dagster job of a pipeline.
+
+    `command` is its name in `accel-ci run`, in the section `jobs` and, with `_schedule`, of its schedule. The first of
+    `triggers` is that of the revisions that it makes; each further one is a command of its own.
+    """
+
+    name: str
+    command: str
+    triggers: tuple[Trigger, ...]
+    settings: Callable[[Settings], CronJob | MainJob | PullRequestJob | None]
+    description: str
+    skip_while_running: bool = False
+
+    def variants(self, settings: Settings) -> tuple[str, ...]:
+        """Return the names of the variants that the job builds: all, unless its settings name some."""
+        own = self.settings(settings)
+        return (own.variants if own else ()) or tuple(variant.name for variant in settings.variants)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a build goes through between its revision and its ledger.
+
+    Args:
+        name: Also the Dagster group of its assets and, where it must be configured, the section of its settings.
+        stages: The names of its assets and of their manifests, in order.
+        assets: The function that makes the assets from a `Workspace`, as `module:function`.
+        jobs: At most one for each trigger.
+        suites: The suites that a trigger asks for.
+        outline: A line about what a trigger would run.
+        configured: Whether the project has the pipeline.
+        follows: Whether it tests the revision that the day's nightly has resolved, rather than one of its own.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    assets: str
+    jobs: tuple[Job, ...]
+    suites: Callable[[Settings, Trigger], tuple[str, ...]]
+    outline: Callable[[Settings, Trigger], str]
+    configured: Callable[[Settings], bool] = lambda settings: True
+    follows: bool = False
+
+    def job_for(self, trigger: Trigger) -> Job:
+        """Return the job that a trigger starts. Raises `KeyError`."""
+        return {trigger: job for job in self.jobs for trigger in job.triggers}[trigger]
+
+    def expected(self, settings: Settings, revision: Revision, variant: str) -> bool:
+        """Return whether every such build has this pipeline, so that it is missed where it has not run.
+
+        A pipeline that follows is expected where its job is enabled.
+        """
+        if not self.follows:
+            return True
+        jobs = [job for job in self.jobs if revision.trigger in job.triggers and variant in job.variants(settings)]
+        return any(own.enabled for job in jobs if (own := job.settings(settings)) is not None)
+
+
+def _integration_suites(settings: Settings, trigger: Trigger) -> tuple[str, ...]:
+    return (*settings.suites_of(trigger, "smoke"), *settings.suites_of(trigger, "device"))
+
+
+def _integration_outline(settings: Settings, trigger: Trigger) -> str:
+    smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
+    return f"smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s)"
+
+
+def _rbe_outline(settings: Settings, trigger: Trigger) -> str:
+    return f"bazel test {' '.join(settings.rbe.targets) if settings.rbe else 'nothing: there is no section rbe'}"
+
+
+_INTEGRATION_JOBS = (
+    Job("nightly_integration", "nightly", ("nightly", "manual"), lambda settings: settings.jobs.nightly,
+        "Everything in scope, once a night: wheel, runtime image, smoke, device tests, ledger, flakiness, HUD."),
+    Job("intraday", "intraday", ("intraday",), lambda settings: settings.jobs.intraday,
+        "The nightly's stages several times a day, on what is in scope by day; skipped while one still runs.",
+        skip_while_running=True),
+    Job("main", "main", ("main",), lambda settings: settings.jobs.main,
+        "A new upstream commit starts it: the quick suites, one run for each commit that is tested."),
+    Job("pr", "pr", ("pr",), lambda settings: settings.jobs.pr,
+        "A pull request of the backend starts it; its result blocks nobody."),
+)  # fmt: skip
+INTEGRATION = Pipeline(
+    name="integration",
+    stages=(WHEEL, RUNTIME_IMAGE, SMOKE_RESULTS, TEST_SELECTION, TEST_PLAN, DEVICE_TEST_RESULTS),
+    assets="accel_ci.defs.integration:build_assets",
+    jobs=_INTEGRATION_JOBS,
+    suites=_integration_suites,
+    outline=_integration_outline,
+)
+"""The wheel as a user would install it, in an image, tested on cards."""
+
+_RBE_JOBS = (
+    Job("nightly_rbe", "nightly_rbe", ("nightly",), lambda settings: settings.jobs.nightly_rbe,
+        "The source build of the night's revision: sources, patches, Bazel's build and tests, ledger, flakiness, HUD."),
+)  # fmt: skip
+RBE = Pipeline(
+    name="rbe",
+    stages=(SOURCE_BUILD, BAZEL_TEST_RESULTS),
+    assets="accel_ci.defs.rbe:build_assets",
+    jobs=_RBE_JOBS,
+    suites=lambda settings, trigger: (BAZEL_SUITE,),
+    outline=_rbe_outline,
+    configured=lambda settings: settings.rbe is not None,
+    follows=True,
+)
+"""The backend's and upstream's sources, built and tested by Bazel with remote execution."""
+
+PIPELINES = (INTEGRATION, RBE)
+"""Every pipeline; the first is the one that a build without manifests begins with."""
+
+
+def stages_of(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
+    """Return the manifests of a build in order, its ledger last."""
+    return (*(stage for pipeline in pipelines for stage in pipeline.stages), LEDGER)
+
+
+STAGES = stages_of(PIPELINES)
+
+
+def commands(pipelines: Sequence[Pipeline] = PIPELINES) -> dict[str, tuple[Pipeline, Trigger]]:
+    """Return what `accel-ci run` can start: the pipeline and the trigger of each command."""
+    return {
+        job.command if trigger == job.triggers[0] else trigger: (pipeline, trigger)
+        for pipeline in pipelines
+        for job in pipeline.jobs
+        for trigger in job.triggers
+    }
+
+
+def next_stage(present: Collection[str], begun: Collection[str] = (), pipelines: Sequence[Pipeline] = PIPELINES) -> str:
+    """Return the stage that comes next in a build without a ledger.
+
+    `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. It is the first
+    missing stage of the pipelines that have begun, in the order of `pipelines`; where none has, of the first one.
+    """
+    started = [one for one in pipelines if one.stages[0] in begun or not set(one.stages).isdisjoint(present)]
+    missing = [stage for one in started or pipelines[:1] for stage in one.stages if stage not in present]
+    return missing[0] if missing else LEDGER
