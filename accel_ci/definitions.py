@@ -1,4 +1,6 @@
-"""What Dagster loads: the definitions of the project whose `accel_ci.yaml` lies here or is named by `$ACCEL_CI_CONFIG`."""
+"""The definitions that Dagster loads: of the project whose `accel_ci.yaml` is here or is named by `$ACCEL_CI_CONFIG`."""
+
+import logging
 
 import dagster as dg
 
@@ -9,4 +11,5 @@ from accel_ci.defs.assembly import build_definitions
 @dg.definitions
 def defs() -> dg.Definitions:
     """The entry point that `pyproject.toml` and `workspace.yaml` name."""
+    logging.getLogger("accel_ci").setLevel(logging.INFO)  # what runs log; dagster.yaml has Dagster show it
     return build_definitions(load_project())

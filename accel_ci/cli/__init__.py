@@ -5,6 +5,7 @@ The group of all commands is here; the commands are in modules by topic. Heavy i
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -34,16 +35,29 @@ class _UserErrors(click.Group):
             sys.exit(2)
 
 
+class _StderrHandler(logging.Handler):
+    """Writes to the current standard error, which a progress bar replaces while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
 @click.group(cls=_UserErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="The configuration file [default: $ACCEL_CI_CONFIG, else accel_ci.yaml here or in a parent folder].",
 )
+@click.option("-v", "--verbose", count=True, help="Print the log: waits and retries; -vv prints more.")
 @click.version_option(package_name="accel-ci")
 @click.pass_context
-def main(context: click.Context, config: Path | None) -> None:
+def main(context: click.Context, config: Path | None, verbose: int) -> None:
     """CI/CD for PyTorch's out-of-tree accelerator backends."""
+    handler = _StderrHandler((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    logger = logging.getLogger("accel_ci")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
     # Shells start background jobs with SIGINT ignored, and Dagster handles SIGTERM with the handler of SIGINT.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

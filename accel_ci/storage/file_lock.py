@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+_LOG = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -17,8 +21,11 @@ def acquire_or_wait(lock_file: Path, say: Callable[[str], None], what: str) -> I
     try:
         lock.acquire(timeout=0)
     except Timeout:
+        _LOG.info("waiting for %s, which another run holds (%s)", what, lock_file)
         say(f"waiting for {what}, which another run holds")
+        started = time.monotonic()
         lock.acquire()
+        _LOG.info("%s came free after %.1f s", what, time.monotonic() - started)
         say(f"{what} came free")
     try:
         yield
