@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci_tests.conftest import Run
+from accel_ci_tests.fixtures.project import Run
 
 NIGHTS = {"25": {"a": "passed", "b": "failed", "c": "passed"}, "26": {"a": "failed", "b": "passed", "c": "passed"}}
 

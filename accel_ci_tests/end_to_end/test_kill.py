@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from accel_ci.model import Build
 from accel_ci.storage.manifests import INTEGRATION_STAGES, ManifestStore
-from accel_ci_tests.end_to_end.conftest import Bench, make_bench
-from accel_ci_tests.end_to_end.test_nightly import assert_balanced
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced, make_bench
+from accel_ci_tests.fixtures.suite import streamed
 
 
-def streamed(stage: Path) -> dict[tuple[str, str], str]:
-    """When each test of round 1 began, by suite and test, as its worker wrote it."""
-    found: dict[tuple[str, str], str] = {}
-    for file in stage.glob("round-1/workers/*/events.jsonl"):
-        for line in file.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                event: dict[str, Any] = json.loads(line)
-                if event["event"] == "attempt":
-                    found[event["suite"], event["test"]] = event["started_at"]
-    return found
+def begun(stage: Path) -> dict[tuple[str, str], str]:
+    """Return when each test of round 1 began, by suite and test."""
+    return {(found.suite, found.test): found.started_at for found in streamed(stage) if found.round == 1}
 
 
 def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
@@ -36,13 +27,13 @@ def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly:
     try:
         command = bench.start("run", "manual", "--name", "killed")
         deadline = time.monotonic() + 120
-        while len(kept := streamed(stage)) < 5:
+        while len(kept := begun(stage)) < 5:
             assert time.monotonic() < deadline, "no attempt was streamed"
             assert command.poll() is None
             time.sleep(0.02)
         command.kill()
         command.wait()
-        kept = streamed(stage)
+        kept = begun(stage)
         bench.accel_ci("run", "manual", "--name", "killed")
     finally:
         bench.configure()

@@ -8,19 +8,10 @@ from typing import Any
 
 import pytest
 
-from accel_ci.model import VERDICTS, Build
+from accel_ci.model import Build
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import STAGES, ManifestStore
-from accel_ci_tests.end_to_end.conftest import Bench
-
-
-def assert_balanced(bench: Bench, build: Build) -> None:
-    status = bench.status(build)
-    verdicts = status["verdicts"]
-    assert verdicts["expected"] == sum(verdicts[verdict] for verdict in VERDICTS) > 0
-    assert verdicts["expected"] == len({(v.suite, v.test) for v in bench.verdicts(build).values()})
-    assert status["wall_s"] > status["overhead_s"] > 0
-    assert status["makespan_s"] >= status["lower_bound_s"] > 0
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced
 
 
 def test_faults_of_the_backend_are_told_apart(bench: Bench, faulty_nightly: Build) -> None:

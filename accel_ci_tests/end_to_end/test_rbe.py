@@ -19,9 +19,8 @@ from accel_ci.process.tree import with_argument
 from accel_ci.rbe.results import read_targets
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.conftest import wait_for
-from accel_ci_tests.end_to_end.conftest import Bench, make_bench
-from accel_ci_tests.end_to_end.test_nightly import assert_balanced
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced, make_bench
+from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.recorded import player
 
 SECRET = "s3cr3t-of-the-test"

@@ -11,11 +11,12 @@ import pytest
 from accel_ci.model import Build
 from accel_ci.storage.manifests import INTEGRATION_STAGES, RBE_STAGES
 from accel_ci.wheels.checks import CHECK_NAMES
-from accel_ci_tests.end_to_end.conftest import Bench, Server
+from accel_ci_tests.fixtures.bench import Bench
+from accel_ci_tests.fixtures.graphql_server import Server, free_port
 
 
 @pytest.fixture(scope="module")
-def graphql(bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]) -> Iterator[Callable[..., Any]]:
+def graphql(bench: Bench, faulty_nightly: Build) -> Iterator[Callable[..., Any]]:
     """Asks a question of a webserver on the bench's data."""
     port = free_port()
     environment = bench.environment | {
