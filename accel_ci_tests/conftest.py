@@ -8,6 +8,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+from accel_ci_tests import tiers
+
 # Started in the background of a shell, SIGINT is ignored here, and would be in every process that a test starts and ends.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,3 +28,12 @@ settings.load_profile("accel_ci")
 pytest.register_assert_rewrite("accel_ci_tests.fixtures")
 _WITH_FIXTURES = ("project", "suite", "stored_attempts", "toy_backend", "ground")
 pytest_plugins = [f"accel_ci_tests.fixtures.{module}" for module in _WITH_FIXTURES]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests with their tiers. Where several processes share the tests, the slow ones begin first."""
+    for item in items:
+        tiers.mark(item)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
