@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -37,3 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tiers.mark(item)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the objects that live until the end out of garbage collection: the results store collects after each suite."""
+    gc.collect()
+    gc.freeze()
