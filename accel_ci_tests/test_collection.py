@@ -1,7 +1,8 @@
-"""Every test file is collected, and the tiers name places that exist."""
+"""Every test file is collected, none is imported, and the tiers name places that exist."""
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 
 import pytest
@@ -21,3 +22,9 @@ def test_no_folder_of_tests_is_skipped(pytestconfig: pytest.Config) -> None:
 def test_tiers_name_files_and_folders_that_exist() -> None:
     places = [ROOT / "accel_ci_tests" / place for place in (*tiers.SLOW, *tiers.NIGHTLY)]
     assert [place for place in places if not place.exists()] == [], "moved or removed, correct accel_ci_tests/tiers.py"
+
+
+def test_no_test_module_and_no_conftest_is_imported() -> None:
+    imports = re.compile(r"from (accel_ci_tests)?\.([\w.]*\.)?(test_\w+|conftest) import|from \.+ import test_")
+    files = (ROOT / "accel_ci_tests").rglob("*.py")
+    assert [str(file) for file in files if imports.search(file.read_text("utf-8"))] == []
