@@ -1,6 +1,6 @@
-"""Whole nightlies of the example backend, run for real by the command line in a data folder of their own.
+"""Fixtures: whole nightlies of the example backend, run by the command line in their own data folder.
 
-A run costs most of a minute, so the tests of this folder share a few of them. The op suite is cut down.
+A run takes most of a minute, so the tests of this folder share a few. They run a part of the op suite.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from accel_ci_tests.fixtures.bench import Bench, make_bench
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The first test of each fixture pays for a whole run, which on a busy machine takes minutes."""
+    """Give each test time for a whole run, which takes minutes on a busy machine."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(1800))

@@ -1,7 +1,7 @@
-"""A nightly whose image goes to a registry and whose tests run in pods of a real cluster, of which one is deleted meanwhile.
+"""A nightly with an image in a registry and tests in pods of a real cluster, one of which is deleted during the run.
 
-Besides what the tests of the Kubernetes pool need: `ACCEL_CI_CLUSTER_REGISTRY`, which the cluster pulls from, and
-`ACCEL_CI_CLUSTER_BASE`, an image with Python by digest.
+It needs the variables of the Kubernetes pool's tests, `ACCEL_CI_CLUSTER_REGISTRY`, which the cluster pulls from, and
+`ACCEL_CI_CLUSTER_BASE`, an image with Python, by digest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEEDED = (
 
 
 def pool() -> dict[str, Any]:
-    """The pool's section."""
+    """Return the section of the pool."""
     return {
         "kind": "kubernetes",
         "cards": CARDS,

@@ -1,4 +1,4 @@
-"""Nothing is lost: a run whose command is killed at once is taken up where it stopped."""
+"""A run continues where it stopped, even when its command was killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def begun(stage: Path) -> dict[tuple[str, str], str]:
     return {(found.suite, found.test): found.started_at for found in streamed(stage) if found.round == 1}
 
 
-def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
+def test_a_killed_run_continues_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
     bench.configure(jobs__nightly__suites=["integration", "pytorch"])  # a job may do without smoke
     build = Build("manual-killed", faulty_nightly.variant)
     stage = bench.project.home / "runs" / build.revision / build.variant / "device"
@@ -40,7 +40,7 @@ def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly:
     assert_balanced(bench, build)
     assert bench.status(build)["verdicts"]["not_run"] == 0
     stored = {(a.suite, a.test): a.started_at.isoformat() for a in bench.attempts(build) if a.round == 1 and a.started_at}
-    assert kept.items() <= stored.items(), "what was streamed before the kill is kept, and was not run again"
+    assert kept.items() <= stored.items(), "attempts streamed before the kill are kept and were not run again"
     assert len(stored) > len(kept)
 
 
@@ -59,4 +59,4 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
         assert b"interrupted before its first step" in b"".join(said)
         assert command.wait(60) == 130
         command.stdout.close()
-    assert not list(lock.parent.glob("*.json")), "nothing was begun"
+    assert not list(lock.parent.glob("*.json")), "no stage began"

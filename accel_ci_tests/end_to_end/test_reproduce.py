@@ -1,4 +1,4 @@
-"""`accel-ci reproduce`: the script that it prints, run for real, meets the same failure."""
+"""`accel-ci reproduce`: the script that it prints reproduces the failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dagster UI on the data folder of a finished nightly, asked through GraphQL as the browser does."""
+"""The Dagster UI on the data folder of a finished nightly, through GraphQL as in the browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accel_ci_tests.fixtures.graphql_server import Server, free_port
 
 @pytest.fixture(scope="module")
 def graphql(bench: Bench, faulty_nightly: Build) -> Iterator[Callable[..., Any]]:
-    """Asks a question of a webserver on the bench's data."""
+    """Send a query to a webserver on the bench's data."""
     port = free_port()
     environment = bench.environment | {
         "DAGSTER_HOME": str(bench.project.home / "dagster"),
