@@ -3,15 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: help setup nightly test test-nightly dev lint clean
+# Tests run in a process per core, up to 8. ARGS="-n 0" runs them in one process, as a debugger needs it.
+PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+
+.PHONY: help setup nightly test test-fast test-nightly dev lint clean
 
 help:
 	@echo "make nightly  run a whole nightly of the example backend here"
-	@echo "make test     run every test that needs no outside service"
-	@echo "make test-nightly  the longer tier: a fuzzer, 50 kills of an ingest, 200 on pools, kills of a real Bazel"
-	@echo "make dev      the Dagster UI on the same data, http://127.0.0.1:3000"
-	@echo "make lint     ruff, mypy, import rules"
-	@echo "make setup    the environment that all of these share"
+	@echo "make test     run all tests; those that need an outside service are skipped where there is none"
+	@echo "make test-fast     run the small tests only, in a minute"
+	@echo "make test-nightly  run the longer tier: a fuzzer, 50 kills of an ingest, 200 on pools, kills of a real Bazel"
+	@echo "make dev      open the Dagster UI on the same data, http://127.0.0.1:3000"
+	@echo "make lint     run ruff, mypy and the import rules"
+	@echo "make setup    create the environment that all of these share"
 	@echo "make clean    remove the environment and the data folder"
 
 setup: $(READY)
@@ -28,13 +32,14 @@ nightly: setup
 	$(VENV)/bin/accel-ci run nightly $(ARGS)
 
 test: setup
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-fast: setup
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-nightly: setup
 	$(VENV)/bin/python -m pip install -qq --disable-pip-version-check atheris==3.0.0
-	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(VENV)/bin/python -m pytest \
-		accel_ci_tests/reports accel_ci_tests/results accel_ci_tests/pool/test_random_kills.py accel_ci_tests/end_to_end/test_rbe.py \
-		accel_ci_tests/test_dependencies.py $(ARGS)
+	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(PYTEST) -m nightly $(ARGS)
 
 dev: setup
 	$(VENV)/bin/accel-ci dev $(ARGS)

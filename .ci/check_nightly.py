@@ -1,4 +1,4 @@
-"""Reads `accel-ci status --json` and stops unless the ledger's sums are exact; prints where the time went."""
+"""Check the output of `accel-ci status --json`: the ledger's sums must be exact. Print where the time went."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main(start: str) -> None:
-    """Check the build on standard input; `start` is a word for the message."""
+    """Check the build on standard input. `start` names it in messages."""
     status = json.load(sys.stdin)
     verdicts = dict(status["verdicts"])
     expected = verdicts.pop("expected")

@@ -1,11 +1,11 @@
-"""Runs of Bazel that were recorded with the example backend, and a program that plays one of them.
+"""Recorded runs of Bazel on the example backend, and a script that plays one of them.
 
-Recorded by the pipeline itself (Bazel 7.7.1, remote execution, `examples/emu_backend`):
+The pipeline itself recorded them (Bazel 7.7.1, remote execution, `examples/emu_backend`):
 
-* `faults`: all targets, those that fail on purpose included, with two attempts each and a limit of 3 s a test;
-* `cached`: a second run of an unchanged revision, all of it out of the remote cache;
-* `broken`: a semicolon was taken out of the shim;
-* `down`: nobody listened where remote execution was to be.
+* `faults`: all targets, including those that fail on purpose, with two attempts each and a limit of 3 s per test;
+* `cached`: a second run of an unchanged revision, entirely from the remote cache;
+* `broken`: the shim lacks a semicolon;
+* `down`: nothing listened at the address of remote execution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ sys.exit({status})
 
 
 def player(folder: Path, case: str, extra: str = "", *, python: str = sys.executable, recorded: Path = RECORDED) -> Path:
-    """A program that does as Bazel did in a recorded run; `extra` is code of Python that it runs before it ends."""
+    """Write a script that plays a recorded run of Bazel; `extra` is Python code that it runs before it ends."""
     path = folder / f"bazel-{case}"
     path.write_text(_PLAYER.format(python=python, case=str(recorded / case), extra=extra, status=STATUS[case]))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

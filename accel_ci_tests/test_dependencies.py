@@ -18,8 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from accel_ci.config.settings import Project
-
-from .conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 
 NOT_IMPORTED = {
     # Run as programs.

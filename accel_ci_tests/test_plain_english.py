@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 
 CLEAN = (
     "cli/__init__.py", "cli/check_wheel.py", "cli/context.py", "cli/janitor.py", "cli/project.py", "cli/replay.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci_tests.conftest import Run
+from accel_ci_tests.fixtures.project import Run
 
 
 def test_the_starter_file_is_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:

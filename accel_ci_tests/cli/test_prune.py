@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from accel_ci.config.settings import Project
 from accel_ci.model import Build, Revision, Source
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import Run
+from accel_ci_tests.fixtures.project import Run
 
 
 def test_prune_shows_what_goes_and_removes_it(accel_ci: Run, make_project: Callable[..., Project]) -> None:

@@ -19,7 +19,8 @@ from accel_ci.steps.device_tests import collect_tests, run_device_stage
 from accel_ci.steps.plan import plan_device_tests
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import Run, commit
+from accel_ci_tests.fixtures.checkout import commit
+from accel_ci_tests.fixtures.project import Run
 
 BUILD = Build("manual-order", "py3")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci_tests.conftest import Run
+from accel_ci_tests.fixtures.project import Run, run_command_line, write_project
 
 NIGHTS = {"25": {"a": "passed", "b": "failed", "c": "passed"}, "26": {"a": "failed", "b": "passed", "c": "passed"}}
 
@@ -24,18 +25,26 @@ def junit(outcomes: dict[str, str]) -> str:
     return f'<testsuite name="s" tests="{len(cases)}">{"".join(cases)}</testsuite>'
 
 
-@pytest.fixture
-def stored(accel_ci: Run, make_project: Callable[..., Project], tmp_path: Path) -> Run:
-    """The command line in a project with the results of two nights."""
-    make_project()
+@pytest.fixture(scope="module")
+def two_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the results of two nights."""
+    folder = tmp_path_factory.mktemp("two-nights")
+    write_project(folder)
     for day, outcomes in NIGHTS.items():
-        (tmp_path / f"{day}.xml").write_text(junit(outcomes))
-        done = accel_ci(
-            "ingest", f"{day}.xml", "--revision", f"nightly-202611{day}", "--variant", "py3", "--suite", "unit",
+        (folder / f"{day}.xml").write_text(junit(outcomes))
+        done = run_command_line(
+            folder, "ingest", f"{day}.xml", "--revision", f"nightly-202611{day}", "--variant", "py3", "--suite", "unit",
             "--day", f"2026-11-{day}",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "2 passed, 1 failed" in done.stdout
+    return folder
+
+
+@pytest.fixture
+def stored(accel_ci: Run, two_nights: Path, tmp_path: Path) -> Run:
+    """The command line in a copy of the project with the results of two nights."""
+    shutil.copytree(two_nights, tmp_path, dirs_exist_ok=True)
     return accel_ci
 
 

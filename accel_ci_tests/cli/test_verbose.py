@@ -17,7 +17,7 @@ from accel_ci.defs.instance import open_instance
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.processes import wait_for
 
 WAIT = "waiting for manual-a~py3, which another run holds"
 

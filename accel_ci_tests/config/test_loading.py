@@ -16,7 +16,8 @@ from accel_ci.config.settings import Settings
 from accel_ci.config.values import size_in_bytes
 from accel_ci.errors import ConfigError
 from accel_ci.pipelines import INTEGRATION
-from accel_ci_tests.conftest import ROOT, minimal_config
+from accel_ci_tests.fixtures.checkout import ROOT
+from accel_ci_tests.fixtures.project import minimal_config
 
 KUBERNETES = {
     "kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel",

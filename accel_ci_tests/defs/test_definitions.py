@@ -14,7 +14,7 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.leftovers import leftovers_job
 from accel_ci.pipelines import PIPELINES
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 
 
 def test_definitions_load(make_project: Callable[..., Project]) -> None:

@@ -16,7 +16,8 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.partitions import partition_key
 from accel_ci.model import Build
-from accel_ci_tests.conftest import ROOT, minimal_config
+from accel_ci_tests.fixtures.checkout import ROOT
+from accel_ci_tests.fixtures.project import minimal_config
 
 A, B = Build("nightly-20261127", "py3"), Build("nightly-20261127", "py4")
 

@@ -17,7 +17,7 @@ from accel_ci.pipelines import INTEGRATION, PIPELINES
 from accel_ci.progress import LineProgress
 from accel_ci.storage.manifests import RunTimes
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.processes import wait_for
 
 BUILD = Build("manual-a", "py3")
 

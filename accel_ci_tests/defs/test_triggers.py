@@ -16,7 +16,8 @@ from accel_ci.defs.triggers import start_revision
 from accel_ci.model import Revision
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import commit, git, minimal_config
+from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.project import minimal_config
 
 NIGHT = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,10 @@ from accel_ci.config.settings import Rbe
 from accel_ci.docker.container import LABEL
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
-from accel_ci.progress import LineProgress
-from accel_ci.rbe.bazel import BazelContext, run_bazel
+from accel_ci.rbe.bazel import BazelContext
 from accel_ci.reports.bep_build import read_build
-from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.bazel import rbe_settings, run_passes, source_build, start_driver
+from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.recorded import RECORDED, player
 
 _WAITING = "import time; time.sleep(600)"
@@ -35,16 +33,16 @@ def make_sources(folder: Path, case: str, extra: str = "") -> SourceBuild:
     workspace.mkdir(parents=True)
     shutil.copytree(RECORDED / case, tree / case)
     player(tree, case, extra, python="/usr/bin/env python3", recorded=tree)
-    return SourceBuild(str(workspace), "tree", "g0", None, (), (), True, 0.0)
+    return source_build(workspace)
+
+
+def settings(image: str, case: str, sources: SourceBuild) -> Rbe:
+    bazel = Path(sources.workspace).parent / f"bazel-{case}"
+    return rbe_settings(bazel, image=image, headers={"x-key": "SOME_KEY"}, multi_card={})
 
 
 def run(image: str, case: str, sources: SourceBuild, context: BazelContext) -> list[int | None]:
-    bazel = Path(sources.workspace).parent / f"bazel-{case}"
-    settings = Rbe.model_validate(
-        {"targets": ["//..."], "bazel": str(bazel), "image": image, "headers": {"x-key": "SOME_KEY"}, "multi_card": {}}
-    )
-    with LineProgress(print).step("bazel") as step:
-        return [one.status for one in run_bazel(settings, sources, context, {}, step).passes]
+    return run_passes(settings(image, case, sources), sources, context)
 
 
 def containers(context: BazelContext) -> list[str]:
@@ -83,14 +81,7 @@ def test_the_container_ends_with_its_driver(
     tmp_path: Path, base: str, context: BazelContext, number: signal.Signals
 ) -> None:
     sources = make_sources(tmp_path, "cached", _WAITING)
-    code = (
-        "from accel_ci_tests.docker.test_container import *\n"
-        f"run({base!r}, 'cached', SourceBuild({sources.workspace!r}, 'tree', 'g0', None, (), (), True, 0.0), "
-        f"BazelContext(Path({str(context.folder)!r}), Path({str(context.results)!r})))"
-    )
-    driver = subprocess.Popen(
-        [sys.executable, "-c", code], env=os.environ | {"SOME_KEY": "s3cr3t"}, stderr=subprocess.DEVNULL
-    )
+    driver = start_driver(settings(base, "cached", sources), sources, context, {"SOME_KEY": "s3cr3t"})
     try:
         events = context.results / "tests" / "bep.ndjson"
         wait_for(lambda: events.is_file() and events.stat().st_size > 0)

@@ -1,7 +1,7 @@
-"""A nightly whose image goes to a registry and whose tests run in pods of a real cluster, of which one is deleted meanwhile.
+"""A nightly with an image in a registry and tests in pods of a real cluster, one of which is deleted during the run.
 
-Besides what the tests of the Kubernetes pool need: `ACCEL_CI_CLUSTER_REGISTRY`, which the cluster pulls from, and
-`ACCEL_CI_CLUSTER_BASE`, an image with Python by digest.
+It needs the variables of the Kubernetes pool's tests, `ACCEL_CI_CLUSTER_REGISTRY`, which the cluster pulls from, and
+`ACCEL_CI_CLUSTER_BASE`, an image with Python, by digest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import PROJECT_LABEL, ROUND_LABEL
 from accel_ci.results.open import open_results
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci_tests.fixtures.bench import make_bench
 from accel_ci_tests.fixtures.stored_attempts import all_verdicts
-
-from .conftest import make_bench
 
 CARDS = 4
 _NEEDED = (
@@ -30,7 +29,7 @@ _NEEDED = (
 
 
 def pool() -> dict[str, Any]:
-    """The pool's section."""
+    """Return the section of the pool."""
     return {
         "kind": "kubernetes",
         "cards": CARDS,

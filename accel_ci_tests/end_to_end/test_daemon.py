@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from accel_ci.model import Build
-from accel_ci_tests.conftest import commit
-from accel_ci_tests.end_to_end.conftest import Bench, Server
+from accel_ci_tests.fixtures.bench import Bench
+from accel_ci_tests.fixtures.checkout import commit
+from accel_ci_tests.fixtures.graphql_server import Server, free_port
 
 _START_SENSOR = """mutation ($sensor: SensorSelector!) { startSensor(sensorSelector: $sensor) {
   __typename ... on Sensor { sensorState { status } } } }"""
@@ -17,7 +17,7 @@ _SENSOR = """query ($sensor: SensorSelector!) { sensorOrError(sensorSelector: $s
 _RUNS = '{ runsOrError(filter: {pipelineName: "main"}) { ... on Runs { results { runId status } } } }'
 
 
-def test_a_new_upstream_commit_is_tested_once(bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]) -> None:
+def test_a_new_upstream_commit_is_tested_once(bench: Bench, faulty_nightly: Build) -> None:
     bench.configure(
         jobs__main__minimum_interval_minutes=0,
         jobs__main__check_every_seconds=5,

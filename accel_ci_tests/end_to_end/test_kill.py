@@ -1,56 +1,47 @@
-"""Nothing is lost: a run whose command is killed at once is taken up where it stopped."""
+"""A run continues where it stopped, even when its command was killed."""
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.end_to_end.conftest import Bench, make_bench
-from accel_ci_tests.end_to_end.test_nightly import assert_balanced
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced, make_bench
+from accel_ci_tests.fixtures.suite import streamed
 
 
-def streamed(stage: Path) -> dict[tuple[str, str], str]:
-    """When each test of round 1 began, by suite and test, as its worker wrote it."""
-    found: dict[tuple[str, str], str] = {}
-    for file in stage.glob("round-1/workers/*/events.jsonl"):
-        for line in file.read_bytes().splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                event: dict[str, Any] = json.loads(line)
-                if event["event"] == "attempt":
-                    found[event["suite"], event["test"]] = event["started_at"]
-    return found
+def begun(stage: Path) -> dict[tuple[str, str], str]:
+    """Return when each test of round 1 began, by suite and test."""
+    return {(found.suite, found.test): found.started_at for found in streamed(stage) if found.round == 1}
 
 
-def test_a_killed_run_is_taken_up_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
+def test_a_killed_run_continues_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
     bench.configure(jobs__nightly__suites=["integration", "pytorch"])  # a job may do without smoke
     build = Build("manual-killed", faulty_nightly.variant)
     stage = bench.project.home / "runs" / build.revision / build.variant / "device"
     try:
         command = bench.start("run", "manual", "--name", "killed")
         deadline = time.monotonic() + 120
-        while len(kept := streamed(stage)) < 5:
+        while len(kept := begun(stage)) < 5:
             assert time.monotonic() < deadline, "no attempt was streamed"
             assert command.poll() is None
             time.sleep(0.02)
         command.kill()
         command.wait()
-        kept = streamed(stage)
+        kept = begun(stage)
         bench.accel_ci("run", "manual", "--name", "killed")
     finally:
         bench.configure()
     assert_balanced(bench, build)
     assert bench.status(build)["verdicts"]["not_run"] == 0
     stored = {(a.suite, a.test): a.started_at.isoformat() for a in bench.attempts(build) if a.round == 1 and a.started_at}
-    assert kept.items() <= stored.items(), "what was streamed before the kill is kept, and was not run again"
+    assert kept.items() <= stored.items(), "attempts streamed before the kill are kept and were not run again"
     assert len(stored) > len(kept)
 
 
@@ -69,4 +60,4 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
         assert b"interrupted before its first step" in b"".join(said)
         assert command.wait(60) == 130
         command.stdout.close()
-    assert not list(lock.parent.glob("*.json")), "nothing was begun"
+    assert not list(lock.parent.glob("*.json")), "no stage began"

@@ -1,4 +1,4 @@
-"""Faults are told apart in the ledger, whose sums are exact; what is wrong stops with a message and is never green."""
+"""The ledger tells faults apart and its sums are exact; an error stops the run with a message, and is never green."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ from typing import Any
 
 import pytest
 
-from accel_ci.model import VERDICTS, Build
+from accel_ci.model import Build
 from accel_ci.pipelines import STAGES
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.end_to_end.conftest import Bench
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced
 
 
-def assert_balanced(bench: Bench, build: Build) -> None:
-    status = bench.status(build)
-    verdicts = status["verdicts"]
-    assert verdicts["expected"] == sum(verdicts[verdict] for verdict in VERDICTS) > 0
-    assert verdicts["expected"] == len({(v.suite, v.test) for v in bench.verdicts(build).values()})
-    assert status["wall_s"] > status["overhead_s"] > 0
-    assert status["makespan_s"] >= status["lower_bound_s"] > 0
-
-
-def test_faults_of_the_backend_are_told_apart(bench: Bench, faulty_nightly: Build) -> None:
+def test_the_ledger_tells_faults_apart(bench: Bench, faulty_nightly: Build) -> None:
     assert_balanced(bench, faulty_nightly)
     verdicts = bench.verdicts(faulty_nightly)
     assert {name: (v.verdict, v.attempts) for name, v in verdicts.items() if v.verdict != "passed"} == {
@@ -38,7 +29,7 @@ def test_faults_of_the_backend_are_told_apart(bench: Bench, faulty_nightly: Buil
         assert len(verdicts[retried].cards) == 2, "a failed test is run again on the other card"
 
 
-def test_every_attempt_is_in_the_store_once(bench: Bench, faulty_nightly: Build) -> None:
+def test_every_attempt_is_stored_once(bench: Bench, faulty_nightly: Build) -> None:
     stored = ResultsStore(bench.project.home / "results").query(
         "SELECT suite, test, round, count(*) FROM attempts WHERE revision = ? AND suite <> 'smoke' GROUP BY ALL",
         [faulty_nightly.revision],
@@ -68,7 +59,7 @@ def test_a_bad_card_is_not_held_against_its_tests(bench: Bench, bad_card_run: Bu
         ({"pool__environment__EMU_FAULTS": "missing_device"}, "smoke_results", "no card is healthy"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_tested_stops_with_a_message(
+def test_an_error_before_the_tests_stops_with_a_message(
     bench: Bench, faulty_nightly: Build, changes: dict[str, Any], stopped_at: str, message: str
 ) -> None:
     bench.configure(**changes)
@@ -96,7 +87,7 @@ def test_a_collection_of_nothing_is_never_green(bench: Bench, faulty_nightly: Bu
         bench.configure()
 
 
-def test_a_smoke_test_that_fails_takes_no_further_card(bench: Bench, faulty_nightly: Build) -> None:
+def test_a_failing_smoke_test_stops_the_run(bench: Bench, faulty_nightly: Build) -> None:
     bench.configure(pool__environment__EMU_FAULTS="crash:add")
     try:
         output = bench.accel_ci("run", "manual", "--name", "smoke fails", status=1)
@@ -123,7 +114,7 @@ def test_a_wheel_that_does_not_import_stops_before_the_image(bench: Bench, fault
     assert bench.status(Build("manual-no-import", faulty_nightly.variant))["state"] == "stopped at runtime_image"
 
 
-def test_a_pytorch_that_is_not_to_be_had_stops_and_says_so(bench: Bench, faulty_nightly: Build) -> None:
+def test_a_pytorch_that_cannot_be_installed_stops_with_a_message(bench: Bench, faulty_nightly: Build) -> None:
     bench.configure(variants__0__torch="torch==2.13.999")
     try:
         output = bench.accel_ci("run", "manual", "--name", "no pytorch", status=1)

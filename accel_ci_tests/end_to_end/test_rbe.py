@@ -1,7 +1,7 @@
-"""The source build by the command line: with a recorded Bazel always, with a real one where it is there.
+"""The source build on the command line: with a recorded Bazel always, with a real one where there is one.
 
-A run of the real Bazel costs half a minute, most of it in the start of its server, so `make test` has two of them; what
-needs more is in `make test-nightly`.
+A run of the real Bazel takes half a minute, most of it to start its server, so `make test` has only two. More of them are in
+`make test-nightly`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from accel_ci.process.tree import with_argument
 from accel_ci.rbe.results import read_targets
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.conftest import wait_for
-from accel_ci_tests.end_to_end.conftest import Bench, make_bench
-from accel_ci_tests.end_to_end.test_nightly import assert_balanced
+from accel_ci_tests.fixtures.bench import Bench, assert_balanced, make_bench
+from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.recorded import player
 
 SECRET = "s3cr3t-of-the-test"
@@ -40,13 +39,13 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def source_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A project of which nothing was built yet."""
+    """A project without any build."""
     return make_bench(tmp_path_factory.mktemp("sources"))
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """A project of its own, for a Bazel that plays a recorded run."""
+    """A separate project, for a script that plays a recorded run of Bazel."""
     monkeypatch.delenv("ACCEL_CI_BAZEL", raising=False)
     folder = tmp_path / "project"
     folder.mkdir()
@@ -73,7 +72,7 @@ def only_build(home: Path) -> Build:
     return build
 
 
-def test_a_source_build_without_bazel_says_how_to_get_one(recorded: Bench) -> None:
+def test_a_missing_bazel_is_an_error_with_advice(recorded: Bench) -> None:
     recorded.configure(rbe={"targets": ["//..."], "bazel": "no-such-bazel"})
     output = recorded.accel_ci("run", "nightly_rbe", status=1)
     assert "bazel_test_results: no-such-bazel is not installed; install bazelisk" in output
@@ -81,7 +80,7 @@ def test_a_source_build_without_bazel_says_how_to_get_one(recorded: Bench) -> No
     assert "no-such-bazel is not installed" in recorded.accel_ci("doctor")
 
 
-def test_faults_are_told_apart_in_the_ledger(recorded: Bench, tmp_path: Path) -> None:
+def test_the_ledger_tells_faults_apart(recorded: Bench, tmp_path: Path) -> None:
     play(recorded, tmp_path, "faults")
     output = recorded.accel_ci("run", "nightly_rbe", "--strict", status=1)
     assert "bazel_test_results: 10 passed, 3 error, 2 timeout; 0 cached; 22 actions ran" in output
@@ -96,7 +95,7 @@ def test_faults_are_told_apart_in_the_ledger(recorded: Bench, tmp_path: Path) ->
     assert_no_secret(home)
 
 
-def test_remote_execution_that_is_down_is_infra_and_said_once(recorded: Bench, tmp_path: Path) -> None:
+def test_remote_execution_that_is_down_is_infra_with_one_message(recorded: Bench, tmp_path: Path) -> None:
     play(recorded, tmp_path, "down", executor="grpc://127.0.0.1:50999")
     output = recorded.accel_ci("run", "nightly_rbe", "--strict", status=1)
     assert output.count("Bazel could not work on grpc://127.0.0.1:50999: Failed to query remote execution") == 1
@@ -115,7 +114,7 @@ def test_a_patch_that_does_not_apply_stops_before_bazel(recorded: Bench, tmp_pat
     assert "stopped at source_build" in output
 
 
-def test_a_revision_that_is_not_there_is_a_mistake(recorded: Bench, tmp_path: Path) -> None:
+def test_an_unknown_revision_is_an_error(recorded: Bench, tmp_path: Path) -> None:
     play(recorded, tmp_path, "cached")
     assert "there is no revision 'nightly-2020'" in recorded.accel_ci(
         "run", "nightly_rbe", "--revision", "nightly-2020", status=2
@@ -162,7 +161,7 @@ def test_both_pipelines_meet_in_one_ledger_and_the_second_run_rebuilds_nothing(b
 
 @needs_bazel
 @long
-def test_remote_execution_that_is_down_is_infra_for_real(source_bench: Bench) -> None:
+def test_real_remote_execution_that_is_down_is_infra(source_bench: Bench) -> None:
     configure(source_bench, executor="grpc://127.0.0.1:9")
     try:
         output = source_bench.accel_ci("run", "nightly_rbe")
@@ -174,7 +173,7 @@ def test_remote_execution_that_is_down_is_infra_for_real(source_bench: Bench) ->
 
 @needs_bazel
 @long
-def test_a_regression_that_smoke_does_not_see_fails_the_source_build_only(source_bench: Bench) -> None:
+def test_a_regression_that_smoke_misses_fails_only_the_source_build(source_bench: Bench) -> None:
     configure(source_bench)
     shim = source_bench.folder / "backend" / "shim" / "shim.cc"
     sound = shim.read_text()
@@ -206,7 +205,7 @@ setup(version=version(), cmdclass={"build_py": WithoutTensor})
 
 @needs_bazel
 @long
-def test_a_wheel_that_lacks_a_file_fails_the_integration_only(source_bench: Bench) -> None:
+def test_a_wheel_that_lacks_a_file_fails_only_the_integration(source_bench: Bench) -> None:
     configure(source_bench)
     setup = source_bench.folder / "backend" / "setup.py"
     sound = setup.read_text()
@@ -225,7 +224,7 @@ def test_a_wheel_that_lacks_a_file_fails_the_integration_only(source_bench: Benc
 @long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, number: signal.Signals) -> None:
-    """Also of a command that is killed outright while a test is running, where the server would not notice."""
+    """This includes SIGKILL while a test runs, which the server would not notice."""
     configure(source_bench, test_tag_filters=[], flags=["--test_timeout=200"])
     base = source_bench.project.home / "rbe" / VARIANT
     argument = f"--output_base={base / 'output'}"
@@ -239,7 +238,7 @@ def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, n
         command.wait(60)
         wait_for(lambda: not with_argument(argument))
         assert not list(base.rglob("credentials*"))
-        if number == signal.SIGKILL:  # what it could not clear goes with the next run
+        if number == signal.SIGKILL:  # the next run removes what was left
             configure(source_bench, test_tag_filters=["-fault"])
             source_bench.accel_ci("run", "nightly_rbe")
         assert not (base / "private").exists()

@@ -1,4 +1,4 @@
-"""`accel-ci reproduce`: the script that it prints, run for real, meets the same failure."""
+"""`accel-ci reproduce`: the script that it prints reproduces the failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from accel_ci.model import Build
-from accel_ci_tests.end_to_end.conftest import Bench
+from accel_ci_tests.fixtures.bench import Bench
 
 
 def test_the_failing_test_of_a_build_fails_again(bench: Bench, faulty_nightly: Build, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The Dagster UI on the data folder of a finished nightly, asked through GraphQL as the browser does."""
+"""The Dagster UI on the data folder of a finished nightly, through GraphQL as in the browser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from accel_ci.model import Build
 from accel_ci.pipelines import PIPELINES
 from accel_ci.wheels.checks import CHECK_NAMES
-from accel_ci_tests.end_to_end.conftest import Bench, Server
+from accel_ci_tests.fixtures.bench import Bench
+from accel_ci_tests.fixtures.graphql_server import Server, free_port
 
 
 @pytest.fixture(scope="module")
-def graphql(bench: Bench, faulty_nightly: Build, free_port: Callable[[], int]) -> Iterator[Callable[..., Any]]:
-    """Asks a question of a webserver on the bench's data."""
+def graphql(bench: Bench, faulty_nightly: Build) -> Iterator[Callable[..., Any]]:
+    """Send a query to a webserver on the bench's data."""
     port = free_port()
     environment = bench.environment | {
         "DAGSTER_HOME": str(bench.project.home / "dagster"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,15 @@ import pytest
 from accel_ci_tests.hud.samples import lay_history
 
 
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a believable history, to be copied."""
+    folder = tmp_path_factory.mktemp("history")
+    lay_history(folder)
+    return folder
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(history: Path, tmp_path: Path) -> Path:
     """A data folder with a believable history."""
-    lay_history(tmp_path / "home")
-    return tmp_path / "home"
+    return Path(shutil.copytree(history, tmp_path / "home"))

@@ -19,7 +19,8 @@ import yaml
 from accel_ci.errors import PoolError
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.instance.lease import enforce_leases, running_instance
-from accel_ci_tests.conftest import Run, minimal_config, wait_for
+from accel_ci_tests.fixtures.processes import wait_for
+from accel_ci_tests.fixtures.project import Run, minimal_config
 
 MACHINE = """
 import os, pathlib, signal, subprocess, sys

@@ -1,4 +1,4 @@
-"""A loopback server before a real S3 server that answers 503, or breaks connections, for as long as it is told to."""
+"""A loopback server in front of a real S3 server that answers 503 or breaks connections on request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 
 class FlakyServer(ThreadingHTTPServer):
-    """Passes requests on while `away` is not set; of that many `PUT`s as `lose_answers` says, the asker gets no answer.
+    """Passes requests on unless `away` is set, and drops the answers to the next `lose_answers` `PUT`s.
 
-    With `refuse_deletes` it answers as a store whose policy lets nothing be deleted: by a list of errors, with status 200.
+    With `refuse_deletes` it answers like a store whose policy forbids deletes: a list of errors, with status 200.
     """
 
     daemon_threads = True

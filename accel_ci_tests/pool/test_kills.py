@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from accel_ci.errors import PoolError
-from accel_ci.model import Limits, WorkerSpec
-from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.folder_round import FolderRound
-from accel_ci_tests.conftest import wait_for
-from accel_ci_tests.fixtures.rounds import Ground, Run, Write, batch, outcomes
-
-DRIVER = """
-import sys
-from pathlib import Path
-from accel_ci.pool.environment import clean_environment
-from accel_ci.model import Limits, WorkerSpec
-from accel_ci_tests.fixtures.bucket_pool import round_store
-from accel_ci_tests.fixtures.rounds import Ground, batch
-root, run_dir, count, prefix = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-ground = Ground(round_store(prefix=prefix) if prefix else None)
-batches = [batch(f"b{n}", f"test_a.py::test_n[{2 * n}]", f"test_a.py::test_n[{2 * n + 1}]") for n in range(count // 2)]
-spec = WorkerSpec(sys.executable, root, clean_environment({}), "CARD")
-ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda *_: None)
-"""
-
-
-def start_driver(ground: Ground, root: Path, run_dir: Path, count: int) -> subprocess.Popen[bytes]:
-    """A driver in a process of its own, to be killed."""
-    prefix = ground.store.prefix if ground.store is not None else ""
-    command = [sys.executable, "-c", DRIVER, str(root), str(run_dir), str(count), prefix]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2])
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, be it a zombie that nobody has waited for."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
-        return True
-    return state == "Z"
+from accel_ci_tests.fixtures.ground import Ground, Run, outcomes
+from accel_ci_tests.fixtures.processes import is_gone, wait_for
+from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
 
 
 def slow_suite(write: Write, tmp_path: Path, count: int, free: int | None = None) -> Path:
@@ -75,15 +39,8 @@ def slow_suite(write: Write, tmp_path: Path, count: int, free: int | None = None
     return log
 
 
-def streamed(run_dir: Path) -> list[str]:
-    """The tests whose attempts are in the workers' records, lines that are complete alone."""
-    paths = run_dir.glob("round-1/workers/*/events.jsonl")
-    lines = [line for path in paths for line in path.read_bytes().split(b"\n")[:-1]]
-    return [event["test"] for event in map(json.loads, lines) if event["event"] == "attempt"]
-
-
-def enough_streamed(run_dir: Path, least: int) -> bool:
-    return len(streamed(run_dir)) >= least
+def enough_streamed(ground: Ground, least: int) -> bool:
+    return len(ground.streamed()) >= least
 
 
 @pytest.mark.parametrize("cards", [["0", "1"], ["0"]])
@@ -128,30 +85,29 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write:
     assert outcomes(result) == {"test_a.py::test_2": "passed"}
 
 
-def test_a_killed_driver_is_resumed(run: Run, write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
+def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 60, free=40)
-    run_dir = tmp_path / "run"
     for at_least in (8, 25):
-        driver = start_driver(ground, root, run_dir, 60)
-        wait_for(partial(enough_streamed, run_dir, at_least))
+        driver = ground.start_driver(60, size=2)
+        wait_for(partial(enough_streamed, ground, at_least))
         driver.kill()
         driver.wait()
-    before = streamed(run_dir)
+    before = ground.streamed()
     if ground.store is not None:
-        FolderRound(run_dir / "round-1").await_old_workers()
-        shutil.rmtree(run_dir)  # the next driver has only what is in the bucket
+        FolderRound(ground.run_dir / "round-1").await_old_workers()
+        shutil.rmtree(ground.run_dir)  # the next driver has only what is in the bucket
     (tmp_path / "go").touch()
     tests = [f"test_a.py::test_n[{n}]" for n in range(60)]
-    result = run([batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(30)])
+    result = ground.run(numbered_batches(60, size=2))
     assert outcomes(result) == dict.fromkeys(tests, "passed")
-    assert len(streamed(run_dir)) == len(set(streamed(run_dir))) == 60
+    assert len(ground.streamed()) == len(set(ground.streamed())) == 60
     assert set(before) < set(tests)
     runs = [line.split() for line in log.read_text().splitlines()]
     repeated = {n for n, _ in runs if sum(other == n for other, _ in runs) > 1}
     assert len(repeated) <= 4  # what each of two workers was at when each of two drivers was killed
     wait_for(lambda: all(is_gone(int(pid)) for _, pid in runs))
 
-    again = run([batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(30)])
+    again = ground.run(numbered_batches(60, size=2))
     assert set(again.attempts) == set(result.attempts)
     assert again.rounds == result.rounds
     assert len(log.read_text().splitlines()) == len(runs)
@@ -164,9 +120,7 @@ def test_another_plan_replaces_what_was_there(run: Run, write: Write) -> None:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_nothing_runs_on_when_the_driver_ends(
-    write: Write, root: Path, tmp_path: Path, ground: Ground, by: signal.Signals
-) -> None:
+def test_nothing_runs_on_when_the_driver_ends(write: Write, tmp_path: Path, ground: Ground, by: signal.Signals) -> None:
     pids = tmp_path / "pids"
     write(
         "test_a.py",
@@ -180,31 +134,29 @@ def test_nothing_runs_on_when_the_driver_ends(
             time.sleep(1000)
         """,
     )
-    driver = start_driver(ground, root, tmp_path / "run", 2)
+    driver = ground.start_driver(2, size=2)
     wait_for(lambda: pids.exists() and pids.read_text().count("\n") >= 1)
     driver.send_signal(by)
     driver.wait(60)
     wait_for(lambda: all(is_gone(int(pid)) for pid in pids.read_text().split()))
 
 
-def test_an_error_of_the_callback_ends_the_workers(write: Write, root: Path, tmp_path: Path, ground: Ground) -> None:
+def test_an_error_of_the_callback_ends_the_workers(write: Write, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 100)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("the disk is full")
 
-    batches = [batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(100)]
-    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
     with pytest.raises(RuntimeError, match="disk is full"):
-        ground.run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", refuse)
+        ground.run(numbered_batches(100), on_progress=refuse)
     assert all(is_gone(int(line.split()[1])) for line in log.read_text().splitlines())
 
 
-def test_one_driver_at_a_time(write: Write, root: Path, run: Run, tmp_path: Path, ground: Ground) -> None:
+def test_one_driver_at_a_time(write: Write, tmp_path: Path, ground: Ground) -> None:
     slow_suite(write, tmp_path, 4, free=1)
-    driver = start_driver(ground, root, tmp_path / "run", 4)
-    wait_for(lambda: streamed(tmp_path / "run"))
+    driver = ground.start_driver(4, size=2)
+    wait_for(ground.streamed)
     with pytest.raises(PoolError, match="another driver is at work"):
-        run([batch("b0", "test_a.py::test_n[0]")])
+        ground.run([batch("b0", "test_a.py::test_n[0]")])
     driver.kill()
     driver.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Limits, WorkerSpec
-from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.round_bucket import RoundBucket, RoundStore
 from accel_ci.rounds.signing import Signer
@@ -22,7 +20,8 @@ from accel_ci.runner.signed_round import ClaimUrls, create, form_body
 from accel_ci.runner.signed_store import SignedStore, StoreError
 from accel_ci.storage.s3 import s3_client, s3_session
 from accel_ci_tests.fixtures.bucket_pool import round_store
-from accel_ci_tests.fixtures.rounds import Ground, Write, batch, outcomes
+from accel_ci_tests.fixtures.ground import Ground, outcomes
+from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
 
 from .flaky_server import FlakyServer, flaky_server
 
@@ -59,7 +58,6 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
         """,
     )
     tests = [f"test_a.py::test_n[{n}]" for n in range(40)]
-    store = round_store(server.url)
 
     def go_away() -> None:
         while not log.exists() or log.read_text().count("\n") < 8:
@@ -70,14 +68,13 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(
 
     thread = threading.Thread(target=go_away, daemon=True)
     thread.start()
-    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
-    batches = [batch(f"b{n}", *tests[2 * n : 2 * n + 2]) for n in range(20)]
+    ground = Ground("bucket", root, tmp_path / "run", store=round_store(server.url))
     try:
-        result = Ground(store).run_rounds(batches, ["0", "1"], spec, Limits(), tmp_path / "run", lambda *_: None)
+        result = ground.run(numbered_batches(40, size=2))
         thread.join()
     finally:
         server.away.clear()
-        store.of_round("run").clear()
+        ground.clear()
     assert server.refused > 10
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert len(log.read_text().splitlines()) == 40  # and nothing was run twice

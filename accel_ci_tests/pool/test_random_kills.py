@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -22,19 +21,14 @@ import pyarrow as pa
 import pytest
 
 from accel_ci.ledger.account import account_of
-from accel_ci.model import Build, Limits, WorkerSpec
-from accel_ci.pool.environment import clean_environment
+from accel_ci.model import Build
 from accel_ci.results.rollups import judge_tests, named
 from accel_ci.results.rows import from_report
 from accel_ci.rounds.driver import PoolRun
 from accel_ci.runner.round_folder import CHILD, EVENTS
-from accel_ci_tests.conftest import wait_for
-from accel_ci_tests.fixtures.rounds import Ground, Write, batch
-
-from . import test_contract
-from .test_contract import docker_ground as docker_ground
-from .test_contract import docker_image as docker_image
-from .test_kills import start_driver
+from accel_ci_tests.fixtures.ground import Ground
+from accel_ci_tests.fixtures.processes import wait_for
+from accel_ci_tests.fixtures.suite import Write, numbered_batches, streamed
 
 KILLS = int(os.environ.get("ACCEL_CI_POOL_KILLS", "3"))
 COUNT = 40
@@ -53,15 +47,9 @@ def write_suite(write: Write, free: int = COUNT) -> None:
     """)  # fmt: skip
 
 
-def streamed(run_dir: Path) -> list[tuple[str, str]]:
-    """Round and test of the attempts in the workers' records."""
-    found = []
-    for path in run_dir.glob("round-*/workers/*/events.jsonl"):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            event = json.loads(line)
-            if event["event"] == "attempt":
-                found.append((path.parts[-4].split("-")[1], event["test"]))
-    return found
+def streamed_rounds(run_dir: Path) -> list[tuple[int, str]]:
+    """Return round and test of the attempts in the workers' records."""
+    return [(attempt.round, attempt.test) for attempt in streamed(run_dir)]
 
 
 def is_so_far(run_dir: Path, at_least: int, driver: subprocess.Popen[bytes]) -> bool:
@@ -70,7 +58,7 @@ def is_so_far(run_dir: Path, at_least: int, driver: subprocess.Popen[bytes]) -> 
     return driver.poll() is not None or (begun and len(streamed(run_dir)) >= at_least)
 
 
-def check(result: PoolRun, streamed_attempts: Sequence[tuple[str, str]]) -> None:
+def check(result: PoolRun, streamed_attempts: Sequence[tuple[int, str]]) -> None:
     """Nothing is lost, and nothing is there twice."""
     build = Build("r", "v")
     report = result.rows.drop_columns(["suite"])
@@ -78,7 +66,7 @@ def check(result: PoolRun, streamed_attempts: Sequence[tuple[str, str]]) -> None
     account = account_of(pa.array(TESTS), named(judge_tests(rows), rows["test"]))
     assert sum(account.counts.values()) == COUNT
     assert account.counts["passed"] + account.counts["flaky"] == COUNT, account.counts
-    stored = Counter((str(attempt.round), attempt.test) for attempt in result.attempts)
+    stored = Counter((attempt.round, attempt.test) for attempt in result.attempts)
     assert set(stored.values()) == {1}
     assert set(streamed_attempts) <= stored.keys()
 
@@ -99,11 +87,11 @@ def kill(victim: str, driver: subprocess.Popen[bytes], run_dir: Path, rng: rando
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write, root: Path, tmp_path: Path) -> None:
+def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write) -> None:
     rng = random.Random(seed)
     write_suite(write)
-    run_dir = tmp_path / "run"
-    driver = start_driver(ground, root, run_dir, COUNT)
+    run_dir = ground.run_dir
+    driver = ground.start_driver(COUNT, size=2)
     for at_least in sorted(rng.sample(range(COUNT - 5), rng.randint(1, 2))):
         wait_for(partial(is_so_far, run_dir, at_least, driver))
         # Over a bucket the supervisors' own folders are elsewhere, and the driver is what there is to kill.
@@ -111,20 +99,16 @@ def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write, root
     if rng.random() < 0.5:
         driver.kill()
     driver.wait(120)
-    before = streamed(run_dir)
-    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
-    batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
-    counted: list[int] = []
-    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda more, _: counted.append(more))
-    check(result, [*before, *streamed(run_dir)])
-    assert sum(counted) == COUNT
+    before = streamed_rounds(run_dir)
+    result = ground.run(numbered_batches(COUNT, size=2))
+    check(result, [*before, *streamed_rounds(run_dir)])
 
 
 @pytest.mark.parametrize("seed", range(KILLS // 3))
-def test_nothing_is_lost_by_the_kill_of_a_container(seed: int, docker_ground: test_contract.Ground, write: Write) -> None:
+def test_nothing_is_lost_by_the_kill_of_a_container(seed: int, docker_ground: Ground, write: Write) -> None:
     rng = random.Random(seed)
     write_suite(write)
-    driver = docker_ground.driver(COUNT)
+    driver = docker_ground.start_driver(COUNT)
     at_least = rng.randrange(COUNT - 5)
     wait_for(lambda: len(docker_ground.streamed()) >= at_least and docker_ground.containers())
     if rng.random() < 0.5:
@@ -132,9 +116,9 @@ def test_nothing_is_lost_by_the_kill_of_a_container(seed: int, docker_ground: te
     else:
         rng.choice(docker_ground.containers()).kill()
     driver.wait(120)
-    before = streamed(docker_ground.run_dir)
-    result = docker_ground.run(test_contract.some_batches(COUNT))
-    check(result, [*before, *streamed(docker_ground.run_dir)])
+    before = streamed_rounds(docker_ground.run_dir)
+    result = docker_ground.run(numbered_batches(COUNT))
+    check(result, [*before, *streamed_rounds(docker_ground.run_dir)])
 
 
 @pytest.fixture
@@ -151,8 +135,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root: Path) -> None:
     write_suite(write, free=10)
-    ground, run_dir = Ground(), small_disk / "run"
-    driver = start_driver(ground, root, run_dir, COUNT)
+    ground = Ground("local", root, small_disk / "run")
+    run_dir = ground.run_dir
+    driver = ground.start_driver(COUNT, size=2)
     wait_for(lambda: (run_dir / "round-1/workers").is_dir() and len(streamed(run_dir)) >= 5)
     filler = small_disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -160,10 +145,8 @@ def test_a_disk_that_fills_up_loses_nothing(small_disk: Path, write: Write, root
             pass
     (root / "go").touch()
     driver.wait(120)
-    before = streamed(run_dir)
+    before = streamed_rounds(run_dir)
     assert len(before) < COUNT
     filler.unlink()
-    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "CARD")
-    batches = [batch(f"b{n}", *TESTS[2 * n : 2 * n + 2]) for n in range(COUNT // 2)]
-    result = ground.run_rounds(batches, ["0", "1"], spec, Limits(), run_dir, lambda *_: None)
-    check(result, [*before, *streamed(run_dir)])
+    result = ground.run(numbered_batches(COUNT, size=2))
+    check(result, [*before, *streamed_rounds(run_dir)])

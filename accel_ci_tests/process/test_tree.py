@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from accel_ci.process.tree import end_processes, with_argument
-from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.processes import wait_for
 
 # Starts a process in a session of its own, without the argument, which ignores SIGTERM; writes its id; then sleeps.
 _PARENT = """

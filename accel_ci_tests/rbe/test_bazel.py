@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from accel_ci.config.settings import Rbe
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.process.tree import with_argument
-from accel_ci.progress import LineProgress
 from accel_ci.rbe.bazel import (
     BAZEL_ENVIRONMENT,
     BazelContext,
@@ -25,10 +20,10 @@ from accel_ci.rbe.bazel import (
     credentials_file,
     find_bazel,
     read_secrets,
-    run_bazel,
 )
 from accel_ci.rbe.redaction import Redactor
-from accel_ci_tests.conftest import wait_for
+from accel_ci_tests.fixtures.bazel import rbe_settings, run_passes, source_build, start_driver
+from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.recorded import player
 
 SECRET = """s3cr3t=t'o"k<e>n&\\x"""
@@ -52,16 +47,7 @@ def _no_bazel_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def sources(tmp_path: Path) -> SourceBuild:
     workspace = tmp_path / "sources"
     workspace.mkdir()
-    return SourceBuild(str(workspace), "sources", "g0", None, (), (), True, 0.0)
-
-
-def rbe(bazel: Path | str, **changes: object) -> Rbe:
-    return Rbe.model_validate({"targets": ["//..."], "bazel": str(bazel), **changes})
-
-
-def run(settings: Rbe, sources: SourceBuild, context: BazelContext, lines: list[str] | None = None) -> list[int | None]:
-    with LineProgress((lines if lines is not None else []).append).step("bazel") as step:
-        return [one.status for one in run_bazel(settings, sources, context, {"variant": "py3"}, step).passes]
+    return source_build(workspace)
 
 
 def everything_below(folder: Path) -> bytes:
@@ -87,7 +73,7 @@ def test_credentials_are_deleted_after_any_error(tmp_path: Path, error: type[Bas
 
 
 def test_the_variable_of_a_missing_secret_is_named() -> None:
-    settings = rbe("bazel", headers={"x-key": "SOME_KEY"})
+    settings = rbe_settings("bazel", headers={"x-key": "SOME_KEY"})
     with pytest.raises(BuildError, match=r"^rbe\.headers\.x-key: SOME_KEY is not set in the environment"):
         read_secrets(settings, {})
     with pytest.raises(BuildError, match="SOME_KEY holds a line break") as caught:
@@ -98,7 +84,7 @@ def test_the_variable_of_a_missing_secret_is_named() -> None:
 
 def test_a_missing_bazel_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"no-such-bazel is not installed; install bazelisk"):
-        find_bazel(rbe("no-such-bazel"), {"PATH": str(tmp_path)})
+        find_bazel(rbe_settings("no-such-bazel"), {"PATH": str(tmp_path)})
 
 
 def test_secrets_are_removed_in_every_encoding() -> None:
@@ -121,7 +107,7 @@ def test_the_command_line_and_environment_of_bazel(
     extra = f"""
 import json, os
 pathlib.Path({str(seen)!r}, str(len(os.listdir({str(seen)!r})))).write_text(json.dumps([sys.argv[1:], dict(os.environ)]))"""
-    settings = rbe(
+    settings = rbe_settings(
         player(tmp_path, "cached", extra),
         targets=["//a/...", "-//a/b"],
         configs=["ci"],
@@ -133,7 +119,7 @@ pathlib.Path({str(seen)!r}, str(len(os.listdir({str(seen)!r})))).write_text(json
         flags=["--define=variant={variant}"],
         multi_card={"tag": "multi-card", "strategy": "local", "flags": ["--run_under=//ci:all"]},
     )
-    assert run(settings, sources, context) == [0, 0]
+    assert run_passes(settings, sources, context) == [0, 0]
     (tests, environment), (several, _) = (json.loads((seen / name).read_text()) for name in ("0", "1"))
     assert tests[tests.index("--") :] == ["--", "//a/...", "-//a/b"]
     assert {
@@ -162,9 +148,9 @@ log = pathlib.Path(options["--output_base"], "java.log.1")
 log.parent.mkdir(parents=True, exist_ok=True)
 log.write_text(said)
 """
-    settings = rbe(player(tmp_path, "cached", extra), headers={"x-key": "SOME_KEY"})
+    settings = rbe_settings(player(tmp_path, "cached", extra), headers={"x-key": "SOME_KEY"})
     lines: list[str] = []
-    assert run(settings, sources, context, lines) == [0]
+    assert run_passes(settings, sources, context, lines) == [0]
     kept = (context.results / "tests" / "bep.ndjson").read_text()
     assert "optionsParsed" not in kept
     assert "x ***" in kept
@@ -180,20 +166,12 @@ log.write_text(said)
 def test_bazel_is_ended_at_its_time_limit(tmp_path: Path, sources: SourceBuild, context: BazelContext) -> None:
     hanging = player(tmp_path, "cached", _HANGING.format(seen=str(tmp_path / "seen")))
     for limit in (5, 20, 60):  # a busy machine needs longer to get there
-        assert run(rbe(hanging, timeout_seconds=limit), sources, context) == [None]
+        assert run_passes(rbe_settings(hanging, timeout_seconds=limit), sources, context) == [None]
         if (tmp_path / "seen").is_file():
             break
     assert (tmp_path / "seen").is_file(), "it was running, with its server"
     assert not with_argument(f"--output_base={context.output_base}")
     assert (context.results / "tests" / "bep.ndjson").is_file(), "its output until then is kept"
-
-
-_DRIVER = """
-import sys
-from accel_ci_tests.rbe.test_bazel import *
-run(rbe(sys.argv[1], headers={"x-key": "SOME_KEY"}), SourceBuild(sys.argv[2], "s", "g0", None, (), (), True, 0.0),
-    BazelContext(Path(sys.argv[3]), Path(sys.argv[4])))
-"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -203,13 +181,7 @@ def test_a_driver_that_is_ended_leaves_nothing(
     """After SIGKILL, the next run cleans up: the server, which a real Bazel ends by itself, and the files."""
     seen = tmp_path / "seen.json"
     bazel = player(tmp_path, "cached", _HANGING.format(seen=str(seen)))
-    command = [sys.executable, "-c", _DRIVER, str(bazel), sources.workspace, str(context.folder), str(context.results)]
-    # Dagster treats SIGTERM like SIGINT.
-    driver = subprocess.Popen(
-        _with_sigterm(command),
-        env=os.environ | {"SOME_KEY": "s3cr3t"},
-        stderr=subprocess.DEVNULL,
-    )
+    driver = start_driver(rbe_settings(bazel, headers={"x-key": "SOME_KEY"}), sources, context, {"SOME_KEY": "s3cr3t"})
     try:
         wait_for(lambda: driver.poll() is None and seen.is_file() and seen.stat().st_size > 0)
         mode, text, argv, environment = json.loads(seen.read_text())
@@ -227,8 +199,3 @@ def test_a_driver_that_is_ended_leaves_nothing(
     assert not with_argument(f"--output_base={context.output_base}")
     assert not context.private.exists()
     assert b"s3cr3t" not in everything_below(context.folder)
-
-
-def _with_sigterm(command: list[str]) -> list[str]:
-    turn = "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-    return [*command[:2], turn + command[2], *command[3:]]

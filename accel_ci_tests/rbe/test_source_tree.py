@@ -10,7 +10,7 @@ from accel_ci.config.settings import Project
 from accel_ci.errors import SourceError
 from accel_ci.rbe.source_tree import make_source_tree
 from accel_ci.source.revision import resolve_revision
-from accel_ci_tests.conftest import commit, git
+from accel_ci_tests.fixtures.checkout import commit, git
 
 PATCH = "--- a/value.txt\n+++ b/value.txt\n@@ -1 +1 @@\n-upstream\n+patched\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import to_json
-from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.reports.comparison import differences
 
 CORPUS = Path(os.environ.get("ACCEL_CI_REPORT_CASES") or ROOT.parent / "shared" / "cases" / "reports")

@@ -8,7 +8,7 @@ from typing import get_args
 
 import accel_ci.reports
 from accel_ci.reports.warning_codes import EMPTY, MEANINGS, NOTED, REJECTED, SALVAGED, WarningCode, meaning
-from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 
 PACKAGE = Path(accel_ci.reports.__file__).parent
 GLOSSARY = ROOT / "docs" / "report_warnings.md"

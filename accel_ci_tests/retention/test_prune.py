@@ -16,7 +16,7 @@ from filelock import FileLock
 from accel_ci.errors import AccelCiError
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.retention.prune import RevisionRegister, prune
-from accel_ci_tests.retention.conftest import GONE, NOW, RESULTS, WHOLE, DataFolder
+from accel_ci_tests.retention.data_folder import GONE, NOW, RESULTS, WHOLE, DataFolder
 
 MakeFolder = Callable[..., DataFolder]
 

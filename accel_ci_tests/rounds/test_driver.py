@@ -15,7 +15,8 @@ from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.driver import retries, run_rounds
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.tally import Tally
-from accel_ci_tests.fixtures.rounds import LOCAL_POOL, Run, Write, batch, outcomes
+from accel_ci_tests.fixtures.ground import LOCAL_POOL, Run, outcomes
+from accel_ci_tests.fixtures.suite import Write, batch
 
 PROBE = """
 import os, sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ import pytest
 
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.runner_package import build_runner
-from accel_ci_tests.conftest import Write as Write
+from accel_ci_tests.fixtures.events import Work
 
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
-
-Work = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -74,21 +72,3 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         return [json.loads(line) for line in lines]
 
     return _work
-
-
-def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """The events of one kind."""
-    return [event for event in events if event["event"] == kind]
-
-
-def attempts(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The attempts by test; no test may have two."""
-    found = of_kind(events, "attempt")
-    by_test = {event["test"]: event for event in found}
-    assert len(by_test) == len(found)
-    return by_test
-
-
-def outcomes(events: list[dict[str, Any]]) -> dict[str, str]:
-    """Test to outcome."""
-    return {test: event["outcome"] for test, event in attempts(events).items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Write
+from accel_ci_tests.fixtures.suite import Write
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ import pytest
 
 import accel_ci.runner
 from accel_ci.pool.runner_package import build_runner
-
-from .conftest import Write
+from accel_ci_tests.fixtures.suite import Write
 
 SOURCES = sorted(Path(accel_ci.runner.__file__).parent.glob("*.py"))
 BASE_PYTHON = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"

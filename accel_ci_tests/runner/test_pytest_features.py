@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from accel_ci.pool.environment import clean_environment
-
-from .conftest import Work, Write, attempts, of_kind, outcomes
+from accel_ci_tests.fixtures.events import Work, attempts, of_kind, outcomes
+from accel_ci_tests.fixtures.suite import Write
 
 
 def named(file: str, expected: dict[str, str]) -> dict[str, str]:

@@ -12,8 +12,8 @@ import pytest
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
-from accel_ci_tests.conftest import Write
-from accel_ci_tests.fixtures.rounds import LOCAL_POOL
+from accel_ci_tests.fixtures.ground import LOCAL_POOL
+from accel_ci_tests.fixtures.suite import Write
 
 PYTHONS = [version for version in os.environ.get("ACCEL_CI_PYTHONS", "").split(",") if version]
 EXPECTED = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Work, Write, attempts, of_kind, outcomes
+from accel_ci_tests.fixtures.events import Work, attempts, of_kind, outcomes
+from accel_ci_tests.fixtures.suite import Write
 
 
 def test_every_outcome_of_pytest(work: Work, write: Write) -> None:

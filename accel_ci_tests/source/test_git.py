@@ -6,7 +6,7 @@ import pytest
 
 from accel_ci.errors import SourceError
 from accel_ci.source.git import checkout, remote_sha, resolve_source, run_git, without_credentials
-from accel_ci_tests.conftest import commit, git
+from accel_ci_tests.fixtures.checkout import commit, git
 
 
 def test_the_commit_is_the_last_one_that_touched_the_folder(repository: Path, tmp_path: Path) -> None:

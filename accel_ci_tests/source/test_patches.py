@@ -6,7 +6,7 @@ import pytest
 
 from accel_ci.errors import SourceError
 from accel_ci.source.patches import apply_series, read_series
-from accel_ci_tests.conftest import commit, git
+from accel_ci_tests.fixtures.checkout import commit, git
 
 BEFORE = "".join(f"line {number}\n" for number in range(1, 31))
 

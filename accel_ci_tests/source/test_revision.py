@@ -10,7 +10,8 @@ from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.source.revision import resolve_revision, revision_key
-from accel_ci_tests.conftest import commit, git, minimal_config
+from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.project import minimal_config
 
 NOW = datetime(2026, 11, 27, 2, 5, tzinfo=timezone.utc)
 UPSTREAM = Source("up", "main", "a" * 40)

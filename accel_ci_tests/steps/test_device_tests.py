@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -11,20 +10,18 @@ from typing import Any
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.model import Build, DeviceTestResults, RuntimeImage
+from accel_ci.model import Build
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
-from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
-from accel_ci.steps.plan import plan_device_tests
+from accel_ci.steps.device_tests import StageContext, run_smoke_stage
 from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci_tests.fixtures.rounds import Write
-from accel_ci_tests.pool.test_contract import docker_image as docker_image
+from accel_ci_tests.fixtures.stages import IMAGE, run_device
+from accel_ci_tests.fixtures.suite import Write
 
 MakeProject = Callable[..., Project]
-IMAGE = RuntimeImage("venv", sys.executable, "", "3.11", "2", None, (), True, 0.0)
 
 
 @pytest.fixture
@@ -38,16 +35,6 @@ def context(tmp_path: Path) -> StageContext:
 
 def suites(**extra: dict[str, Any]) -> dict[str, Any]:
     return {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}, **extra}
-
-
-def run_device(project: Project, root: Path, context: StageContext) -> DeviceTestResults:
-    settings = project.settings
-    spec = worker_spec_for(settings, IMAGE, root)
-    selection = collect_tests(settings, settings.suites_of("nightly", "device"), spec, context)
-    plan = plan_device_tests(selection, {}, settings.pool.cards, context.artifacts, cards_of_suites(settings))
-    names = [suite.suite for suite in selection.suites]
-    with LineProgress().step("device") as step:
-        return run_device_stage(settings, selection.tests, names, plan, spec, context, step)
 
 
 def test_an_instance_runs_during_a_stage(make_project: MakeProject, write: Write, root: Path, context: StageContext) -> None:

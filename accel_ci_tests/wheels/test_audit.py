@@ -12,7 +12,7 @@ from accel_ci.errors import BuildError
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel
 from accel_ci.wheels.repair import repair_wheel
 from accel_ci.wheels.secret_strings import secrets_in
-from accel_ci_tests.conftest import Run
+from accel_ci_tests.fixtures.project import Run
 
 from .compiled import compiled_wheel
 

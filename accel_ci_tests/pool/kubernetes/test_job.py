@@ -17,7 +17,7 @@ from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name, lab
 from accel_ci.pool.kubernetes.pod_entry import ask
 from accel_ci.pool.kubernetes.pods import job_end, pod_state
 from accel_ci.rounds.engine import WorkerEnd
-from accel_ci_tests.conftest import ROOT
+from accel_ci_tests.fixtures.checkout import ROOT
 
 REQUEST = JobRequest(
     "job-1", "toy", "round-a", 4, 2, "https://s3.example.com/x?X-Amz-Signature=abc", ("/srv/sources",), {"A": "$(B) $c"},

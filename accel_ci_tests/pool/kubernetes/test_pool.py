@@ -8,113 +8,32 @@ listens on loopback.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
-from accel_ci.model import Batch, Build, Limits, WorkerSpec
-from accel_ci.pool.kubernetes.cluster import Cluster
-from accel_ci.pool.kubernetes.pool import KubernetesPool
+from accel_ci.model import Build
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
-from accel_ci.rounds.driver import PoolRun, run_rounds
-from accel_ci.rounds.round_bucket import RoundStore
-from accel_ci.rounds.tally import OnProgress
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci_tests.conftest import wait_for
-from accel_ci_tests.fixtures.bucket_pool import round_store
-from accel_ci_tests.fixtures.cluster_pool import cluster_settings
-from accel_ci_tests.fixtures.rounds import Write, batch, outcomes
-from accel_ci_tests.pool.test_kills import streamed
-from accel_ci_tests.steps.test_device_tests import run_device
-
-DRIVER = """
-import os, sys
-from pathlib import Path
-from accel_ci.model import Limits, WorkerSpec
-from accel_ci_tests.fixtures.bucket_pool import round_store
-from accel_ci_tests.fixtures.rounds import batch
-from accel_ci_tests.pool.kubernetes.test_pool import Ground
-root, run_dir, count, prefix, project = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
-ground = Ground(Path(root), run_dir, round_store(prefix=prefix), project)
-ground.run([batch(f"b{n}", f"test_a.py::test_n[{n}]") for n in range(count)], ["0", "1"])
-"""
-
-
-@dataclass
-class Ground:
-    """A pool on the cluster, with a name of its own there."""
-
-    root: Path
-    run_dir: Path
-    store: RoundStore
-    project: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> KubernetesPoolSettings:
-        return cluster_settings(**self.options)
-
-    @property
-    def pool(self) -> KubernetesPool:
-        return KubernetesPool(self.settings, self.store, self.project, "run-of-a-test")
-
-    @property
-    def spec(self) -> WorkerSpec:
-        return WorkerSpec("python3", str(self.root), {"GIVEN": "yes"}, "")
-
-    def run(
-        self,
-        batches: list[Batch],
-        cards: list[str],
-        on_progress: OnProgress = lambda *_: None,
-        max_rounds: int = 1,
-    ) -> PoolRun:
-        """Run batches by a driver that knows nothing of those before but what is in the folder."""
-        return run_rounds(self.pool, batches, cards, self.spec, Limits(), self.run_dir, on_progress, max_rounds)
-
-    def start_driver(self, count: int) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-c",
-            DRIVER,
-            str(self.root),
-            str(self.run_dir),
-            str(count),
-            self.store.prefix,
-            self.project,
-        ]
-        return subprocess.Popen(command, cwd=Path(__file__).parents[3], stderr=subprocess.DEVNULL)
-
-    def jobs(self) -> list[dict[str, Any]]:
-        return Cluster(self.settings).jobs(f"accel-ci/project={self.project}")
-
-    def pods(self) -> list[dict[str, Any]]:
-        return Cluster(self.settings).pods(f"accel-ci/project={self.project}")
+from accel_ci_tests.fixtures.ground import RUN_NAME, Ground, Kind, outcomes
+from accel_ci_tests.fixtures.processes import wait_for
+from accel_ci_tests.fixtures.stages import run_device
+from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
 
 
 @pytest.fixture
-def ground(root: Path, tmp_path: Path) -> Iterator[Ground]:
-    cluster_settings()
-    store = round_store()
-    ground = Ground(root, tmp_path / "v" / "run", store, f"t{store.prefix.rpartition('/')[2]}")
-    yield ground
-    for job in ground.jobs():
-        Cluster(ground.settings).delete_job(job["metadata"]["name"])
-    store.of_round(ground.project).clear()
+def ground(open_ground: Callable[[Kind], Ground]) -> Ground:
+    return open_ground("kubernetes")
 
 
 def slow(write: Write, count: int, seconds: float = 0.3) -> list[str]:
@@ -146,15 +65,21 @@ def test_a_suite_on_four_pods_of_which_one_is_killed(ground: Ground, write: Writ
     killed: list[str] = []
 
     def on_progress(*_: object) -> None:
-        if not killed and len(streamed(ground.run_dir)) > 15:
-            running = [pod for pod in ground.pods() if pod["status"].get("phase") == "Running"]
+        if not killed and len(ground.streamed()) > 15:
+            running = ground.containers()
             assert len(running) == 4
-            assert {pod["metadata"]["labels"]["accel-ci/run"] for pod in running} == {"run-of-a-test"}
+            assert {pod["metadata"]["labels"]["accel-ci/run"] for pod in running} == {RUN_NAME}
             killed.append(running[0]["metadata"]["name"])
-            Cluster(ground.settings).delete_pod(killed[0])
+            ground.cluster.delete_pod(killed[0])
 
     batches = [batch(f"b{n}", *tests[4 * n : 4 * n + 4]) for n in range(15)]
-    result = ground.run([*batches, batch("b15", tests[-1])], ["0", "1", "2", "3"], on_progress)
+    result = ground.run(
+        [*batches, batch("b15", tests[-1])],
+        ["0", "1", "2", "3"],
+        environment={"GIVEN": "yes"},
+        max_rounds=1,
+        on_progress=on_progress,
+    )
     assert killed
     assert outcomes(result) == dict.fromkeys(tests, "passed")
     assert {card.card for card in result.cards if card.attempts} == {"0", "1", "2", "3"}
@@ -165,7 +90,7 @@ def test_an_image_that_is_not_there(ground: Ground, write: Write) -> None:
     tests = slow(write, 1)
     ground.options = {"image": "127.0.0.1:5000/no-such-image:1"}
     with pytest.raises(PoolError, match=r"no pod can start with the image 127.0.0.1:5000/no-such-image:1: .*ImagePull"):
-        ground.run([batch("b0", *tests)], ["0"])
+        ground.run([batch("b0", *tests)], ["0"], max_rounds=1)
     assert not ground.jobs()
 
 
@@ -173,7 +98,7 @@ def test_a_card_that_does_not_come_free(ground: Ground, write: Write) -> None:
     tests = slow(write, 1)
     ground.options = {"queue_seconds": 4, "node_selector": {"no-such": "node"}}
     with pytest.raises(PoolError, match=r"no pod began within 4 s \(pool.queue_seconds\): Unschedulable: .*selector"):
-        ground.run([batch("b0", *tests)], ["0"])
+        ground.run([batch("b0", *tests)], ["0"], max_rounds=1)
     assert not ground.jobs()
 
 
@@ -181,13 +106,13 @@ def test_a_pod_that_runs_out_of_memory(ground: Ground, write: Write) -> None:
     tests = slow(write, 1)
     ground.options = {"memory": "11Mi"}
     with pytest.raises(PoolError, match="OOMKilled"):
-        ground.run([batch("b0", *tests)], ["0"])
+        ground.run([batch("b0", *tests)], ["0"], max_rounds=1)
 
 
 def test_a_round_that_takes_too_long(ground: Ground, write: Write) -> None:
     tests = slow(write, 60, 1.0)
     ground.options = {"queue_seconds": 5, "round_seconds": 15}
-    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], ["0", "1"])
+    result = ground.run(numbered_batches(60), max_rounds=1)
     assert 0 < len(outcomes(result)) < len(tests)
     assert set(outcomes(result).values()) == {"passed"}
     assert {lost.partition(": ")[2] for lost in result.lost} == {
@@ -200,7 +125,7 @@ def test_a_job_that_has_changed_meanwhile_is_not_swept_away(ground: Ground, writ
     slow(write, 200)
     driver = ground.start_driver(200)
     wait_for(ground.jobs)
-    cluster = Cluster(ground.settings)
+    cluster = ground.cluster
     [seen] = ground.jobs()
     name = seen["metadata"]["name"]
     assert cluster.label_job(name, {"accel-ci/run": "another"})
@@ -219,7 +144,7 @@ def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) 
         "    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n",
     )
     write("test_b.py", "def test_2(): pass\n")
-    result = ground.run([batch("b0", "test_b.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
+    result = ground.run([batch("b0", "test_b.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"], max_rounds=1)
     assert outcomes(result) == {"test_b.py::test_2": "passed"}
     assert result.lost == (
         "worker w0-0 on card 0: Error (signal 15)",
@@ -230,17 +155,17 @@ def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) 
 def test_cancelling_deletes_the_job(ground: Ground, write: Write) -> None:
     slow(write, 200)
     driver = ground.start_driver(200)
-    wait_for(lambda: len(streamed(ground.run_dir)) > 3)
+    wait_for(lambda: len(ground.streamed()) > 3)
     driver.send_signal(signal.SIGINT)
     assert driver.wait(90) != 0
     assert not ground.jobs()
-    assert not [pod for pod in ground.pods() if pod["status"].get("phase") == "Running"]
+    assert not ground.containers()
 
 
 def test_a_driver_that_was_killed_is_followed_by_one_that_takes_up_its_job(ground: Ground, write: Write) -> None:
     tests = slow(write, 60)
     driver = ground.start_driver(60)
-    wait_for(lambda: len(streamed(ground.run_dir)) > 5)
+    wait_for(lambda: len(ground.streamed()) > 5)
     driver.kill()
     driver.wait()
     [before] = ground.jobs()
@@ -254,9 +179,9 @@ def test_a_driver_that_was_killed_is_followed_by_one_that_takes_up_its_job(groun
         if seen >= 40 and not during:
             during.extend(ground.jobs())
 
-    result = ground.run([batch(f"b{n}", test) for n, test in enumerate(tests)], ["0", "1"], on_progress)
+    result = ground.run(numbered_batches(60), max_rounds=1, on_progress=on_progress)
     assert outcomes(result) == dict.fromkeys(tests, "passed")
-    assert Counter(attempt.test for attempt in result.attempts) == Counter(tests) == Counter(streamed(ground.run_dir))
+    assert Counter(attempt.test for attempt in result.attempts) == Counter(tests) == Counter(ground.streamed())
     assert [job["metadata"]["uid"] for job in during] == [before["metadata"]["uid"]]
     assert {attempt.worker for attempt in result.attempts} == {"w0-0", "w0-1"}
 
@@ -270,7 +195,7 @@ def test_a_command_in_a_pod(ground: Ground, write: Write, tmp_path: Path) -> Non
         "pathlib.Path(sys.argv[1], 'out').write_text(pathlib.Path(sys.argv[2], 'data.txt').read_text())\nsys.exit(3)\n"
     )
     command = ["python3", str(folder / "script.py"), str(folder), str(ground.root)]
-    done = ground.pool.execute(command, ground.spec, folder, 60)
+    done = ground.pool.execute(command, ground.spec(), folder, 60)
     assert (done.status, done.output.strip()) == (3, "said")
     assert (folder / "out").read_text() == "hello"
     assert not ground.jobs()
@@ -291,10 +216,11 @@ def test_a_stage_collects_and_runs_on_the_cluster(
             assert (os.environ["OWN"], os.environ["HOME"], os.getcwd()) == ("value", "/accel-ci", ROOT)
         """.replace("ROOT", repr(str(ground.root))),
     )
+    settings = ground.cluster_settings
     pool = {
-        "kind": "kubernetes", "cards": 2, "image": ground.settings.image, "resource": ground.settings.resource,
+        "kind": "kubernetes", "cards": 2, "image": settings.image, "resource": settings.resource,
         "host_network": True, "environment": {"OWN": "value"},
-        "bucket": {"bucket": ground.store.bucket, "prefix": ground.store.prefix, "endpoint": ground.store.endpoint},
+        "bucket": {"bucket": ground.bucket.bucket, "prefix": ground.bucket.prefix, "endpoint": ground.bucket.endpoint},
     }  # fmt: skip
     suites = {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}}
     runner = build_runner(tmp_path / "runner.pyz")
@@ -308,7 +234,7 @@ def test_a_stage_collects_and_runs_on_the_cluster(
         {"passed": 2},
         [],
     )
-    assert not ground.store.of_round("toy").sizes("")  # nothing is left behind
+    assert not ground.bucket.of_round("toy").sizes("")  # nothing is left behind
 
 
 def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
@@ -319,10 +245,10 @@ def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
     driver.wait()
 
     def sweep(ended_at: float | None, **options: Any) -> list[str]:
-        return [leftover.why for leftover in ground.pool.remove_leftovers(lambda _: ended_at, **options)]
+        return [leftover.why for leftover in ground.project_pool.remove_leftovers(lambda _: ended_at, **options)]
 
     assert sweep(None) == sweep(time.time() - 60) == []
-    assert sweep(time.time() - 3600, dry_run=True) == ["its run run-of-a-test is over"]
+    assert sweep(time.time() - 3600, dry_run=True) == [f"its run {RUN_NAME} is over"]
     assert len(ground.jobs()) == 1
-    assert sweep(time.time() - 3600) == ["its run run-of-a-test is over"]
+    assert sweep(time.time() - 3600) == [f"its run {RUN_NAME} is over"]
     wait_for(lambda: not ground.jobs())
