@@ -115,12 +115,13 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
         at=repository,
     )["repositoryOrError"]
     assert {job["name"] for job in found["jobs"]} == {
-        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr",
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune",
     }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
         "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),
         "nightly_rbe_schedule": ("30 2 * * *", "UTC", "nightly_rbe"),
         "intraday_schedule": ("0 6,11,16,21 * * *", "UTC", "intraday"),
+        "prune_schedule": ("30 5 * * *", "UTC", "prune"),
     }
     assert {sensor["name"] for sensor in found["sensors"]} == {"upstream_main_sensor", "stopped_build_sensor"}
 
