@@ -42,7 +42,7 @@ class Workspace:
     @cached_property
     def results(self) -> ResultsStore:
         """Every attempt."""
-        from accel_ci.results.open import open_results
+        from accel_ci.results.store import open_results
 
         return open_results(self.project)
 

@@ -13,9 +13,8 @@ from accel_ci_tests.fixtures.checkout import ROOT
 CLEAN = (
     "cli/__init__.py", "cli/check_wheel.py", "cli/context.py", "cli/janitor.py", "cli/project.py", "cli/replay.py",
     "cli/reproduce.py", "cli/results.py", "config", "doctor.py", "errors.py", "hud", "instance", "ledger", "model.py",
-    "plan", "progress.py", "quality", "reproduce", "results/export.py", "results/open.py", "results/prefetch.py",
-    "results/signature.py", "results/sorting.py", "results/sql_sink.py", "results/windows.py", "retention", "scope",
-    "source", "storage",
+    "plan", "progress.py", "quality", "reproduce", "results/export.py", "results/history.py",
+    "results/signature.py", "results/sql_sink.py", "results/threads.py", "retention", "scope", "source", "storage",
 )  # fmt: skip
 """The files and folders of `accel_ci` that are checked."""
 

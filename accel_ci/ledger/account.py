@@ -1,19 +1,22 @@
 """The account of a suite: every expected test has exactly one verdict, and the sums are exact.
 
-The verdicts are those of the rollup (`accel_ci.results.rollups`), which has the rule.
+The expected tests come from a selection or from a file of ids; the verdicts are those of the rollup
+(`accel_ci.results.rollups`), which has the rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from accel_ci.errors import LedgerError
-from accel_ci.model import VERDICTS, Verdict
-from accel_ci.results.columns import counted, counts_of, database, kernels, repeats
+from accel_ci.errors import AccelCiError, LedgerError
+from accel_ci.model import VERDICTS, Artifact, Verdict
+from accel_ci.results.columns import counted, counts_of, database, kernels, literal_path, one_chunk, repeats
+from accel_ci.storage.artifacts import ArtifactStore
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,34 @@ class SuiteAccount:
         """The expected tests that did not run."""
         missing = self.verdicts.filter(kernels.equal(self.verdicts["verdict"], "not_run"))
         return [str(test) for test in missing["test"].to_pylist()]
+
+
+def expected_tests(selection: Artifact, artifacts: ArtifactStore) -> dict[str, pa.Array[Any]]:
+    """The ids of the selected tests of each suite; `selection` is a JSON artifact, a list of `SelectedTest`."""
+    with database() as connection:
+        file = literal_path(artifacts.path(selection))
+        table = connection.sql(
+            """
+            SELECT suite, test FROM read_json($file, format = 'array', auto_detect = false, maximum_object_size = 4194304,
+                                              columns = {suite: 'VARCHAR', test: 'VARCHAR'})
+            """,
+            params={"file": file},
+        ).to_arrow_table()
+    return {
+        suite: one_chunk(table.filter(kernels.equal(table["suite"], suite))["test"]) for suite in counts_of(table["suite"])
+    }
+
+
+def read_expected(path: Path) -> pa.Array[Any]:
+    """The ids of a file with one a line; blank lines and those that begin with `#` do not count.
+
+    Raises `AccelCiError` when there is none: an account of nothing would always balance.
+    """
+    lines = (line.strip() for line in path.read_text("utf-8").splitlines())
+    tests = [line for line in lines if line and not line.startswith("#")]
+    if not tests:
+        raise AccelCiError(f"{path} names no test; write the ids of the tests that must run, one a line")
+    return pa.array(tests, pa.string())
 
 
 def account_of(expected: pa.Array[Any], judged: pa.Table) -> SuiteAccount:

@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from accel_ci.errors import LedgerError
-from accel_ci.ledger.account import account_of, check_balance
+from accel_ci.ledger.account import account_of, check_balance, expected_tests
 from accel_ci.model import BAZEL_SUITE, VERDICTS, BazelTestResults, Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.results.columns import one_chunk
-from accel_ci.results.expected import expected_tests
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
 
@@ -53,16 +52,8 @@ def close_ledger(
             infra_attempts += len(infra) - infra.null_count
     counts = {verdict: sum(of_suite[verdict] for of_suite in suites.values()) for verdict in VERDICTS}
     check_balance(total, counts)
-    makespan_s, lower_bound_s = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
-    return Ledger(
-        build,
-        total,
-        counts,
-        suites,
-        tuple(suite for suite in wanted_suites if suite not in suites),
-        tuple(unexpected),
-        infra_attempts,
-        makespan_s,
-        lower_bound_s,
-        hashlib.sha256("\n".join([*(stage.digest for stage in stages), bazel.digest if bazel else ""]).encode()).hexdigest(),
-    )
+    missing = tuple(suite for suite in wanted_suites if suite not in suites)
+    times = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
+    digests = "\n".join([*(stage.digest for stage in stages), bazel.digest if bazel else ""])
+    digest = hashlib.sha256(digests.encode()).hexdigest()
+    return Ledger(build, total, counts, suites, missing, tuple(unexpected), infra_attempts, *times, digest)

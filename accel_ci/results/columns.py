@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: the few things that every module here does with them.
+"""Columns of Arrow tables: the operations that every module here needs.
 
 `kernels` are Arrow's own compute functions without their stubs, which know fewer kinds of arguments than the functions take.
 """
@@ -53,7 +53,7 @@ def counts_of(column: Column) -> dict[Any, int]:
 
 def in_order(table: pa.Table, *names: str) -> pa.Table:
     """The table sorted by columns, in one chunk; rows that are equal in them stay in their order."""
-    return table.take(kernels.sort_indices(table, [(name, "ascending") for name in names])).combine_chunks()
+    return table.sort_by([(name, "ascending") for name in names]).combine_chunks()
 
 
 def one_chunk(column: Column) -> pa.Array[Any]:

@@ -1,23 +1,39 @@
-"""What tests did over the last days: medians of durations, and sums that cost what is new.
+"""Results of tests over a window of days: medians of durations, and sums whose cost depends only on new builds.
 
-Sums of earlier calls are kept in the store (`windows/<days>/<variant>~<suite>.arrow`) and brought up to date.
+Sums of earlier calls are kept in the store (`windows/<days>/<variant>~<suite>.arrow`) and brought up to date. All rollups
+of one call of `add_up` or `names` belong to one variant and suite. `accel_ci.quality.flakiness` interprets the
+rates.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
+from typing import Any
 
 import pyarrow as pa
 
-from accel_ci.results.columns import kernels, pairs
-from accel_ci.results.rollups import Rollup
+from accel_ci.model import VERDICTS
+from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, pairs, schema_of
+from accel_ci.results.rollups import ROLLUP, Rollup
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again, encoded, parse_entry
-from accel_ci.results.windows import add_up, medians, names
 
+SUMS = schema_of(
+    key=pa.uint64(), builds=pa.int32(), failed=pa.int32(), flaky=pa.int32(),
+    last_day=pa.date32(), last_at=pa.timestamp("us", tz="UTC"), message=pa.string(), test=pa.string(),
+)  # fmt: skip
+"""A row per test that ran: the number of its builds, of those in which it failed, and of those in which it was flaky; then
+the day, start and message of the last build in which it failed or was flaky. `test` is set for tests that failed or were
+flaky. Cached results do not count."""
+
+_RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
+_FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
+_STREAM = pa.schema([SUMS.field(name) for name in ("key", "builds", "failed", "flaky")])
+_FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_day", "last_at", "message")])
+_BATCH_ROWS = 1 << 17
 _COVERS = b"accel_ci.covers.3"  # another number when `SUMS` changes
 
 
@@ -27,26 +43,28 @@ def median_durations(store: ResultsStore, variant: str, today: date, window_days
 
     A build counts with the median of the attempts that ended by themselves and were not lost to the infrastructure.
     """
+    schema = pa.schema([ROLLUP.field(name) for name in ("key", "duration_s")])
+    question = "SELECT key, median(duration_s) AS median_s FROM stream WHERE duration_s IS NOT NULL GROUP BY key"
     found: dict[tuple[str, str], float] = {}
     for (_, suite), suites in _by_suite(store, today, window_days, variant).items():
         rollups = _closed_rollups(store, suites)
-        table = medians(rollups)
-        table = table.filter(kernels.is_valid(table["median_s"]))
-        tests = dict(pairs(names(rollups[::-1], table["key"].combine_chunks()), "key", "test"))
-        found |= {(suite, tests[key]): seconds for key, seconds in pairs(table, "key", "median_s")}
+        tables = (rollup.table(schema.names).replace_schema_metadata() for rollup in rollups)
+        batches = (batch for table in tables for batch in table.to_batches(max_chunksize=_BATCH_ROWS))
+        with database(stream=pa.RecordBatchReader.from_batches(schema, batches)) as connection:
+            medians = connection.sql(question).to_arrow_table()
+        tests = dict(pairs(names(rollups[::-1], medians["key"].combine_chunks()), "key", "test"))
+        found |= {(suite, tests[key]): seconds for key, seconds in pairs(medians, "key", "median_s")}
     return found
 
 
 @ask_again
 def window_sums(store: ResultsStore, today: date, window_days: int) -> dict[tuple[str, str], pa.Table]:
-    """The sums (columns of `accel_ci.results.windows.SUMS`) over a window of each variant and suite.
+    """The sums (columns of `SUMS`) over a window of each variant and suite.
 
     The cost is that of the builds which are new and of those which left the window since the last call.
     """
     groups = _by_suite(store, today, window_days)
-    return {
-        (variant, suite): _sums(store, variant, suite, suites, window_days) for (variant, suite), suites in groups.items()
-    }
+    return {group: _sums(store, *group, suites, window_days) for group, suites in groups.items()}
 
 
 def _closed_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[Rollup]:
@@ -103,3 +121,78 @@ def _unchanged(store: ResultsStore, name: str, version: str) -> StoredSuite | No
     """The suite of that name, None when its content is another or it is gone."""
     entry = store.objects.find(name)
     return parse_entry(entry) if entry is not None and entry.version == version else None
+
+
+def add_up(before: pa.Table | None, added: Sequence[Rollup], expired: Sequence[Rollup]) -> pa.Table:
+    """The sums (columns of `SUMS`, by key) of `before`, plus the `added` rollups and minus the `expired` ones in it."""
+    failures: list[pa.Table] = []
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        if before is not None:
+            yield from before.select(_STREAM.names).to_batches()
+            failures.append(before.filter(kernels.is_valid(before["last_day"])).select(_FAILURES.names).cast(_FAILURES))
+        for rollups, sign in ((added, 1), (expired, -1)):
+            for rollup in rollups:
+                rows = rollup.table(["key", "verdict", "started_at", "message", "cached"])
+                yield from _signed(rows, sign).to_batches(max_chunksize=_BATCH_ROWS)
+                if sign > 0:
+                    is_bad = kernels.is_in(rows["verdict"], pa.array([_FAILED, _FLAKY], pa.int8()))
+                    bad = rows.filter(kernels.and_not(is_bad, rows["cached"]))
+                    day = constant(date.fromisoformat(rollup.origin.day), len(bad), pa.date32())
+                    columns: Any = [bad["key"], day, bad["started_at"], bad["message"]]
+                    failures.append(pa.Table.from_arrays(columns, schema=_FAILURES))
+
+    with database(stream=pa.RecordBatchReader.from_batches(_STREAM, stream())) as connection:
+        sums = connection.sql(
+            "SELECT key, sum(builds)::INT AS builds, sum(failed)::INT AS failed, sum(flaky)::INT AS flaky "
+            "FROM stream GROUP BY key HAVING sum(builds) > 0"
+        ).to_arrow_table()
+        connection.unregister("stream")
+        bad = sums.filter(kernels.greater(kernels.add(sums["failed"], sums["flaky"]), 0))["key"]
+        connection.register("sums", sums)
+        connection.register("failures", pa.concat_tables(failures) if failures else _FAILURES.empty_table())
+        connection.register("names", _known_names(before, added, bad.combine_chunks()))
+        table = connection.sql(
+            """
+            WITH placed AS (SELECT *, (last_day, coalesce(last_at, last_day)) AS place FROM failures),
+            last AS (
+                SELECT key, max(last_day) AS last_day, max_by(last_at, place) AS last_at,
+                       max_by(message, place) FILTER (message IS NOT NULL) AS message
+                FROM placed GROUP BY key
+            )
+            SELECT key, builds, failed, flaky, last_day, last_at, message, test
+            FROM sums LEFT JOIN (names LEFT JOIN last USING (key)) USING (key)
+            """
+        ).to_arrow_table()
+    return in_order(table.cast(SUMS), "key")
+
+
+def names(rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
+    """The tests of some keys (columns `key` and `test`), each from the first of `rollups` that has it."""
+    found = [pa.schema([SUMS.field(name) for name in ("key", "test")]).empty_table()]
+    for rollup in rollups:
+        if not len(keys):
+            break
+        here = kernels.is_in(rollup.table(["key"])["key"], keys)
+        if kernels.any(here).as_py():
+            rows = rollup.table(["key", "place"]).filter(here)
+            found.append(pa.table({"key": rows["key"], "test": rollup.tests(rows["place"])}))
+            keys = keys.filter(kernels.invert(kernels.is_in(keys, one_chunk(rows["key"]))))
+    return pa.concat_tables(found)
+
+
+def _known_names(before: pa.Table | None, rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
+    known = SUMS.empty_table() if before is None else before.filter(kernels.is_in(before["key"], keys))
+    known = known.filter(kernels.is_valid(known["test"])).select(["key", "test"]).replace_schema_metadata()
+    missing = keys.filter(kernels.invert(kernels.is_in(keys, known["key"].combine_chunks())))
+    newest = sorted(rollups, key=lambda rollup: rollup.origin.day, reverse=True)
+    return pa.concat_tables([known, names(newest, missing)])
+
+
+def _signed(rows: pa.Table, sign: int) -> pa.Table:
+    verdicts, weight = rows["verdict"], pa.scalar(sign, pa.int32())
+    ran = kernels.is_in(verdicts, pa.array(_RAN, pa.int8()))
+    kinds = (ran, kernels.equal(verdicts, _FAILED), kernels.equal(verdicts, _FLAKY))
+    masks = [kernels.and_not(kind, rows["cached"]) for kind in kinds]
+    columns = [kernels.multiply(mask.cast(pa.int32()), weight) for mask in masks]
+    return pa.Table.from_arrays([rows["key"], *columns], schema=_STREAM)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from multiprocessing.connection import wait
@@ -37,10 +38,10 @@ from accel_ci.results.stored_suite import StoredSuite
 _ALONE_BYTES = 4 << 20
 """Below this a second process costs more than it brings."""
 
-_TASK_FILES = 64
-_TASK_BYTES = 8 << 20
-_LINES_TASK_FILES = 512
-_LINES_TASK_BYTES = 128 << 20
+_TASK_FILES, _TASK_BYTES = 64, 8 << 20
+_LINES_TASK_FILES, _LINES_TASK_BYTES = 512, 128 << 20
+_RUNNERS = b'{"event":'
+_OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message", "cached")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,6 @@ class FileOutcome:
 class IngestReport:
     """What came of an ingest. `stored` is None when there was no row, and then nothing was written."""
 
-    build: Build
-    suite: str
     files: tuple[FileOutcome, ...]
     rows: int
     counts: dict[Verdict, int]
@@ -105,10 +104,10 @@ def ingest(
     outcomes = tuple(sorted((file for read in reads for file in read.files), key=lambda file: file.path))
     count = sum(file.rows for file in outcomes)
     if not count:
-        return IngestReport(build, suite, outcomes, 0, {}, None)
+        return IngestReport(outcomes, 0, {}, None)
     stored = store.write_rows(build, day, suite, from_report(build, suite, _in_order(reads), started_at))
     [rollup] = store.rollups([stored])
-    return IngestReport(build, suite, outcomes, count, rollup.origin.counts, stored)
+    return IngestReport(outcomes, count, rollup.origin.counts, stored)
 
 
 def find_reports(paths: Iterable[Path]) -> list[Path]:
@@ -129,11 +128,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
         yield folder / BEP_FILE
         return
     for path in folder.iterdir():
-        if path.name.startswith("."):
-            continue
-        if path.is_dir() and not path.is_symlink():
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
             yield from _files_below(path)
-        else:
+        elif not path.name.startswith("."):
             yield path
 
 
@@ -201,10 +198,8 @@ def _size(file: Path) -> int:
 
 def _end_with_parent() -> None:
     """End this process when its parent does: a pool's workers wait for ever for work from one that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        sentinel = parent.sentinel
-        threading.Thread(target=lambda: (wait([sentinel]), os._exit(1)), daemon=True).start()
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=lambda: (wait([parent.sentinel]), os._exit(1)), daemon=True).start()
 
 
 def _read(task: Sequence[Path]) -> _Read:
@@ -228,16 +223,11 @@ def _read(task: Sequence[Path]) -> _Read:
 
 
 def _is_runners(path: Path) -> bool:
-    try:
+    with suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:
                 return file.read(len(_RUNNERS)) == _RUNNERS
-    except OSError:
-        pass
     return False
-
-
-_RUNNERS = b'{"event":'
 
 
 def _read_lines(task: Sequence[Path]) -> _Read:
@@ -250,9 +240,6 @@ def _read_lines(task: Sequence[Path]) -> _Read:
     return _Read(pa.concat_tables(tables), outcomes, [None] * len(task))
 
 
-_OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duration_s", "message", "cached")
-
-
 def report_table(report: Report) -> pa.Table:
     """The rows of a file (columns of `REPORT`), whose lists go. One that does not say when it began began with its file."""
     rows = len(report.columns)
@@ -260,10 +247,10 @@ def report_table(report: Report) -> pa.Table:
     if any(report.columns.properties):  # the runner's lines have them
         said = [dict(properties) for properties in report.columns.properties]
         columns |= {name: [row.get(name) for row in said] for name in ("card", "host", "worker")}
-        columns["round"] = [_round(row.get("round")) for row in said]
+        columns["round"] = [_round(row.get("round", "")) for row in said]
         if any(columns["round"]):
             columns["attempt"] = [0] * rows  # those of the report count through all rounds
-        columns["started_at"] = [_moment(row.get("started_at")) for row in said]
+        columns["started_at"] = [_moment(row.get("started_at", "")) for row in said]
     arrays = {name: pa.array(columns.pop(name), REPORT.field(name).type) for name in list(columns)}
     table = conform(pa.table(arrays), REPORT)
     if report.timestamp_ns is None:
@@ -273,16 +260,15 @@ def report_table(report: Report) -> pa.Table:
     return table.set_column(place, REPORT.field(place), kernels.fill_null(table["started_at"], began))
 
 
-def _round(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
+def _round(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
-def _moment(text: str | None) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+def _moment(text: str) -> datetime | None:
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return None
 
 
 def _in_order(reads: list[_Read]) -> pa.Table:

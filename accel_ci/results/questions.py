@@ -10,22 +10,16 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import BAD_VERDICTS, FAILING_OUTCOMES, VERDICTS, Attempt, Build, TestVerdict, Verdict
 from accel_ci.results.columns import counted, kernels, pairs
-from accel_ci.results.rollups import Rollup, test_key
+from accel_ci.results.history import names
+from accel_ci.results.rollups import CODES, Origin, Rollup, test_key
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again
-from accel_ci.results.verdicts import CODES
-from accel_ci.results.windows import names
-
-FAILURE_TESTS = 20
-"""How many tests of a cluster of failures are named."""
-
 
 _TEST_VERDICTS = """
 WITH numbered AS (
@@ -65,7 +59,7 @@ class TestInBuild:
 class FailureCluster:
     """Failed attempts of a build with one signature.
 
-    `infra` counts those of the attempts that were put down to the infrastructure; `some_tests` are the first by name.
+    `infra` counts those of the attempts that the infrastructure lost; `some_tests` are the first 20 by name.
     """
 
     suite: str
@@ -115,22 +109,15 @@ class DayCounts:
 
 @ask_again
 def history(
-    store: ResultsStore,
-    test: str,
-    today: date,
-    days: int = 90,
-    variant: str | None = None,
-    suite: str | None = None,
+    store: ResultsStore, test: str, today: date, days: int = 90, variant: str | None = None, suite: str | None = None
 ) -> list[TestInBuild]:
     """What a test (its canonical id) did in every build of the last days, the newest last."""
     suites = store.suites(today - timedelta(days=days), today, variant=variant, suite=suite)
-    key = test_key(test)
     found = []
     for stored, rollup in zip(suites, store.rollups(suites), strict=True):
-        row = rollup.find(key)
-        if row is not None:
-            said = row | {"verdict": VERDICTS[row["verdict"]]}
-            found.append(TestInBuild(stored.day, stored.build, stored.suite, **said))
+        if (row := rollup.find(test_key(test))) is not None:
+            row["verdict"] = VERDICTS[row["verdict"]]
+            found.append(TestInBuild(stored.day, stored.build, stored.suite, **row))
     return found
 
 
@@ -146,7 +133,7 @@ def failures(store: ResultsStore, build: Build, suite: str | None = None) -> lis
         FROM attempts WHERE outcome IN (SELECT unnest($failing)) OR infra IS NOT NULL
         GROUP BY suite, coalesce(signature, '') ORDER BY tests DESC, suite, signature
         """,
-        {"failing": sorted(FAILING_OUTCOMES), "some": FAILURE_TESTS},
+        {"failing": sorted(FAILING_OUTCOMES), "some": 20},
         stored_suites(store, build, suite),
     )
     return [
@@ -246,18 +233,14 @@ def newly_passing(store: ResultsStore, before: Build, after: Build) -> list[Chan
 def counts_per_day(store: ResultsStore, today: date, days: int = 30, variant: str | None = None) -> list[DayCounts]:
     """How many tests had which verdict on each of the last days, from what the rollups say of themselves."""
     suites = store.suites(today - timedelta(days=days), today, variant=variant)
-    groups: defaultdict[tuple[date, str, str], list[tuple[int, dict[Verdict, int]]]] = defaultdict(list)
+    groups: defaultdict[tuple[date, str, str], list[Origin]] = defaultdict(list)
     for stored, rollup in zip(suites, store.rollups(suites), strict=True):
-        groups[stored.day, stored.build.variant, stored.suite].append((rollup.origin.attempts, rollup.origin.counts))
-    return [
-        DayCounts(
-            *group,
-            len(builds),
-            sum(attempts for attempts, _ in builds),
-            {verdict: sum(counts[verdict] for _, counts in builds) for verdict in VERDICTS},
-        )
-        for group, builds in sorted(groups.items())
-    ]
+        groups[stored.day, stored.build.variant, stored.suite].append(rollup.origin)
+    found = []
+    for group, builds in sorted(groups.items()):
+        counts: dict[Verdict, int] = {verdict: sum(build.counts[verdict] for build in builds) for verdict in VERDICTS}
+        found.append(DayCounts(*group, len(builds), sum(build.attempts for build in builds), counts))
+    return found
 
 
 def _changes(store: ResultsStore, before: Build, after: Build, failed_in: Build) -> list[Change]:
@@ -267,23 +250,19 @@ def _changes(store: ResultsStore, before: Build, after: Build, failed_in: Build)
     for suite, stored in sides[failed_in].items():
         [rollup] = store.rollups([stored])
         table = rollup.table(["key", "verdict", "message"])
-        failed = table.filter(kernels.equal(table["verdict"], VERDICTS.index("failed")))
+        failed = table.filter(kernels.equal(table["verdict"], CODES["failed"]))
         keys = failed["key"].combine_chunks()
-        other = sides[before if failed_in is after else after].get(suite)
-        verdicts = _verdicts(store, other, keys) if other else {}
         tests = dict(pairs(names([rollup], keys), "key", "test"))
+        codes: dict[int, int] = {}
+        if other := sides[before if failed_in is after else after].get(suite):
+            [rollup] = store.rollups([other])
+            table = rollup.table(["key", "verdict"])
+            codes = dict(pairs(table.filter(kernels.is_in(table["key"], keys)), "key", "verdict"))
         for row in failed.to_pylist():
-            there: Verdict | None = verdicts.get(row["key"])
+            there = VERDICTS[codes[row["key"]]] if row["key"] in codes else None
             pair: tuple[Verdict | None, Verdict | None] = (there, "failed") if failed_in is after else ("failed", there)
             found.append(Change(suite, tests[row["key"]], *pair, row["message"]))
     return sorted(found, key=lambda change: (change.suite, change.test))
-
-
-def _verdicts(store: ResultsStore, stored: StoredSuite, keys: pa.Array[Any]) -> dict[int, Verdict]:
-    [rollup] = store.rollups([stored])
-    table = rollup.table(["key", "verdict"])
-    table = table.filter(kernels.is_in(table["key"], keys))
-    return {key: VERDICTS[code] for key, code in pairs(table, "key", "verdict")}
 
 
 def stored_suites(store: ResultsStore, build: Build, suite: str | None = None) -> Sequence[StoredSuite]:

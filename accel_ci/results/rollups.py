@@ -3,7 +3,8 @@
 A rollup is an Arrow IPC file whose record batches are buckets of the tests' keys, in order: the batch that holds a test
 follows from its key and the number of batches, so that a look-up reads a footer and one batch, and a scan only the columns
 that it wants. (A Parquet footer alone costs more than the whole look-up.) Its metadata name the version of the attempts file
-it was made from; one that names another is stale. Here belongs one rollup; the store decides which are read.
+it was made from; one that names another is stale. Here belong one rollup and the verdict rule; the store decides which are
+read.
 """
 
 from __future__ import annotations
@@ -21,46 +22,29 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
-from accel_ci.results.columns import (
-    Column,
-    conform,
-    constant,
-    counted,
-    counts_of,
-    database,
-    in_order,
-    kernels,
-    one_chunk,
-    repeats,
-    schema_of,
-)
-from accel_ci.results.prefetch import prefetch
-from accel_ci.results.sorting import order_of
-from accel_ci.results.verdicts import CODES, verdict_codes
+from accel_ci.results.columns import Column, conform, counted, counts_of, database, kernels, one_chunk, repeats, schema_of
+from accel_ci.results.threads import order_of, prefetch
 
 ROLLUP = schema_of(
-    key=pa.uint64(),
-    verdict=pa.int8(),
-    attempts=pa.int32(),
-    failures=pa.int32(),
-    duration_s=pa.float64(),
-    started_at=pa.timestamp("us", tz="UTC"),
-    message=pa.string(),
-    signature=pa.string(),
-    cached=pa.bool_(),
-    place=pa.int32(),
-)
+    key=pa.uint64(), verdict=pa.int8(), attempts=pa.int32(), failures=pa.int32(), duration_s=pa.float64(),
+    started_at=pa.timestamp("us", tz="UTC"), message=pa.string(), signature=pa.string(),
+    cached=pa.bool_(), place=pa.int32(),
+)  # fmt: skip
 """`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not put down to
 the infrastructure, `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
 start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
 was made in this build, so that it says nothing of how often the test fails. `place` is the number of the test's first row in
 the attempts file, which alone has the names: they are half of all that there is."""
 
+CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
+"""A verdict's place in `VERDICTS`: how it is stored."""
+
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
 _SOURCE, _ORIGIN = b"accel_ci.source.4", b"accel_ci.origin"
 
+_VERDICT_OF_OUTCOME: pa.Array[Any] = pa.array([CODES.get(outcome, CODES["failed"]) for outcome in OUTCOMES], pa.int8())
 _UNTIMED = ("timeout", "crashed", "not_run")
 _SEVERAL = """
 WITH judged AS (
@@ -110,14 +94,14 @@ test_key.__test__ = False  # type: ignore[attr-defined]  # pytest would collect 
 def judge_tests(attempts: pa.Table, first_row: int = 0) -> pa.Table:
     """One row per test (columns of `ROLLUP`), in no order, from attempts of one build and suite.
 
-    The rule of verdicts is in `accel_ci.results.verdicts`. The attempts must be sorted by test, round and attempt, and
-    be all that there are of their tests; `first_row` is the number of the first in the attempts file.
+    The attempts must be sorted by test, round and attempt, and be all that there are of their tests; `first_row` is the
+    number of the first in the attempts file.
     """
     tests = one_chunk(attempts["test"])
-    same, edge = repeats(tests), constant(False, min(1, len(tests)), pa.bool_())
+    same, edge = repeats(tests), pa.array([False] * min(1, len(tests)), pa.bool_())
     several = kernels.or_(pa.concat_arrays([edge, same]), pa.concat_arrays([same, edge]))
-    slim = attempts.select(["outcome", "infra", "started_at", "duration_s", "message", "signature", "cached"])
     keys = map(cast(Any, xxh3_64_intdigest), tests.cast(pa.binary()).to_pylist())
+    slim = attempts.select(["outcome", "infra", "started_at", "duration_s", "message", "signature", "cached"])
     slim = slim.append_column("key", pa.array(list(keys), pa.uint64()))
     slim = slim.append_column("place", counted(len(tests), first_row))
     if not kernels.any(several).as_py():
@@ -135,8 +119,8 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
     cached = kernels.fill_null(attempts["cached"], False)
     untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), infra), cached)
     columns = {
-        "verdict": verdict_codes(bad, kernels.and_not(own, bad), infra, outcomes),
-        "attempts": constant(1, len(attempts), pa.int32()),
+        "verdict": _verdict_codes(bad, kernels.and_not(own, bad), infra, outcomes),
+        "attempts": pa.repeat(1, len(attempts)),
         "failures": bad,
         "duration_s": kernels.if_else(untimed, None, attempts["duration_s"]),
         "started_at": attempts["started_at"],
@@ -160,13 +144,32 @@ def _judge_several(attempts: pa.Table) -> pa.Table:
     with database(attempts=attempts) as connection:
         tests = connection.sql(_SEVERAL, params=bound).to_arrow_table()
     last = kernels.fill_null(kernels.index_in(tests["last"], pa.array(OUTCOMES)), 0)
-    codes = verdict_codes(kernels.greater(tests["failures"], 0), tests["good"], tests["infra"], last)
+    codes = _verdict_codes(kernels.greater(tests["failures"], 0), tests["good"], tests["infra"], last)
     return conform(tests.append_column("verdict", codes), ROLLUP)
+
+
+def _verdict_codes(failed: Column, unfailed: Column, infra: Column, last: Column) -> Column:
+    """The verdict rule: what all attempts of each test in one build amount to, as codes.
+
+    Failures whose cause is the infrastructure do not count; when nothing else is left, the verdict is `infra`. A failure and
+    a result that is not one in the same build are `flaky`, failures alone `failed`; otherwise the last outcome stands. A
+    test without an attempt that ran is `not_run`.
+
+    Args:
+        failed: An attempt failed, and not by the infrastructure.
+        unfailed: An attempt ended otherwise, and not by the infrastructure.
+        infra: An attempt was lost to the infrastructure.
+        last: The index in `OUTCOMES` of the last attempt that counts in `failed` or `unfailed`; any index where none does.
+    """
+    without = kernels.if_else(infra, CODES["infra"], CODES["not_run"])
+    ended = kernels.if_else(failed, CODES["failed"], kernels.if_else(unfailed, _VERDICT_OF_OUTCOME.take(last), without))
+    found: Column = kernels.if_else(kernels.and_(failed, unfailed), CODES["flaky"], ended)
+    return found
 
 
 def named(judged: pa.Table, tests: Column) -> pa.Table:
     """Judged tests with their ids as a further column `test`; `tests` are those of all attempts, row by row."""
-    rows = in_order(judged, "place")
+    rows = judged.sort_by("place")
     return rows.append_column("test", one_chunk(tests).take(one_chunk(rows["place"])))
 
 
@@ -232,8 +235,7 @@ class Rollup:
 
     def tests(self, places: Column) -> pa.Array[Any]:
         """The ids of the tests at some places."""
-        found: pa.Array[Any] = one_chunk(self.read_tests()).take(one_chunk(places))
-        return found
+        return one_chunk(self.read_tests()).take(one_chunk(places))
 
 
 def _open_to_find(path: Path) -> pa.RecordBatchFileReader:

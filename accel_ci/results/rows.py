@@ -6,66 +6,35 @@ Here belong shapes and conversions. Where rows are kept is `accel_ci.results.sto
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, cast
 
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Build
-from accel_ci.results.columns import (
-    Column,
-    conform,
-    constant,
-    kernels,
-    one_chunk,
-    release_memory,
-    repeats,
-    schema_of,
-)
-from accel_ci.results.prefetch import prefetch
+from accel_ci.results.columns import Column, conform, constant, kernels, one_chunk, release_memory, repeats, schema_of
 from accel_ci.results.signature import signatures
-from accel_ci.results.sorting import order_of
+from accel_ci.results.threads import order_of, prefetch
 
 ATTEMPTS = schema_of(
-    revision=pa.string(),
-    variant=pa.string(),
-    suite=pa.string(),
-    test=pa.string(),
-    classname=pa.string(),
-    name=pa.string(),
-    file=pa.string(),
-    target=pa.string(),
-    round=pa.int32(),
-    attempt=pa.int32(),
-    outcome=pa.string(),
-    started_at=pa.timestamp("us", tz="UTC"),
-    duration_s=pa.float64(),
-    message=pa.string(),
-    signature=pa.string(),
-    card=pa.string(),
-    host=pa.string(),
-    worker=pa.string(),
-    infra=pa.string(),
-    cached=pa.bool_(),
-    output_tail=pa.string(),
-)
+    revision=pa.string(), variant=pa.string(), suite=pa.string(), test=pa.string(),
+    classname=pa.string(), name=pa.string(), file=pa.string(), target=pa.string(),
+    round=pa.int32(), attempt=pa.int32(), outcome=pa.string(),
+    started_at=pa.timestamp("us", tz="UTC"), duration_s=pa.float64(), message=pa.string(), signature=pa.string(),
+    card=pa.string(), host=pa.string(), worker=pa.string(),
+    infra=pa.string(), cached=pa.bool_(), output_tail=pa.string(),
+)  # fmt: skip
 """A row is one attempt. `test` is its canonical id; `classname`, `name`, `file` and `target` are a report's own words, null
 for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
 `signature` is there for failures that have a message. `cached` rows stand for an earlier build's attempt; null (files of
 earlier versions) is false."""
 
-_NOT_OF_REPORT = ("revision", "variant", "suite", "signature")
+_SLICES, _SLICE_ROWS = 16, 1 << 14
+"""Rows are made, written and judged in about so many slices of a long report, of at least so many rows."""
 
-SLICE_ROWS = 1 << 14
-"""At least so many rows are made, written and judged at a time."""
-
-SLICES = 16
-"""Into about so many slices a long report is cut."""
-
-REPORT = pa.schema([field for field in ATTEMPTS if field.name not in _NOT_OF_REPORT])
+REPORT = pa.schema([field for field in ATTEMPTS if field.name not in ("revision", "variant", "suite", "signature")])
 """What a report says of an attempt; columns that it does not have are null. `test` is there where it says the canonical id
 itself, as the runner does."""
 
@@ -95,14 +64,17 @@ def from_report(
     columns = {name: one_chunk(column) for name, column in zip(there.names, conform(report, there).columns, strict=True)}
     columns["test"] = _canonical(columns)
     for name, default in {"round": 1, "attempt": 0, "started_at": started_at}.items():
-        columns[name] = _filled(columns.get(name), default, len(report), REPORT.field(name).type)
+        column, kind = columns.get(name), REPORT.field(name).type
+        columns[name] = (
+            constant(default, len(report), kind) if column is None else kernels.fill_null(column, pa.scalar(default, kind))
+        )
     del report
     by = order_of(columns["test"], columns["round"], order, columns["attempt"])
     said = {name: column for name, column in columns.items() if column.null_count < max(1, len(column))}
     rows = pa.RecordBatch.from_pydict(said)  # of which taking is faster than of a table
     del columns, said, order
     release_memory()
-    slice_rows = slice_rows or max(SLICE_ROWS, len(by) // SLICES)
+    slice_rows = slice_rows or max(_SLICE_ROWS, len(by) // _SLICES)
 
     def of_tests(cut: tuple[int, int]) -> pa.Table:
         begin, end = cut
@@ -111,13 +83,6 @@ def from_report(
         return _finish(build, suite, found.set_column(place, "attempt", _numbered_on(found)))
 
     yield from prefetch(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
-
-
-def _filled(column: pa.Array[Any] | None, default: Any, length: int, kind: pa.DataType) -> pa.Array[Any]:
-    """The column with a default for what is not said."""
-    if column is None:
-        return constant(default, length, kind)
-    return cast("pa.Array[Any]", kernels.fill_null(column, pa.scalar(default, kind)))
 
 
 def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
@@ -173,19 +138,14 @@ def _cuts(tests: Column, by: pa.Array[Any], slice_rows: int) -> Iterator[int]:
     yield cut
 
 
-def failing(rows: pa.Table) -> Column:
-    """Which rows failed, whoever is to blame."""
-    found: Column = kernels.is_in(rows["outcome"], pa.array(sorted(FAILING_OUTCOMES)))
-    return found
-
-
 def _finish(build: Build, suite: str, rows: pa.Table) -> pa.Table:
     """Add the signatures and what is the same for all rows."""
     columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
     for name, value in {"revision": build.revision, "variant": build.variant, "suite": suite}.items():
         columns[name] = constant(value, len(rows), pa.string())
     if "message" in columns:
-        columns["signature"] = signatures(kernels.if_else(failing(rows), rows["message"], pa.scalar(None, pa.string())))
+        failed = kernels.is_in(rows["outcome"], pa.array(sorted(FAILING_OUTCOMES)))  # whoever is to blame
+        columns["signature"] = signatures(kernels.if_else(failed, rows["message"], pa.scalar(None, pa.string())))
     return conform(pa.table(columns), ATTEMPTS)
 
 
@@ -197,16 +157,7 @@ def _numbered_on(rows: pa.Table) -> Column:
     if not kernels.any(again).as_py():
         return rows["attempt"]
     several = kernels.is_in(tests, kernels.unique(tests[1:].filter(again)))
-    numbers = _numbers(*(column.filter(several).to_pylist() for column in (tests, rounds)))
+    identities = zip(*(column.filter(several).to_pylist() for column in (tests, rounds)), strict=True)
+    numbers = [number for _, group in groupby(identities) for number, _ in enumerate(group)]
     found: Column = kernels.replace_with_mask(attempts, several, pa.array(numbers, pa.int32()))
     return found
-
-
-def _numbers(tests: Sequence[Any], rounds: Sequence[Any]) -> list[int]:
-    """The place of each attempt among those of its test and round."""
-    earlier: Counter[tuple[str, int]] = Counter()
-    numbers = []
-    for identity in zip(tests, rounds, strict=True):
-        numbers.append(earlier[identity])
-        earlier[identity] += 1
-    return numbers

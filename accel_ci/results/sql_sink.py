@@ -13,27 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    ColumnElement,
-    Connection,
-    Date,
-    DateTime,
-    Double,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    delete,
-    insert,
-    make_url,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, NotSupportedError, ProgrammingError, SQLAlchemyError
@@ -51,52 +31,40 @@ _LOG = logging.getLogger(__name__)
 _WITH_TIMEOUT = ("postgresql", "mysql", "mariadb")
 
 # MySQL's utf8mb4 allows 3,072 bytes in a key: three columns of 255 characters fit.
-_NAME = String(255)
-_LONG = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
-_MOMENT = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-_SERIAL = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+_NAME = sa.String(255)
+_LONG = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+_MOMENT = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+_SERIAL = sa.BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 
-SUITES = Table(
+SUITES = sa.Table(
     "accel_ci_suites",
     METADATA,
-    Column("revision", _NAME, primary_key=True),
-    Column("variant", _NAME, primary_key=True),
-    Column("suite", _NAME, primary_key=True),
-    Column("day", Date, nullable=False),
-    Column("attempts", Integer, nullable=False),
+    *(sa.Column(name, _NAME, primary_key=True) for name in ("revision", "variant", "suite")),
+    sa.Column("day", sa.Date, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
 )
 """The suites that were written."""
 
-ATTEMPTS_TABLE = Table(
+ATTEMPTS_TABLE = sa.Table(
     "accel_ci_attempts",
     METADATA,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
-    Column("day", Date, nullable=False),
-    Column("revision", _NAME, nullable=False),
-    Column("variant", _NAME, nullable=False),
-    Column("suite", _NAME, nullable=False),
-    Column("test_key", BigInteger, nullable=False),
-    Column("test", _LONG, nullable=False),
-    Column("classname", _LONG),
-    Column("name", _LONG),
-    Column("file", _LONG),
-    Column("target", _LONG),
-    Column("round", Integer, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("outcome", String(16), nullable=False),
-    Column("started_at", _MOMENT),
-    Column("duration_s", Double),
-    Column("message", _LONG),
-    Column("signature", _LONG),
-    Column("card", _LONG),
-    Column("host", _LONG),
-    Column("worker", _LONG),
-    Column("infra", _LONG),
-    Column("cached", Boolean),
-    Index("accel_ci_attempts_by_build", "revision", "variant", "suite"),
-    Index("accel_ci_attempts_by_test", "test_key", "day"),
+    sa.Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    sa.Column("day", sa.Date, nullable=False),
+    *(sa.Column(name, _NAME, nullable=False) for name in ("revision", "variant", "suite")),
+    sa.Column("test_key", sa.BigInteger, nullable=False),
+    sa.Column("test", _LONG, nullable=False),
+    *(sa.Column(name, _LONG) for name in ("classname", "name", "file", "target")),
+    sa.Column("round", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("started_at", _MOMENT),
+    sa.Column("duration_s", sa.Double),
+    *(sa.Column(name, _LONG) for name in ("message", "signature", "card", "host", "worker", "infra")),
+    sa.Column("cached", sa.Boolean),
+    sa.Index("accel_ci_attempts_by_build", "revision", "variant", "suite"),
+    sa.Index("accel_ci_attempts_by_test", "test_key", "day"),
 )
 """The rows of the store. `test_key` is `test_key(test)` as a signed number, so that names of any length can be indexed."""
 
@@ -107,28 +75,24 @@ def open_sink(url: str) -> Engine:
     Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
     """
     try:
-        address = make_url(url)
+        address = sa.make_url(url)
         if address.drivername == "postgresql":  # the driver that we install; SQLAlchemy may prefer another
             require_extra("postgres", "a PostgreSQL database")
             address = address.set(drivername="postgresql+psycopg2")
         timeout = {"connect_timeout": CONNECT_S} if address.get_backend_name() in _WITH_TIMEOUT else {}
-        engine = create_engine(address, connect_args=timeout, pool_pre_ping=True)
-        _make_tables(engine)
+        engine = sa.create_engine(address, connect_args=timeout, pool_pre_ping=True)
+        with engine.connect():
+            pass
+        for table in METADATA.sorted_tables:
+            with suppress(SQLAlchemyError):  # another writer may create it between our check and our statement
+                table.create(engine, checkfirst=True)
+        METADATA.create_all(engine)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         kind = type(error).__name__
         raise AccelCiError(f"the URL of the database is not usable ({kind}); its form is dialect+driver://…") from None
     except SQLAlchemyError as error:
         raise AccelCiError(f"cannot use the database ({_brief(error)}); check its address, user and permissions") from None
     return engine
-
-
-def _make_tables(engine: Engine) -> None:
-    with engine.connect():
-        pass
-    for table in METADATA.sorted_tables:
-        with suppress(SQLAlchemyError):  # another writer may create it between our check and our statement
-            table.create(engine, checkfirst=True)
-    METADATA.create_all(engine)
 
 
 def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None = None) -> int:
@@ -155,38 +119,30 @@ def sink(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Call
 
 
 def _write(engine: Engine, store: ResultsStore, stored: StoredSuite, written: Callable[[int], None] | None) -> int:
-    names = _names(stored)
+    build, suite = stored.build, stored.suite
+    names = {"revision": _clean(build.revision), "variant": _clean(build.variant), "suite": _clean(suite)}
     with engine.begin() as connection:
         _await_turn(connection, names, stored.day)
         stored = store.newest(stored)
         rows = store.read(stored)
-        connection.execute(update(SUITES).where(*_matches(SUITES, names)).values(day=stored.day, attempts=len(rows)))
-        connection.execute(delete(ATTEMPTS_TABLE).where(*_matches(ATTEMPTS_TABLE, names)))
+        connection.execute(sa.update(SUITES).filter_by(**names).values(day=stored.day, attempts=len(rows)))
+        connection.execute(sa.delete(ATTEMPTS_TABLE).filter_by(**names))
         for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
             records = [
                 {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
                 | {"day": stored.day, "test_key": _signed(test_key(row["test"]))}
                 for row in batch.to_pylist()
             ]
-            connection.execute(insert(ATTEMPTS_TABLE), records)
+            connection.execute(sa.insert(ATTEMPTS_TABLE), records)
             if written is not None:
                 written(len(records))
     return len(rows)
 
 
-def _await_turn(connection: Connection, names: dict[str, str], day: date) -> None:
+def _await_turn(connection: sa.Connection, names: dict[str, str], day: date) -> None:
     """Lock the suite's row, or create it. Writers that wait for an existing row get it one after the other."""
-    if not connection.execute(update(SUITES).where(*_matches(SUITES, names)).values(day=day)).rowcount:
-        connection.execute(insert(SUITES), [{**names, "day": day, "attempts": 0}])
-
-
-def _matches(table: Table, names: dict[str, str]) -> list[ColumnElement[bool]]:
-    return [table.c[column] == value for column, value in names.items()]
-
-
-def _names(stored: StoredSuite) -> dict[str, str]:
-    names = {"revision": stored.build.revision, "variant": stored.build.variant, "suite": stored.suite}
-    return {column: _clean(name) for column, name in names.items()}
+    if not connection.execute(sa.update(SUITES).filter_by(**names).values(day=day)).rowcount:
+        connection.execute(sa.insert(SUITES), [{**names, "day": day, "attempts": 0}])
 
 
 def _clean(text: str) -> str:

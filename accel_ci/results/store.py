@@ -22,14 +22,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.results.columns import conform, database, literal_path, release_memory
-from accel_ci.results.prefetch import prefetch
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
 from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.stored_suite import ROLLUPS, TRIES, AttemptsReplacedError, StoredSuite, encoded, parse_entry
+from accel_ci.results.threads import prefetch
+from accel_ci.storage.bucket import open_bucket
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
+from accel_ci.storage.s3 import environment_keys
 
 # Test names come sorted, and most but once: told by what differs from the one before, they take a quarter of the room.
 _LAYOUT: dict[str, Any] = {
@@ -42,7 +45,6 @@ _LAYOUT: dict[str, Any] = {
 }
 _LONGEST_NAME = 240
 _MOVED_DAYS = timedelta(days=31)
-_LAST = "day=9999-12-31"
 
 
 class ResultsStore:
@@ -51,15 +53,6 @@ class ResultsStore:
     def __init__(self, place: Path | ObjectStore, first_day: date | None = None) -> None:
         self.objects: ObjectStore = FolderStore(place) if isinstance(place, Path) else place
         self._first_day = first_day
-
-    @property
-    def root(self) -> Path:
-        """The folder. Raises `AccelCiError` for a store that is no folder."""
-        if not isinstance(self.objects, FolderStore):
-            raise AccelCiError("this results store is not a local folder")
-        return self.objects.root
-
-    # --- writing --------------------------------------------------------------------------------------------------
 
     def write_rows(self, build: Build, day: date, suite: str, slices: Iterable[pa.Table]) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
@@ -73,7 +66,7 @@ class ResultsStore:
         sink = pa.BufferOutputStream()
         judged: list[pa.Table] = [ROLLUP.empty_table()]
         with pq.ParquetWriter(sink, ATTEMPTS, **_LAYOUT) as writer:
-            for rows, tests in prefetch(_with_tests, _with_first_rows(slices)):
+            for rows, tests in prefetch(lambda part: (part[0], judge_tests(*part)), _with_first_rows(slices)):
                 writer.write_table(conform(rows, ATTEMPTS))
                 judged.append(tests)
         entry = self.objects.put(f"day={day.isoformat()}/{name}", sink.getvalue())
@@ -89,8 +82,6 @@ class ResultsStore:
         """The store for questions about builds of that day and later: it spares listing the days long before."""
         return ResultsStore(self.objects, day - _MOVED_DAYS)
 
-    # --- reading --------------------------------------------------------------------------------------------------
-
     def suites(
         self,
         since: date | None = None,
@@ -100,23 +91,19 @@ class ResultsStore:
         suite: str | None = None,
     ) -> list[StoredSuite]:
         """What is stored, from the first day to the last, in the order of days and names."""
-        since = since or self._first_day
-        first = f"day={since.isoformat()}" if since else "day="
-        last = f"day={until.isoformat()}" if until else _LAST
-        found = (parse_entry(entry) for entry in self.objects.list("", first, last))
+        since = since or self._first_day or date.min
         return [
             stored
-            for stored in found
+            for stored in map(parse_entry, self.objects.list("", f"day={since}", f"day={until or date.max}"))
             if stored is not None
-            and (build is None or stored.build == build)
-            and (variant is None or stored.build.variant == variant)
-            and (suite is None or stored.suite == suite)
+            and build in (None, stored.build)
+            and variant in (None, stored.build.variant)
+            and suite in (None, stored.suite)
         ]
 
     def digest(self, stored: StoredSuite) -> str:
         """The SHA-256 of the attempts' file."""
-        with self.objects.fetch(stored.entry).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(pa.memory_map(str(self.objects.fetch(stored.entry))).read_buffer()).hexdigest()
 
     def newest(self, stored: StoredSuite) -> StoredSuite:
         """What the store holds of a suite of a build now; the same where nothing of it is left."""
@@ -167,10 +154,7 @@ class ResultsStore:
         return named(rollup.table([*columns, "place"]), rollup.read_tests())
 
     def query(
-        self,
-        question: str,
-        parameters: Sequence[Any] | dict[str, Any] = (),
-        suites: Sequence[StoredSuite] | None = None,
+        self, question: str, parameters: Sequence[Any] | dict[str, Any] = (), suites: Sequence[StoredSuite] | None = None
     ) -> list[tuple[Any, ...]]:
         """Rows of a DuckDB question about the view `attempts`, with the columns of `ATTEMPTS` and `day`.
 
@@ -192,8 +176,6 @@ class ResultsStore:
                     self._check_unchanged(stored)
                 raise AccelCiError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
 
-    # --- rollups ----------------------------------------------------------------------------------------------------
-
     def _rollup(self, stored: StoredSuite, entry: Entry | None) -> Rollup:
         """The rollup of what is stored now, made anew unless it is at `entry`."""
         for _ in range(TRIES):
@@ -214,12 +196,9 @@ class ResultsStore:
     def _read_unchanged(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
         """Exactly these attempts. Raises `AttemptsReplacedError` when there are others by now, or none."""
         try:
-            rows = self._read(stored, columns)
-        except AccelCiError:
-            self._check_unchanged(stored)
-            raise
-        self._check_unchanged(stored)  # in a folder, the rows may be those of either
-        return rows
+            return self._read(stored, columns)
+        finally:
+            self._check_unchanged(stored)  # in a folder, the rows may be those of either
 
     def _check_unchanged(self, stored: StoredSuite) -> None:
         now = self.objects.find(stored.entry.name)
@@ -228,12 +207,11 @@ class ResultsStore:
 
     def _roll_up(self, stored: StoredSuite, judged: list[pa.Table]) -> Entry:
         """Make a rollup of slices of judged tests, which go out of the list, so that their memory is free early."""
-        build, day = stored.build, stored.day.isoformat()
         tests = pa.concat_tables(judged)
         judged.clear()
         release_memory()
-        content = encode(tests, stored.entry.version, day, build.revision, build.variant, stored.suite)
-        return self.objects.put(stored.rollup_name, content)
+        names = stored.day.isoformat(), stored.build.revision, stored.build.variant, stored.suite
+        return self.objects.put(stored.rollup_name, encode(tests, stored.entry.version, *names))
 
     def _open(self, stored: StoredSuite, entry: Entry) -> Rollup | None:
         try:
@@ -242,12 +220,21 @@ class ResultsStore:
             return None
 
 
+def open_results(project: Project) -> ResultsStore:
+    """Open a project's store: in its data folder, or in the configured bucket.
+
+    Bucket credentials: `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else boto3's usual sources.
+    """
+    settings = project.settings.results
+    if settings.bucket is None:
+        return ResultsStore(project.home / "results")
+    cache = project.home / "cache" / "results"
+    keys = environment_keys()
+    return ResultsStore(open_bucket(settings.bucket, settings.prefix, cache, settings.endpoint, *keys, settings.region))
+
+
 def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:
     first_row = 0
     for rows in slices:
         yield rows, first_row
         first_row += len(rows)
-
-
-def _with_tests(part: tuple[pa.Table, int]) -> tuple[pa.Table, pa.Table]:
-    return part[0], judge_tests(*part)

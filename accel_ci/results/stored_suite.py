@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from urllib.parse import quote, unquote
@@ -51,11 +52,9 @@ def encoded(text: str) -> str:
 def parse_entry(entry: Entry) -> StoredSuite | None:
     """The stored suite that a file's name stands for; None for other files."""
     match = re.fullmatch(r"day=(\d{4}-\d\d-\d\d)/([^~/]+)~([^~/]+)~([^~/]+)\.parquet", entry.name)
-    try:
-        day = date.fromisoformat(match[1]) if match else None
-    except ValueError:
-        day = None
-    if match is None or day is None:
+    if match is None:
         return None
-    revision, variant, suite = map(unquote, match.groups()[1:])
-    return StoredSuite(day, Build(revision, variant), suite, entry)
+    with suppress(ValueError):
+        revision, variant, suite = map(unquote, match.groups()[1:])
+        return StoredSuite(date.fromisoformat(match[1]), Build(revision, variant), suite, entry)
+    return None

@@ -16,7 +16,7 @@ import pytest
 from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import PROJECT_LABEL, ROUND_LABEL
-from accel_ci.results.open import open_results
+from accel_ci.results.store import open_results
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci_tests.fixtures.bench import make_bench
 from accel_ci_tests.fixtures.stored_attempts import all_verdicts

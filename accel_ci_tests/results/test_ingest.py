@@ -22,6 +22,7 @@ from accel_ci.results.ingest import IngestReport, find_reports, ingest
 from accel_ci.results.questions import failures, history
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import AttemptsReplacedError
+from accel_ci_tests.fixtures.stored_attempts import root_of
 
 BUILD, DAY = Build("nightly-20261127", "py3"), date(2026, 11, 27)
 KILLS = int(os.environ.get("ACCEL_CI_KILLS", "8"))
@@ -213,7 +214,7 @@ def test_processes_give_the_same_bytes_as_one(tmp_path: Path) -> None:
         found = ingest([tmp_path / "in"], BUILD, "unit", DAY, store, step=steps, processes=processes)
         assert (found.rows, found.exit_code, steps.parts, len(steps.said)) == (35_000, 2, 71, 71)
         assert [said for said in steps.said if said] == ["zz.xml: empty"]
-        stored.append([path.read_bytes() for path in sorted(store.root.glob("day=*/*"))])
+        stored.append([path.read_bytes() for path in sorted(root_of(store).glob("day=*/*"))])
     assert stored[0] == stored[1]
 
 
@@ -289,13 +290,13 @@ def test_an_ingest_that_is_killed_leaves_the_store_whole(tmp_path: Path) -> None
     store = ResultsStore(tmp_path / "results")
     one, two = contents(tmp_path / "one", "passed", 300), contents(tmp_path / "two", "failed", 500)
     for kill in range(KILLS):
-        with writer(tmp_path / "writer.py", store.root, one, two) as process:
+        with writer(tmp_path / "writer.py", root_of(store), one, two) as process:
             time.sleep(rng.uniform(0, 0.3))
             process.send_signal(signal.SIGKILL)
         print(f"kill {kill} of seed {seed}")
         assert_whole(store)
     assert run(store, one).exit_code == 0
-    assert [path for path in store.root.rglob(".put-*") if path.stat().st_size] == []
+    assert [path for path in root_of(store).rglob(".put-*") if path.stat().st_size] == []
     assert_whole(store)
 
 
@@ -303,13 +304,13 @@ def test_writers_at_the_same_time_do_not_tear_each_other(tmp_path: Path) -> None
     store = ResultsStore(tmp_path / "results")
     one, two = contents(tmp_path / "one", "passed", 300), contents(tmp_path / "two", "failed", 500)
     with (
-        writer(tmp_path / "writer1.py", store.root, one, two) as first,
-        writer(tmp_path / "writer2.py", store.root, two, one) as second,
+        writer(tmp_path / "writer1.py", root_of(store), one, two) as first,
+        writer(tmp_path / "writer2.py", root_of(store), two, one) as second,
     ):
         for _ in range(40):
             with suppress(AttemptsReplacedError):  # replaced whenever it was looked at
                 assert_whole(store, at_rest=False)
-        (store.root / "stop").touch()
+        (root_of(store) / "stop").touch()
         assert (first.wait(60), second.wait(60)) == (0, 0)
     assert_whole(store)
     assert len(store.suites()) == 1

@@ -16,7 +16,7 @@ from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import history
 from accel_ci.results.store import ResultsStore
-from accel_ci_tests.fixtures.stored_attempts import flakiness_of, histories, write_attempts
+from accel_ci_tests.fixtures.stored_attempts import flakiness_of, histories, root_of, write_attempts
 
 TODAY = date(2026, 11, 27)
 BUILD = Build("nightly-20261127", "py3")
@@ -54,7 +54,7 @@ def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, att
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
     found = histories(store, TODAY, 30)
     assert [(h.suite, h.builds, h.failed_builds) for h in found] == [("other", 1, 0), ("unit", 1, 0)]
-    assert not [path for path in store.root.rglob("*") if path.name.startswith(".")]
+    assert not [path for path in root_of(store).rglob("*") if path.name.startswith(".")]
 
 
 def test_flaky_is_decided_within_a_build_never_across_builds(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
@@ -100,7 +100,7 @@ def test_a_build_that_is_stored_for_another_day_moves(store: ResultsStore, attem
 def test_sums_are_made_anew_from_the_rollups(store: ResultsStore, attempt: Callable[..., Attempt], damage: str) -> None:
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed"), attempt("b", "passed", round=2)])
     expected = measure(store, TODAY, 30)
-    [kept] = store.root.glob("windows/30/*.arrow")
+    [kept] = root_of(store).glob("windows/30/*.arrow")
     if damage == "missing":
         kept.unlink()
     elif damage == "of another version":
@@ -116,14 +116,14 @@ def test_rollups_are_made_anew_from_the_attempts(
 ) -> None:
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed"), attempt("b", "failed")])
     expected = histories(store, TODAY, 30)
-    [rollup] = store.root.glob("rollups/*/*.arrow")
+    [rollup] = root_of(store).glob("rollups/*/*.arrow")
     if damage == "missing":
         rollup.unlink()
     elif damage == "stale":  # as after a kill between the attempts and their rollup
         kept = rollup.read_bytes()
         other = ResultsStore(tmp_path / "other")
         write_attempts(other, BUILD, TODAY, [attempt("a", "failed")])
-        rollup.write_bytes(next(other.root.glob("rollups/*/*.arrow")).read_bytes())
+        rollup.write_bytes(next(root_of(other).glob("rollups/*/*.arrow")).read_bytes())
         assert rollup.read_bytes() != kept
     else:
         rollup.write_bytes(rollup.read_bytes()[:100] if damage == "cut" else b"no rollup")
@@ -133,7 +133,7 @@ def test_rollups_are_made_anew_from_the_attempts(
 
 
 def test_attempts_of_earlier_versions_are_read(store: ResultsStore) -> None:
-    folder = store.root / "day=2026-11-27"
+    folder = root_of(store) / "day=2026-11-27"
     folder.mkdir(parents=True)
     old = {"revision": "r", "variant": "v", "suite": "s", "test": "t", "round": 1, "outcome": "passed", "duration_s": 2.0}
     pq.write_table(pa.Table.from_pylist([old]), folder / "r~v~s.parquet")
@@ -142,7 +142,7 @@ def test_attempts_of_earlier_versions_are_read(store: ResultsStore) -> None:
 
 
 def test_a_damaged_file_of_attempts_is_named(store: ResultsStore) -> None:
-    folder = store.root / "day=2026-11-27"
+    folder = root_of(store) / "day=2026-11-27"
     folder.mkdir(parents=True)
     (folder / "r~v~s.parquet").write_bytes(b"PAR1 but no more")
     with pytest.raises(AccelCiError, match=r"day=2026-11-27/r~v~s\.parquet.*ingest r~v again"):
@@ -150,13 +150,13 @@ def test_a_damaged_file_of_attempts_is_named(store: ResultsStore) -> None:
 
 
 def test_what_is_not_ours_is_left_alone(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
-    folder = store.root / "day=2026-11-27"
+    folder = root_of(store) / "day=2026-11-27"
     folder.mkdir(parents=True)
     for name in ("notes.txt", "a~b.parquet", ".r~v~s.parquet.17"):
         (folder / name).write_text("?")
-    (store.root / "day=soon").mkdir()
-    (store.root / "day=2026-13-01").mkdir()
-    (store.root / "day=2026-13-01" / "r~v~s.parquet").write_text("?")
+    (root_of(store) / "day=soon").mkdir()
+    (root_of(store) / "day=2026-13-01").mkdir()
+    (root_of(store) / "day=2026-13-01" / "r~v~s.parquet").write_text("?")
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
     assert [stored.suite for stored in store.suites()] == ["unit"]
     assert (folder / "notes.txt").exists()
@@ -222,4 +222,4 @@ def strip(flakiness: Flakiness) -> tuple[int, list[tuple[str, str, int, int]]]:
 
 
 def files(store: ResultsStore) -> list[Path]:
-    return [path for path in store.root.rglob("*") if path.is_file()]
+    return [path for path in root_of(store).rglob("*") if path.is_file()]
