@@ -21,27 +21,16 @@ from statistics import median
 
 from accel_ci.model import Batch, SelectedTest
 
-UNKNOWN_S = 1.0
-"""The estimate of a test if no durations of its file or suite are known."""
-
-COLLECT_S = 1.0
-"""The default cost for a worker to collect a file."""
+UNKNOWN_S = 1.0  # the estimate of a test if no durations of its file or suite are known
+COLLECT_S = 1.0  # the default cost for a worker to collect a file
 
 # Fractions of the lower bound of the makespan.
-_URGENT = 1 / 8
-"""A test that takes longer is run first, whatever its file: started late, it would finish last."""
+_URGENT = 1 / 8  # a test that takes longer is run first, whatever its file: started late, it would finish last
+_UNSEEN = 1 / 16  # never-seen tests of a file share batches up to this length, since each may turn out to be long
+_LONG = 1 / 100  # a test that takes longer is run before the others of its file
+_SMALLEST = 1 / 200  # batches are not cut smaller than this
 
-_UNSEEN = 1 / 16
-"""Never-seen tests of a file share batches up to this length, since each may turn out to be long."""
-
-_LONG = 1 / 100
-"""A test that takes longer is run before the others of its file."""
-
-_SMALLEST = 1 / 200
-"""Batches are not cut smaller than this."""
-
-_SHARES = 3
-"""A batch is about 1 / _SHARES of one worker's share of the remaining work of its file."""
+_SHARES = 3  # a batch is about 1 / _SHARES of one worker's share of the remaining work of its file
 
 
 @dataclass(frozen=True)
@@ -172,10 +161,7 @@ def _by_file(tests: Iterable[SelectedTest]) -> Iterable[list[SelectedTest]]:
 
 
 def _cut(
-    tests: Sequence[SelectedTest],
-    estimates: Mapping[tuple[str, str], float],
-    smallest_s: float,
-    shares: float = math.inf,
+    tests: Sequence[SelectedTest], estimates: Mapping[tuple[str, str], float], smallest_s: float, shares: float = math.inf
 ) -> Iterator[list[SelectedTest]]:
     """Cut tests in order: each batch takes at most its share of the remaining work, or `smallest_s`, or one test.
 

@@ -6,6 +6,7 @@ The prediction is for a first round without any crash. The lower bound for all s
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Sequence
 
 from accel_ci.plan.guided import COLLECT_S, Plan
@@ -19,17 +20,12 @@ def predicted_makespan(plan: Plan, cards: int, setup_s: float | None = None) -> 
     `setup_s` is the time that a card spent on set-up and collection in an earlier build. If it is None, each file costs a
     worker `COLLECT_S`. Batches for several cards run after the others, as the driver runs them.
     """
-    batches = [
-        PlannedBatch(
-            batch.id, batch.suite, batch.file, batch.tests, batch.estimate_s, batch.avoid_cards, place < plan.urgent
-        )
-        for place, batch in enumerate(plan.batches)
-    ]
-    widths = {batch.id: batch.cards for batch in plan.batches}
-    phases = [[batch for batch in batches if widths[batch.id] == width] for width in sorted(set(widths.values()))]
+    phases: defaultdict[int, list[PlannedBatch]] = defaultdict(list)
+    for place, batch in enumerate(plan.batches):
+        known = batch.id, batch.suite, batch.file, batch.tests, batch.estimate_s, batch.avoid_cards
+        phases[batch.cards].append(PlannedBatch(*known, place < plan.urgent))
     collect_s = COLLECT_S if setup_s is None else 0.0
-    ends = [_end_of(phase, max(1, cards // widths[phase[0].id]), collect_s) for phase in phases]
-    return sum(ends) + (setup_s or 0.0)
+    return sum(_end_of(phases[width], max(1, cards // width), collect_s) for width in sorted(phases)) + (setup_s or 0.0)
 
 
 def _end_of(batches: Sequence[PlannedBatch], workers: int, collect_s: float) -> float:

@@ -10,9 +10,9 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -25,22 +25,12 @@ from accel_ci.storage.artifacts import ArtifactStore
 
 _TESTS = TypeAdapter(list[SelectedTest])
 
-
-class Execute(Protocol):
-    """A way to run commands in the runtime image, with the sources to read and a folder to write to."""
-
-    def __call__(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
-        """Run the command and wait for its end."""
+Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished]
+"""Run a command in the runtime image and wait for its end, with the sources to read, a folder to write to, and seconds."""
 
 
 def select_tests(
-    suites: Mapping[str, Suite],
-    spec: WorkerSpec,
-    runner: Path,
-    artifacts: ArtifactStore,
-    execute: Execute,
-    *,
-    timeout_s: float,
+    suites: Mapping[str, Suite], spec: WorkerSpec, runner: Path, artifacts: ArtifactStore, execute: Execute, timeout_s: float
 ) -> TestSelection:
     """Collect every suite and apply its scope rules. Raises `SelectionError` if a suite has nothing to test."""
     started = time.monotonic()
@@ -60,9 +50,8 @@ def select_tests(
         # A file that cannot be collected is expected under its own name, so that it fails instead of vanishing.
         selected += [SelectedTest(name, test) for test in (*kept, *errors)]
     content = _TESTS.dump_json(selected)
-    return TestSelection(
-        artifacts.put_bytes(content, "selection.json"), tuple(reports), round(time.monotonic() - started, 3)
-    )
+    work_s = round(time.monotonic() - started, 3)
+    return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s)
 
 
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:

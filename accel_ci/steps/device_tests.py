@@ -10,7 +10,7 @@ import hashlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -87,11 +87,7 @@ def collect_tests(settings: Settings, suites: dict[str, Suite], spec: WorkerSpec
 
 
 def run_smoke_stage(
-    settings: Settings,
-    suites: dict[str, Suite],
-    spec: WorkerSpec,
-    context: StageContext,
-    step: Step,
+    settings: Settings, suites: dict[str, Suite], spec: WorkerSpec, context: StageContext, step: Step
 ) -> DeviceTestResults:
     """Collect and run the smoke suites on one healthy card; nothing is run again, for smoke must not be flaky.
 
@@ -141,8 +137,7 @@ def run_in_order(
 
     A card that the pool has not any more is replaced by its first ones. Raises `PoolError`.
     """
-    wanted = cards_in(card)
-    there = cards_of(settings)
+    wanted, there = cards_in(card), cards_of(settings)
     cards = list(wanted) if set(wanted) <= set(there) else there[: len(wanted)]
     groups = groupby(tests, key=lambda test: (test.suite, test.file))
     batches = tuple(
@@ -172,49 +167,31 @@ def _rounds(
     When the block ends well, so that nothing of the run is needed any more, its folder is kept as `<name>.last`, to be
     looked into.
     """
-    limits = settings.limits
 
     def on_progress(tests: int, counts: Mapping[Outcome, int]) -> None:
         step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
-    pool = pool_for(settings, context.run)
+    pool, limits = pool_for(settings, context.run), settings.limits
     lock, what = pool.run_lock(context.folder, context.cards_lock)
     kept = context.folder.with_name(f"{context.folder.name}.last")
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
         if not resume:
             shutil.rmtree(context.folder, ignore_errors=True)
-        yield run_rounds(
-            pool,
-            plan.batches,
-            cards,
-            spec,
-            Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds),
-            context.folder,
-            on_progress,
-            rounds,
-            urgent=plan.urgent,
-        )
+        times = Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
+        yield run_rounds(pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent)
         shutil.rmtree(kept, ignore_errors=True)
         context.folder.rename(kept)
         pool.forget(context.folder)
 
 
-@contextmanager
-def _instance_running(settings: Settings, context: StageContext, step: Step) -> Iterator[None]:
+def _instance_running(settings: Settings, context: StageContext, step: Step) -> AbstractContextManager[object]:
     """Have the pool's machine running, where it has one that is started for the tests."""
     instance = settings.pool.instance
     if instance is None:
-        yield
-        return
-    provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, instance.timeout_seconds)
-    with running_instance(
-        provider,
-        context.cards_lock.with_name(LEASES),
-        lease_s=instance.lease_seconds,
-        timeout_s=instance.timeout_seconds,
-        note=step.say,
-    ):
-        yield
+        return nullcontext()
+    timeout_s, leases = instance.timeout_seconds, context.cards_lock.with_name(LEASES)
+    provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, timeout_s)
+    return running_instance(provider, leases, lease_s=instance.lease_seconds, timeout_s=timeout_s, note=step.say)
 
 
 def _not_run(run: PoolRun, plan: Plan) -> pa.Table:
@@ -227,8 +204,7 @@ def _not_run(run: PoolRun, plan: Plan) -> pa.Table:
     for suite, test in run.not_run:
         few = f"{widths[suite]} healthy card(s) are needed and {healthy} left ({unhealthy})"
         reason = few if widths[suite] > healthy else lost
-        row = {"suite": suite, "test": test, "round": 1, "outcome": "not_run", "message": reason, "infra": reason}
-        rows.append(row)
+        rows.append({"suite": suite, "test": test, "round": 1, "outcome": "not_run", "message": reason, "infra": reason})
     return pa.Table.from_pylist(rows, schema=ROWS)
 
 
@@ -243,14 +219,9 @@ def _store(
         of_suite = rows.filter(kernels.equal(rows["suite"], suite)).drop_columns(["suite"])
         stored = context.results.write_rows(context.build, context.day, suite, from_report(context.build, suite, of_suite))
         digests.append(f"{suite} {context.results.digest(stored)}")
+    found = {outcome: counts[outcome] for outcome in OUTCOMES if counts.get(outcome)}
+    digest = hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()
+    work_s = round(time.monotonic() - started, 3)
     return DeviceTestResults(
-        expected,
-        suites,
-        {outcome: counts[outcome] for outcome in OUTCOMES if counts.get(outcome)},
-        run.rounds,
-        run.cards,
-        run.makespan_s,
-        run.lower_bound_s,
-        round(time.monotonic() - started, 3),
-        hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest(),
+        expected, suites, found, run.rounds, run.cards, run.makespan_s, run.lower_bound_s, work_s, digest
     )
