@@ -7,13 +7,12 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from accel_ci.config.loading import load_project
-from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
 
 
@@ -32,36 +31,28 @@ class Piece:
 def examine(config: Path | None) -> Iterator[Piece]:
     """Check the pieces one by one; each takes at most a few seconds."""
     for name, needed, enables, how, check in (
-        ("Python", True, "everything", "install Python 3.10 or newer", _python),
-        ("git", True, "revisions: SHAs and sources", "install git", lambda: _program("git")),
+        ("Python", True, "everything", "install Python 3.10 or newer",
+         lambda _: (sys.version_info >= (3, 10), platform.python_version())),
+        ("git", True, "revisions: SHAs and sources", "install git", lambda _: _program("git")),
         ("uv", True, "wheels and runtime images", "pip install uv", _uv),
         ("configuration", True, "everything: it defines what to build and test", "run accel-ci init",
-         lambda: _configuration(config)),
+         lambda config: (True, str(load_project(config).config_path))),
         ("packages", False, "other sources of wheels than the default index",
          "set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS for a mirror or an offline machine", _packages),
-        ("upstream", False, "the `main` sensor and upstream SHAs", "check the network and upstream.repository",
-         lambda: _upstream(config)),
+        ("upstream", False, "the `main` sensor and upstream SHAs", "check the network and upstream.repository", _upstream),
         ("Docker", False, "Docker images, builders, the docker pool", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
         ("Bazel", False, "source builds: accel-ci run nightly_rbe",
-         "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL", lambda: _bazel(config)),
+         "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL", _bazel),
         ("remote execution", False, "source builds away from this machine", "check rbe.executor and the network",
-         lambda: _remote_execution(config)),
+         _remote_execution),
         ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
     ):  # fmt: skip
-        usable, state = _guarded(check)
+        try:
+            usable, state = check(config)
+        except (AccelCiError, OSError) as error:
+            usable, state = False, str(error)
         yield Piece(name, usable, state, needed, enables, how)
-
-
-def _guarded(check: Callable[[], tuple[bool, str]]) -> tuple[bool, str]:
-    try:
-        return check()
-    except (AccelCiError, OSError) as error:
-        return False, str(error)
-
-
-def _python() -> tuple[bool, str]:
-    return sys.version_info >= (3, 10), platform.python_version()
 
 
 def _program(*names: str) -> tuple[bool, str]:
@@ -69,18 +60,13 @@ def _program(*names: str) -> tuple[bool, str]:
     return found is not None, found or "not installed"
 
 
-def _uv() -> tuple[bool, str]:
+def _uv(_: Path | None) -> tuple[bool, str]:
     import uv
 
     return True, uv.find_uv_bin()
 
 
-def _configuration(config: Path | None) -> tuple[bool, str]:
-    project: Project = load_project(config)
-    return True, str(project.config_path)
-
-
-def _packages() -> tuple[bool, str]:
+def _packages(_: Path | None) -> tuple[bool, str]:
     from accel_ci.wheels.uv_environment import uv_environment
 
     environment = uv_environment()
@@ -98,7 +84,7 @@ def _upstream(config: Path | None) -> tuple[bool, str]:
     return True, f"{upstream.ref} is at {source.sha}"
 
 
-def _docker() -> tuple[bool, str]:
+def _docker(_: Path | None) -> tuple[bool, str]:
     from accel_ci.docker.client import engine_version
 
     version = engine_version()
@@ -122,12 +108,10 @@ def _remote_execution(config: Path | None) -> tuple[bool, str]:
     address = urlsplit(endpoint)
     if address.scheme == "unix":
         return Path(address.path).exists(), endpoint
-    port = address.port or (443 if address.scheme in ("grpcs", "https") else 80)
-    with socket.create_connection((address.hostname, port), timeout=5):
-        return True, f"{address.netloc} answers"
+    return _answers(address, 443 if address.scheme in ("grpcs", "https") else 80)
 
 
-def _kubernetes() -> tuple[bool, str]:
+def _kubernetes(_: Path | None) -> tuple[bool, str]:
     import yaml
 
     path = Path(os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube" / "config")
@@ -138,10 +122,14 @@ def _kubernetes() -> tuple[bool, str]:
         address = urlsplit(clusters[0]["cluster"]["server"])
     except (yaml.YAMLError, LookupError, TypeError):
         return False, f"{path} cannot be read"
-    with socket.create_connection((address.hostname, address.port or 443), timeout=5):
+    return _answers(address, 443)
+
+
+def _answers(address: SplitResult, default_port: int) -> tuple[bool, str]:
+    with socket.create_connection((address.hostname, address.port or default_port), timeout=5):
         return True, f"{address.netloc} answers"
 
 
-def _chromium() -> tuple[bool, str]:
+def _chromium(_: Path | None) -> tuple[bool, str]:
     named = os.environ.get("ACCEL_CI_CHROMIUM")
     return (Path(named).is_file(), named) if named else _program("chromium", "chromium-browser", "google-chrome")

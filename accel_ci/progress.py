@@ -1,15 +1,15 @@
 """Show the progress of long work: bars on a terminal, plain lines everywhere else.
 
-Pipeline code uses only the `Progress` protocol. The caller chooses the implementation: the command line shows bars on a
-terminal, and a Dagster run writes lines, which go to its compute log.
+The caller of a pipeline chooses: the command line shows bars on a terminal, and a Dagster run writes lines, which go to its
+compute log.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -31,13 +31,6 @@ class Step(Protocol):
 
     def say(self, text: str) -> None:
         """Show right away what the step waits for, even where normally only its end is shown."""
-
-
-class Progress(Protocol):
-    """A display of steps."""
-
-    def step(self, title: str) -> AbstractContextManager[Step]:
-        """Show a step until the context ends."""
 
 
 class LineProgress:
@@ -93,14 +86,8 @@ class BarProgress:
     def step(self, title: str) -> Iterator[Step]:
         """Show a step until the context ends."""
         started = time.monotonic()
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
+        name, note = TextColumn("{task.description:<24}"), TextColumn("{task.fields[note]}")
+        columns = SpinnerColumn(), name, BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn(), note
         mark = "[red]✗[/]"
         with Bars(*columns, console=self._console, transient=True) as bars:
             step = _BarStep(bars, bars.add_task(title, total=None, note=""))
@@ -133,3 +120,7 @@ class _BarStep:
 
     def say(self, text: str) -> None:
         self._bars.update(self._task, note=escape(text))
+
+
+Progress: TypeAlias = LineProgress | BarProgress
+"""A display of steps."""
