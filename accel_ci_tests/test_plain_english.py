@@ -11,7 +11,7 @@ import pytest
 from accel_ci_tests.fixtures.checkout import ROOT
 
 CLEAN = (
-    "cli/__init__.py", "cli/check_wheel.py", "cli/context.py", "cli/janitor.py", "cli/project.py", "cli/replay.py",
+    "cli/__init__.py", "cli/check_wheel.py", "cli/context.py", "cli/project.py", 
     "cli/reproduce.py", "cli/results.py", "config", "doctor.py", "errors.py", "hud", "instance", "ledger", "model.py",
     "plan", "progress.py", "quality", "reproduce", "results/export.py", "results/history.py",
     "results/signature.py", "results/sql_sink.py", "results/threads.py", "retention", "scope", "source", "storage",

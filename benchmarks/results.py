@@ -58,8 +58,7 @@ from accel_ci.results.ingest import ingest
 from accel_ci.results.questions import history
 from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
-from accel_ci.steps.device_tests import run_device_stage
-from accel_ci.steps.plan import plan_device_tests, read_plan
+from accel_ci.steps.device_tests import plan_device_tests, read_plan, run_device_stage
 from accel_ci.workspace import Workspace
 
 FIRST_DAY = date(2026, 8, 1)
@@ -215,7 +214,7 @@ def _lay_nightly(folder: str, count: str) -> dict[str, Any]:
     tests = [SelectedTest(SUITE, _test(row)) for row in range(attempts)]
     selected = context.artifacts.put_bytes(TypeAdapter(list[SelectedTest]).dump_json(tests), "selection.json")
     selection = TestSelection(selected, (SuiteSelection(SUITE, attempts, attempts, {}),), 0.0)
-    plan = plan_device_tests(selection, {}, WORKERS, context.artifacts)
+    plan = plan_device_tests(project.settings, selection, {}, context.artifacts)
     (home / "plan.json").write_bytes(TypeAdapter(TestPlan).dump_json(plan))
     (home / "selection.json").write_bytes(TypeAdapter(TestSelection).dump_json(selection))
     batches = read_plan(plan.batches, context.artifacts)

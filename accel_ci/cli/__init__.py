@@ -15,11 +15,9 @@ import click
 
 from accel_ci.cli.builds import dev, run, status
 from accel_ci.cli.check_wheel import check_wheel
-from accel_ci.cli.janitor import janitor
 from accel_ci.cli.project import doctor, init, validate
-from accel_ci.cli.prune import prune
-from accel_ci.cli.replay import replay
-from accel_ci.cli.reproduce import reproduce
+from accel_ci.cli.prune import janitor, prune
+from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
 
@@ -65,20 +63,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 
 for command in (
-    init,
-    validate,
-    run,
-    status,
-    dev,
-    parse,
-    ingest,
-    results,
-    export,
-    replay,
-    reproduce,
-    check_wheel,
-    doctor,
-    janitor,
-    prune,
-):
+    init, validate, run, status, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor, janitor, prune,
+):  # fmt: skip
     main.add_command(command)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accel_ci.cli.context import terminal, with_project
+from accel_ci.cli.context import terminal, with_workspace
 from accel_ci.pipelines import commands
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from accel_ci.config.settings import Project
     from accel_ci.ledger.status import BuildStatus
+    from accel_ci.workspace import Workspace
 
 _COMMANDS = commands()
 _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() if pipeline.follows)
@@ -32,9 +33,9 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
 @click.option("--revision", help=f"Build this revision ({_FOLLOWING}) [default: tonight's].")
-@with_project
+@with_workspace
 def run(
-    project: Project,
+    workspace: Workspace,
     trigger: Any,
     variants: tuple[str, ...],
     strict: bool,
@@ -54,7 +55,7 @@ def run(
     """
     from accel_ci.config.extras import require_configured_extras
 
-    asked_at = _process_started_at()
+    asked_at, project = _process_started_at(), workspace.project
     pipeline, source = _COMMANDS[trigger]
     job = pipeline.job_for(source)
     if source == "pr" and number is None:
@@ -72,14 +73,11 @@ def run(
     console, progress = terminal()
     from accel_ci.defs.launch import plan_builds, run_build
     from accel_ci.ledger.status import read_status
-    from accel_ci.workspace import Workspace
 
-    workspace = Workspace(project)
     with progress.step("revision") as step:
         builds = plan_builds(project, pipeline, source, revision, backend_ref=backend_ref, pull_request=number, slug=name)
         step.note(builds[0].revision)
-    stopped = False
-    passed = True
+    stopped, passed = False, True
     for build in builds:
         if variants and build.variant not in variants:
             continue
@@ -102,17 +100,15 @@ def run(
 @click.command()
 @click.argument("build", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@with_project
-def status(project: Project, build: str | None, as_json: bool) -> None:
+@with_workspace
+def status(workspace: Workspace, build: str | None, as_json: bool) -> None:
     """Show the status of a build.
 
     BUILD is <revision>~<variant>, or a revision with one variant [default: the newest].
     """
     from accel_ci.ledger.status import find_build, read_status
-    from accel_ci.workspace import Workspace
 
-    manifests = Workspace(project).manifests
-    found = read_status(manifests, find_build(manifests, build))
+    found = read_status(workspace.manifests, find_build(workspace.manifests, build))
     if as_json:
         click.echo(found.as_json())
     else:
@@ -122,21 +118,19 @@ def status(project: Project, build: str | None, as_json: bool) -> None:
 @click.command()
 @click.option("--port", default=3000, show_default=True, help="The port of the UI.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address of the UI.")
-@with_project
-def dev(project: Project, port: int, host: str) -> None:
+@with_workspace
+def dev(workspace: Workspace, port: int, host: str) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data."""
     from importlib.resources import as_file, files
 
     from accel_ci.config.loading import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
     from accel_ci.defs.instance import prepare_dagster_home
 
-    environment = os.environ | {
-        "DAGSTER_HOME": str(prepare_dagster_home(project)),
-        CONFIG_ENVIRONMENT: str(project.config_path),
-        HOME_ENVIRONMENT: str(project.home),
-    }
-    with as_file(files("accel_ci") / "workspace.yaml") as workspace:
-        command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "--host", host, "--port", str(port)]
+    project = workspace.project
+    paths = {CONFIG_ENVIRONMENT: str(project.config_path), HOME_ENVIRONMENT: str(project.home)}
+    environment = os.environ | paths | {"DAGSTER_HOME": str(prepare_dagster_home(project))}
+    with as_file(files("accel_ci") / "workspace.yaml") as file:
+        command = [sys.executable, "-m", "dagster", "dev", "-w", str(file), "--host", host, "--port", str(port)]
     os.execve(sys.executable, command, environment)  # noqa: S606
 
 

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from accel_ci.progress import Progress
 
 
-def with_project(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass the configured project to a command as its first argument."""
+def with_workspace(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass the workspace of the configured project to a command as its first argument."""
 
     @click.pass_context
     @wraps(command)
     def wrapped(context: click.Context, /, *arguments: Any, **options: Any) -> Any:
         from accel_ci.config.loading import load_project
+        from accel_ci.workspace import Workspace
 
-        return command(load_project(context.obj), *arguments, **options)
+        return command(Workspace(load_project(context.obj)), *arguments, **options)
 
     return wrapped
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accel_ci.cli.context import terminal, with_project
+from accel_ci.cli.context import terminal, with_workspace
 from accel_ci.errors import AccelCiError
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import Project
+    from accel_ci.workspace import Workspace
 
 
 @click.command()
@@ -32,12 +32,12 @@ def init(folder: Path) -> None:
 
 
 @click.command()
-@with_project
-def validate(project: Project) -> None:
+@with_workspace
+def validate(workspace: Workspace) -> None:
     """Check the configuration and print a line for each mistake."""
     from accel_ci.config.extras import require_configured_extras
 
-    settings = project.settings
+    project, settings = workspace.project, workspace.project.settings
     require_configured_extras(settings)
     click.echo(f"{project.config_path} is valid: backend {settings.backend.name}")
     click.echo(f"variants: {', '.join(variant.name for variant in settings.variants)}")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accel_ci.cli.context import with_project
+from accel_ci.cli.context import with_workspace
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import Project
+    from accel_ci.workspace import Workspace
 
 _COUNTED = ("artifact", "cached wheel", "leftover")
 """Kinds with too many items to list each."""
@@ -20,8 +20,8 @@ _COUNTED = ("artifact", "cached wheel", "leftover")
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
-@with_project
-def prune(project: Project, dry_run: bool, as_json: bool) -> None:
+@with_workspace
+def prune(workspace: Workspace, dry_run: bool, as_json: bool) -> None:
     """Remove builds that no keep rule in `retention` holds, and everything that only they needed.
 
     This covers images, sources, wheels, rounds, artifacts, manifests and partition keys. Builds that are running and all
@@ -35,7 +35,7 @@ def prune(project: Project, dry_run: bool, as_json: bool) -> None:
     from accel_ci.defs.retention import prune_project
     from accel_ci.hud.text import one_line, size
 
-    found = prune_project(project, dry_run=dry_run)
+    found = prune_project(workspace.project, dry_run=dry_run)
     freed = sum(item.size_bytes for item in found)
     if as_json:
         document = {"dry_run": dry_run, "freed_bytes": freed, "items": [asdict(item) for item in found]}
@@ -55,3 +55,22 @@ def prune(project: Project, dry_run: bool, as_json: bool) -> None:
             click.echo(f"{count:,} {kind}{'s' * (count > 1)}: {size(sizes[kind])}")
         click.echo(f"{'would free' if dry_run else 'freed'} {size(freed)}")
     sys.exit(int(any(item.problem is not None for item in found)))
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@with_workspace
+def janitor(workspace: Workspace, dry_run: bool) -> None:
+    """Clean up what dead runs left behind.
+
+    Pauses instances whose lease has expired, and deletes containers and Jobs. The daemon does this every 15 minutes
+    (`janitor_schedule`). Without a daemon, run this command from cron.
+
+    Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
+    """
+    from accel_ci.defs.leftovers import clear_leftovers_here
+
+    found = clear_leftovers_here(workspace.project, dry_run=dry_run)
+    for leftover in found:
+        click.echo(leftover.describe(dry_run=dry_run))
+    sys.exit(int(any(leftover.problem is not None for leftover in found)))

@@ -1,4 +1,4 @@
-"""`reproduce`: run a build's failing tests in its image on another machine."""
+"""`reproduce` and `replay`: run a build's failing tests elsewhere, or a worker's tests again in the same order."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accel_ci.cli.context import with_project
+from accel_ci.cli.context import terminal, with_workspace
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import Project
+    from accel_ci.model import Build
+    from accel_ci.reproduce.replay import WorkerSession
     from accel_ci.reproduce.script import Reproduction
+    from accel_ci.rounds.driver import PoolRun
+    from accel_ci.workspace import Workspace
 
 
 @click.command()
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="The folder for --run [default: a temporary one]."
 )
-@with_project
-def reproduce(project: Project, build: str, test: str | None, run_it: bool, folder: Path | None) -> None:
+@with_workspace
+def reproduce(workspace: Workspace, build: str, test: str | None, run_it: bool, folder: Path | None) -> None:
     """Print a script that reproduces failures of BUILD.
 
     On any machine, the script runs TEST (or all tests that did not pass) in the same image. With --run, run the script here
@@ -31,17 +34,15 @@ def reproduce(project: Project, build: str, test: str | None, run_it: bool, fold
     """
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.script import reproduction
-    from accel_ci.workspace import Workspace
 
-    workspace = Workspace(project)
     found = reproduction(workspace, find_build(workspace.manifests, build), test)
     if not run_it:
         click.echo(found.script, nl=False)
         return
-    sys.exit(_run(found, folder))
+    sys.exit(_run_script(found, folder))
 
 
-def _run(found: Reproduction, folder: Path | None) -> int:
+def _run_script(found: Reproduction, folder: Path | None) -> int:
     import os
     import subprocess
     import tempfile
@@ -63,3 +64,84 @@ def _run(found: Reproduction, folder: Path | None) -> int:
         file = Path(place) / "reproduce.sh"
         file.write_text(found.script)
         return subprocess.run(["sh", str(file)], cwd=place, env=environment, check=False).returncode
+
+
+@click.command()
+@click.argument("build", required=False)
+@click.option("--worker", help="The worker, such as w0-1; --dry-run without other options lists all.")
+@click.option("--round", "number", type=click.IntRange(min=1), help="The round that it ran in.")
+@click.option("--stage", type=click.Choice(["smoke", "device"]), help="The stage that it ran in.")
+@click.option("--test", help="Choose the worker on which this test failed (else ran), and stop after the test.")
+@click.option("--dry-run", is_flag=True, help="Show the order and run nothing.")
+@with_workspace
+def replay(
+    workspace: Workspace,
+    build: str | None,
+    worker: str | None,
+    number: int | None,
+    stage: str | None,
+    test: str | None,
+    dry_run: bool,
+) -> None:
+    """Run the tests of a worker again in the same order.
+
+    Repeats what one worker ran in BUILD [default: the newest], in one session. Use it for failures that depend on earlier
+    tests. Results are not stored.
+
+    Exit status: 0 if all tests ran and none failed, 1 if not, 2 for usage errors.
+    """
+    from accel_ci.ledger.status import find_build
+    from accel_ci.model import FAILING_OUTCOMES
+    from accel_ci.reproduce.replay import choose_session, worker_sessions
+
+    found = find_build(workspace.manifests, build)
+    stages = {name: suite.stage for name, suite in workspace.project.settings.suites.items()}
+    sessions = worker_sessions(workspace.results, found, stages)
+    if dry_run and not any((worker, number, stage, test)):
+        for each in sessions:
+            title = f"--stage {each.stage} --round {each.round} --worker {each.worker} (card {each.card})"
+            click.echo(f"{title}: {len(each.tests)} tests, {each.failing} failed")
+        return
+    session = choose_session(sessions, worker=worker, number=number, stage=stage, test=test)
+    if dry_run:
+        for selected, outcome in zip(session.tests, session.outcomes, strict=True):
+            click.echo(f"{outcome}\t{selected.suite}\t{_shown(selected.test)}")
+        return
+    run = _run_session(workspace, found, session)
+    now = {(attempt.suite, attempt.test): attempt for attempt in run.attempts}
+    for selected, before in zip(session.tests, session.outcomes, strict=True):
+        attempt = now.get((selected.suite, selected.test))
+        outcome = attempt.outcome if attempt is not None else "not_run"
+        if outcome != before:
+            click.echo(f"{_shown(selected.test)}: {before} in the build, {outcome} now")
+    failed = [attempt for attempt in run.attempts if attempt.outcome in FAILING_OUTCOMES]
+    for attempt in failed:
+        click.echo(f"{attempt.outcome}: {_shown(attempt.test)}: {_shown((attempt.message or '').partition(chr(10))[0])}")
+    click.echo(f"{len(run.attempts)} of {len(session.tests)} tests ran again, {len(failed)} failed")
+    sys.exit(1 if failed or len(run.attempts) < len(session.tests) else 0)
+
+
+def _shown(text: str) -> str:
+    from accel_ci.hud.text import one_line
+
+    return one_line(text, 400)
+
+
+def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> PoolRun:
+    """Run a session's tests with the build's image and sources. Raises `AccelCiError` if these no longer exist."""
+    from accel_ci.errors import AccelCiError
+    from accel_ci.model import RuntimeImage
+    from accel_ci.pipelines import RUNTIME_IMAGE
+    from accel_ci.pool.choose_pool import worker_spec_for
+    from accel_ci.source.revision import checkout_backend
+    from accel_ci.steps.device_tests import run_in_order
+
+    project, manifests = workspace.project, workspace.manifests
+    revision = manifests.revision(build.revision)
+    if revision is None:
+        raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
+    image = manifests.read(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
+    spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
+    context = workspace.stage_context(revision, build.variant, "replay")
+    with terminal()[1].step("replay") as step:
+        return run_in_order(project.settings, session.tests, session.card, spec, context, step)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import date, datetime, timezone
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from accel_ci.cli.context import terminal, with_project
+from accel_ci.cli.context import terminal, with_workspace
 from accel_ci.errors import AccelCiError
 from accel_ci.storage.atomic_file import whole_file
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import Project
     from accel_ci.model import Build
-    from accel_ci.results.store import ResultsStore
+    from accel_ci.quality.flakiness import FlakyTest
+    from accel_ci.results.questions import Change, DayCounts, FailureCluster, SlowTest, TestInBuild
+    from accel_ci.workspace import Workspace
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _EXISTING = click.Path(path_type=Path, exists=True)
@@ -63,9 +66,9 @@ def parse(path: Path, as_json: bool) -> None:
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="The day of the revision [default: today, UTC].")
 @click.option("--expected", type=_EXISTING, help="A file with the ids of the tests that should have run, one per line.")
 @_AS_JSON
-@with_project
+@with_workspace
 def ingest(
-    project: Project,
+    workspace: Workspace,
     paths: tuple[Path, ...],
     revision: str,
     variant: str,
@@ -84,38 +87,49 @@ def ingest(
     Exit status: 0 if all reports were complete, 1 if some were salvaged or an expected test did not run, 2 if some were
     rejected or had no rows.
     """
-    from accel_ci.ledger.account import account_of
+    from accel_ci.ledger.account import account_of, read_expected
     from accel_ci.model import Build
-    from accel_ci.results.expected import read_expected
     from accel_ci.results.ingest import ingest as store_reports
 
     wanted = None if expected is None else read_expected(expected)
-    store, progress = _store(project), terminal(stderr=True)[1]
-    with progress.step("ingest") as step:
-        report = store_reports(
-            paths,
-            Build(revision, variant),
-            suite,
-            (day or datetime.now(timezone.utc)).date(),
-            store,
-            step=step,
-        )
+    store, on_day = workspace.results, day.date() if day else _today()
+    with terminal(stderr=True)[1].step("ingest") as step:
+        report = store_reports(paths, Build(revision, variant), suite, on_day, store, step=step)
         step.note(f"{report.rows:,} rows of {len(report.files):,} files")
-    account = None if wanted is None else account_of(wanted, store.judged(report.stored))
     troubled = [[file.path, file.status, file.rows, file.reason] for file in report.troubled]
-    counts = report.counts if account is None else account.counts
-    missing = [] if account is None else account.missing
-    unexpected = [] if account is None else account.unexpected
+    summary = {"rows": report.rows, "verdicts": report.counts, "troubled": troubled}
+    counts, missing, unexpected = report.counts, list[str](), tuple[str, ...]()
+    if wanted is not None:
+        account = account_of(wanted, store.judged(report.stored))
+        counts, missing, unexpected = account.counts, account.missing, account.unexpected
+        summary |= {"verdicts": counts, "not_run": missing, "unexpected": unexpected}
     if as_json:
-        summary = {"rows": report.rows, "verdicts": counts, "troubled": troubled}
-        lists = {} if account is None else {"not_run": missing, "unexpected": unexpected}
-        click.echo(json.dumps({**summary, **lists}, default=str))
+        click.echo(json.dumps(summary, default=str))
     else:
         _print_table(["file", "status", "rows", "why"], troubled)
         _print_table(["expected, but not run"], [[test] for test in missing])
         _print_table(["run, but not expected"], [[test] for test in unexpected])
         click.echo(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count) or "nothing was stored")
     sys.exit(max(report.exit_code, int(bool(missing))))
+
+
+def _prints(*columns: str) -> Callable[[Callable[..., Sequence[Any]]], Callable[..., None]]:
+    """Print the dataclasses that a command returns: as JSON with all fields, or as a table of `columns`."""
+
+    def decorate(command: Callable[..., Sequence[Any]]) -> Callable[..., None]:
+        @_AS_JSON
+        @with_workspace
+        @wraps(command)
+        def wrapped(workspace: Workspace, as_json: bool, **options: Any) -> None:
+            found = command(workspace, **options)
+            if as_json:
+                click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
+            else:
+                _print_table(columns, [[getattr(row, column) for column in columns] for row in found])
+
+        return wrapped
+
+    return decorate
 
 
 @click.group()
@@ -133,96 +147,84 @@ _LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRa
 @click.option("--days", default=90, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_SUITE
-@_AS_JSON
-@with_project
-def history(project: Project, test: str, days: int, variant: str | None, suite: str | None, as_json: bool) -> None:
+@_prints("day", "build", "suite", "verdict", "attempts", "failures", "duration_s", "message")
+def history(workspace: Workspace, test: str, days: int, variant: str | None, suite: str | None) -> Sequence[TestInBuild]:
     """Show the verdicts of TEST in the builds of the last days."""
     from accel_ci.results.questions import history as ask
 
-    rows = ask(_store(project), test, _today(), days, variant, suite)
-    _answer(rows, as_json, ["day", "build", "suite", "verdict", "attempts", "failures", "duration_s", "message"])
+    return ask(workspace.results, test, _today(), days, variant, suite)
 
 
 @results.command()
 @click.argument("build")
 @_SUITE
-@_AS_JSON
-@with_project
-def failures(project: Project, build: str, suite: str | None, as_json: bool) -> None:
+@_prints("suite", "tests", "attempts", "infra", "cards", "signature", "some_tests")
+def failures(workspace: Workspace, build: str, suite: str | None) -> Sequence[FailureCluster]:
     """Show the failures of BUILD, grouped by signature."""
     from accel_ci.results.questions import failures as ask
 
-    found = ask(_store(project), _build(build), suite)
-    _answer(found, as_json, ["suite", "tests", "attempts", "infra", "cards", "signature", "some_tests"])
+    return ask(workspace.results, _build(build), suite)
 
 
 @results.command()
 @click.argument("build")
 @_SUITE
 @_LIMIT
-@_AS_JSON
-@with_project
-def slowest(project: Project, build: str, suite: str | None, limit: int, as_json: bool) -> None:
+@_prints("suite", "test", "total_s", "longest_s", "attempts")
+def slowest(workspace: Workspace, build: str, suite: str | None, limit: int) -> Sequence[SlowTest]:
     """List the slowest tests of BUILD."""
     from accel_ci.results.questions import slowest as ask
 
-    found = ask(_store(project), _build(build), suite, limit)
-    _answer(found, as_json, ["suite", "test", "total_s", "longest_s", "attempts"])
+    return ask(workspace.results, _build(build), suite, limit)
 
 
 @results.command()
 @_LIMIT
-@_AS_JSON
-@with_project
-def flaky(project: Project, limit: int, as_json: bool) -> None:
+@_prints("variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high")
+def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
     """List tests that passed and failed in the same build."""
     from accel_ci.quality.flakiness import measure
 
-    found = measure(_store(project), _today(), project.settings.quality.window_days).flaky[:limit]
-    _answer(found, as_json, ["variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high"])
+    return measure(workspace.results, _today(), workspace.project.settings.quality.window_days).flaky[:limit]
 
 
 @results.command("newly-failing")
 @click.argument("before")
 @click.argument("after")
-@_AS_JSON
-@with_project
-def newly_failing(project: Project, before: str, after: str, as_json: bool) -> None:
+@_prints("suite", "test", "before", "after", "message")
+def newly_failing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
     """List tests that fail in AFTER but not in BEFORE.
 
     BEFORE and AFTER are builds.
     """
     from accel_ci.results.questions import newly_failing as ask
 
-    _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after", "message"])
+    return ask(workspace.results, _build(before), _build(after))
 
 
 @results.command("newly-passing")
 @click.argument("before")
 @click.argument("after")
-@_AS_JSON
-@with_project
-def newly_passing(project: Project, before: str, after: str, as_json: bool) -> None:
+@_prints("suite", "test", "before", "after")
+def newly_passing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
     """List tests that pass in AFTER but failed in BEFORE.
 
     BEFORE and AFTER are builds.
     """
     from accel_ci.results.questions import newly_passing as ask
 
-    _answer(ask(_store(project), _build(before), _build(after)), as_json, ["suite", "test", "before", "after"])
+    return ask(workspace.results, _build(before), _build(after))
 
 
 @results.command("per-day")
 @click.option("--days", default=30, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
-@_AS_JSON
-@with_project
-def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> None:
+@_prints("day", "variant", "suite", "builds", "attempts", "counts")
+def per_day(workspace: Workspace, days: int, variant: str | None) -> Sequence[DayCounts]:
     """Count the verdicts of each day."""
     from accel_ci.results.questions import counts_per_day
 
-    found = counts_per_day(_store(project), _today(), days, variant)
-    _answer(found, as_json, ["day", "variant", "suite", "builds", "attempts", "counts"])
+    return counts_per_day(workspace.results, _today(), days, variant)
 
 
 @results.command("to-sql")
@@ -234,8 +236,8 @@ def per_day(project: Project, days: int, variant: str | None, as_json: bool) -> 
     help="The SQLAlchemy URL of the database [default: $ACCEL_CI_SQL_URL].",
 )
 @_SUITE
-@with_project
-def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
+@with_workspace
+def to_sql(workspace: Workspace, build: str, url: str, suite: str | None) -> None:
     """Copy the rows of BUILD to a SQL database.
 
     Rows from an earlier copy are replaced.
@@ -243,7 +245,7 @@ def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
     from accel_ci.results.questions import stored_suites
     from accel_ci.results.sql_sink import open_sink, sink
 
-    store = _store(project)
+    store = workspace.results
     suites = stored_suites(store, _build(build), suite)
     engine = open_sink(url)
     with terminal(stderr=True)[1].step("to-sql") as step:
@@ -259,24 +261,15 @@ def to_sql(project: Project, build: str, url: str, suite: str | None) -> None:
     "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="The file to write [default: standard output]."
 )
 @_SUITE
-@with_project
-def export(project: Project, build: str, form: Any, output: Path | None, suite: str | None) -> None:
+@with_workspace
+def export(workspace: Workspace, build: str, form: Any, output: Path | None, suite: str | None) -> None:
     """Write the attempts of BUILD as JUnit XML, CSV or Parquet."""
     from accel_ci.results import export as exports
 
-    store = _store(project)
-    if output is None:
-        exports.export(store, _build(build), sys.stdout.buffer, form, suite)
-        return
-    with whole_file(output) as target:
-        rows = exports.export(store, _build(build), target, form, suite)
-    click.echo(f"{output}: {rows:,} attempts")
-
-
-def _store(project: Project) -> ResultsStore:
-    from accel_ci.workspace import Workspace
-
-    return Workspace(project).results
+    with nullcontext(sys.stdout.buffer) if output is None else whole_file(output) as target:
+        rows = exports.export(workspace.results, _build(build), target, form, suite)
+    if output is not None:
+        click.echo(f"{output}: {rows:,} attempts")
 
 
 def _build(name: str) -> Build:
@@ -290,14 +283,6 @@ def _build(name: str) -> Build:
 
 def _today() -> date:
     return datetime.now(timezone.utc).date()
-
-
-def _answer(found: Sequence[Any], as_json: bool, columns: Sequence[str]) -> None:
-    """Print dataclasses: as JSON with all fields, or as a table with some of them."""
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
-    else:
-        _print_table(columns, [[getattr(row, column) for column in columns] for row in found])
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -16,8 +16,7 @@ from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
-from accel_ci.steps.device_tests import StageContext, cards_of_suites, collect_tests, run_device_stage, run_smoke_stage
-from accel_ci.steps.plan import plan_device_tests
+from accel_ci.steps.device_tests import StageContext, collect_tests, plan_device_tests, run_device_stage, run_smoke_stage
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
@@ -151,8 +150,7 @@ def test_plan(
         durations = median_durations(workspace.results, build.variant, revision.created_at.date())
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
         setup_s = before.mean_setup_s if before else None
-        cards, widths = settings.pool.cards, cards_of_suites(settings)
-        plan = plan_device_tests(test_selection, durations, cards, workspace.artifacts, widths, setup_s)
+        plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s)
         step.note(
             f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
             f"{plan.predicted_s:.1f} s are expected"

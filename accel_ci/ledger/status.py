@@ -41,16 +41,13 @@ class BuildStatus:
 
     def as_json(self) -> str:
         """The status for programs."""
+        numbers = ("infra_attempts", "wall_s", "overhead_s", "makespan_s", "lower_bound_s")
         return json.dumps(
             {
                 "build": self.build.name,
                 "state": self.state,
                 "verdicts": {"expected": self.expected, **self.counts} if self.expected is not None else None,
-                "infra_attempts": self.infra_attempts,
-                "wall_s": self.wall_s,
-                "overhead_s": self.overhead_s,
-                "makespan_s": self.makespan_s,
-                "lower_bound_s": self.lower_bound_s,
+                **{name: getattr(self, name) for name in numbers},
             }
         )
 
@@ -79,27 +76,23 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     made = [stage for stage, path in paths.items() if path.is_file()]
     work = sum(json.loads(paths[stage].read_bytes()).get("work_s", 0.0) for stage in made)
     cards = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults).cards if DEVICE_TEST_RESULTS in made else ()
-    common = {
-        "infra_attempts": 0,
-        "cards": tuple(card.card for card in cards),
-        "unhealthy_cards": tuple(f"{card.card} ({card.reason})" for card in cards if not card.healthy),
-        "wall_s": manifests.wall_seconds(build),
-        "work_s": round(work, 3),
-    }
-    if LEDGER not in made:
+    ledger = manifests.read(paths[LEDGER], Ledger) if LEDGER in made else None
+    bad = shortcomings(ledger) if ledger else ()
+    state = ", ".join(bad) or "passed"
+    if ledger is None:
         begun = begun_pipelines(paths[LEDGER].parent, manifests.pipelines)
         state = f"stopped at {next_stage(made, begun, manifests.pipelines)}"
-        return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)
-    ledger = manifests.read(paths[LEDGER], Ledger)
-    common["infra_attempts"] = ledger.infra_attempts
-    bad = shortcomings(ledger)
     return BuildStatus(
         build,
-        ", ".join(bad) or "passed",
-        not bad,
-        ledger.expected,
-        ledger.counts,
-        makespan_s=round(ledger.makespan_s, 3),
-        lower_bound_s=round(ledger.lower_bound_s, 3),
-        **common,
+        state,
+        passed=ledger is not None and not bad,
+        expected=ledger.expected if ledger else None,
+        counts=ledger.counts if ledger else {},
+        infra_attempts=ledger.infra_attempts if ledger else 0,
+        cards=tuple(card.card for card in cards),
+        unhealthy_cards=tuple(f"{card.card} ({card.reason})" for card in cards if not card.healthy),
+        wall_s=manifests.wall_seconds(build),
+        work_s=round(work, 3),
+        makespan_s=round(ledger.makespan_s, 3) if ledger else None,
+        lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
     )

@@ -62,18 +62,11 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     if revision is None or not image_file.is_file():
         raise AccelCiError(f"{build.name} has no runtime image to run tests in; see `accel-ci status`")
     chosen = _choose(workspace, build, test)
+    tests, card = tuple(test.test for test in chosen), next((test.cards[0] for test in chosen if test.cards), "0")
     image = manifests.read(image_file, RuntimeImage)
-    case = _Case(
-        workspace,
-        build,
-        project.settings.variant(build.variant),
-        revision,
-        manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel),
-        image,
-        tuple(verdict.test for verdict in chosen),
-        next((verdict.cards[0] for verdict in chosen if verdict.cards), "0"),
-        worker_spec_for(project.settings, image, project.root),
-    )
+    wheel = manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel)
+    variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, project.root)
+    case = _Case(workspace, build, variant, revision, wheel, image, tests, card, spec)
     options = pool_for(project.settings).docker_options(case.card)
     how = _in_environment(case) if options is None else _in_container(case, options)
     return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
@@ -92,11 +85,9 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
     found = find_tests(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
     if len(chosen) != 1:
-        near = [verdict.test for verdict in found[:5]]
-        raise AccelCiError(
-            f"{test!r} matches {len(chosen)} tests of {build.name}; "
-            f"{'similar tests: ' + ', '.join(near) if near else '`accel-ci results` lists its tests'}"
-        )
+        near = ", ".join(verdict.test for verdict in found[:5])
+        hint = f"similar tests: {near}" if near else "`accel-ci results` lists its tests"
+        raise AccelCiError(f"{test!r} matches {len(chosen)} tests of {build.name}; {hint}")
     return chosen
 
 
@@ -108,30 +99,18 @@ def _sources(case: _Case) -> list[str]:
             f"# The sources: {backend.label} has uncommitted changes, so this is their copy on the build machine",
             f"sources={shlex.quote(str(folder))}",
         ]
+    remote, below = backend.repository, Path(backend.subdirectory)
     local = local_path(settings.repository, case.project.root)
-    remote = backend.repository if local is None else str(local)
-    fetch = [
+    if local is not None:  # git fetches from a repository, not from a folder in it
+        top = next((folder for folder in (local, *local.parents) if (folder / ".git").exists()), local)
+        remote, below = str(top), local.relative_to(top) / below
+    return [
         f"# The backend's sources at {backend.sha}",
         "git init --quiet backend",
-        f"git -C backend fetch --quiet --depth 1 -- {shlex.quote(_fetchable(remote, local))} {backend.sha}",
+        f"git -C backend fetch --quiet --depth 1 -- {shlex.quote(remote)} {backend.sha}",
         "git -C backend checkout --quiet FETCH_HEAD",
+        f'sources="$PWD"/backend/{shlex.quote(str(below))}',
     ]
-    below = _below(local, backend.subdirectory)
-    return [*fetch, f'sources="$PWD"/backend/{shlex.quote(below)}']
-
-
-def _fetchable(remote: str, local: Path | None) -> str:
-    """An address to fetch a commit from: for a folder inside a repository, the repository."""
-    top = local
-    while top is not None and not (top / ".git").exists() and top != top.parent:
-        top = top.parent
-    return str(top) if top is not None and (top / ".git").exists() else remote
-
-
-def _below(local: Path | None, subdirectory: str) -> str:
-    top = Path(_fetchable("", local)) if local is not None else None
-    inside = local.relative_to(top) if local is not None and top is not None and local.is_relative_to(top) else Path()
-    return str(inside / subdirectory)
 
 
 def _environment(case: _Case) -> dict[str, str]:
@@ -157,22 +136,19 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
     run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
     built = case.image.container("runtime")
     local = built is not None and image == built.reference and "@" not in image
+    tools = case.image.container("development")
+    shell = []
+    if tools is not None:
+        bash = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(tools.reference)} bash'
+        shell.append(f"# A shell with compilers and uv, to try changes: {bash}")
     title = "The image, which only the build machine has (set image.registry to push it)" if local else "The image"
     return [
         f"# {title}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
         f"docker image inspect --format ok {shlex.quote(image)}" if local else f"docker pull --quiet {shlex.quote(image)}",
-        *_development(case),
+        *shell,
         f"# {_count(case)} on card {case.card}",
         run,
     ]
-
-
-def _development(case: _Case) -> list[str]:
-    built = case.image.container("development")
-    if built is None:
-        return []
-    shell = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(built.reference)} bash'
-    return [f"# A shell with compilers and uv, to try changes: {shell}"]
 
 
 def _in_environment(case: _Case) -> list[str]:

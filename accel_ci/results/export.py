@@ -25,7 +25,6 @@ from accel_ci.results.stored_suite import StoredSuite
 Format = Literal["junit", "csv", "parquet"]
 
 _BATCH_ROWS = 1 << 14
-_WORKER = "accel-ci"
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -104,7 +103,7 @@ def _element(name: str, row: dict[str, Any]) -> str:
     """A failure element. JUnit has no crashes or timeouts: readers recognise them by the message and the type."""
     kind, message = row["outcome"], row["message"] or ""
     if kind == "crashed":
-        message = f"{message} (worker {_WORKER!r} crashed while running)".strip()
+        message = f"{message} (worker 'accel-ci' crashed while running)".strip()
     elif kind == "timeout":
         kind = "accel_ci.TestTimedOutException"
     return f'<{name} type="{kind}" message={_quoted(message)}/>'

@@ -39,11 +39,6 @@ _MASKS: tuple[tuple[str, str], ...] = (
 """Applied in this order: text that a later mask would break up must be masked first."""
 
 
-def signature(message: str) -> str:
-    """The signature of one message; empty for one without text."""
-    return str(signatures(pa.array([message], pa.string()))[0].as_py())
-
-
 def signatures(messages: Column) -> pa.Array[Any]:
     """The signatures of a column of messages, null where there is none. Each distinct message is masked once."""
     column = messages.combine_chunks() if isinstance(messages, pa.ChunkedArray) else messages

@@ -1,7 +1,7 @@
-"""Running the suites of a stage on the project's pool, from the selected tests to a manifest.
+"""Collecting, planning and running the suites of a stage on the project's pool, from the sources to manifests.
 
 Here belongs what smoke and device tests share and where they differ: smoke takes one card, the device tests all of them.
-How workers are driven is in `driver.py`.
+How workers are driven is in `accel_ci.rounds.driver`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Settings, Suite
-from accel_ci.errors import PoolError
+from accel_ci.errors import PoolError, SelectionError
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.instance.lease import LEASES, running_instance
 from accel_ci.model import (
@@ -36,6 +37,7 @@ from accel_ci.model import (
     WorkerSpec,
 )
 from accel_ci.plan.guided import Plan, make_plan
+from accel_ci.plan.prediction import predicted_makespan
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.progress import Step
 from accel_ci.results.columns import counts_of, kernels
@@ -45,9 +47,10 @@ from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
 from accel_ci.scope.selection import read_selection, select_tests
-from accel_ci.steps.plan import read_plan
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.file_lock import acquire_or_wait
+
+_PLAN = TypeAdapter(Plan)
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,6 @@ class StageContext:
     run: str = ""
 
 
-def cards_of_suites(settings: Settings) -> dict[str, int]:
-    """How many cards a test of each suite holds."""
-    return {name: suite.cards for name, suite in settings.suites.items()}
-
-
 def cards_of(settings: Settings) -> list[str]:
     """The names of the pool's cards."""
     return [str(number) for number in range(settings.pool.cards)]
@@ -84,6 +82,33 @@ def collect_tests(settings: Settings, suites: dict[str, Suite], spec: WorkerSpec
     return select_tests(
         suites, spec, context.runner, context.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
     )
+
+
+def plan_device_tests(
+    settings: Settings,
+    selection: TestSelection,
+    durations: Mapping[tuple[str, str], float],
+    artifacts: ArtifactStore,
+    setup_s: float | None = None,
+) -> TestPlan:
+    """Plan the selected tests for the pool's cards from recorded `durations` (seconds by suite and test).
+
+    `setup_s` is the time that a card spent on set-up and collection in an earlier build. Raises `SelectionError` if nothing
+    is selected.
+    """
+    cards, widths = settings.pool.cards, {name: suite.cards for name, suite in settings.suites.items()}
+    tests = read_selection(selection.tests, artifacts)
+    if not tests:
+        raise SelectionError("nothing is selected, so there is nothing to plan; look at the suites of the job")
+    plan = make_plan(tests, durations, cards, widths=widths)
+    batches = artifacts.put_bytes(_PLAN.dump_json(plan), "plan.json")
+    seconds = (round(each, 3) for each in (plan.estimated_s, plan.lower_bound_s, predicted_makespan(plan, cards, setup_s)))
+    return TestPlan(batches, len(plan.batches), len(tests), plan.unknown, cards, *seconds)
+
+
+def read_plan(artifact: Artifact, artifacts: ArtifactStore) -> Plan:
+    """The plan behind a manifest."""
+    return _PLAN.validate_json(artifacts.path(artifact).read_bytes())
 
 
 def run_smoke_stage(

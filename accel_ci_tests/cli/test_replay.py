@@ -15,8 +15,7 @@ from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import LineProgress
 from accel_ci.source.git import resolve_source
 from accel_ci.source.revision import checkout_backend
-from accel_ci.steps.device_tests import collect_tests, run_device_stage
-from accel_ci.steps.plan import plan_device_tests
+from accel_ci.steps.device_tests import collect_tests, plan_device_tests, run_device_stage
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit
@@ -51,7 +50,7 @@ def built(repository: Path, make_project: Callable[..., Project]) -> Project:
     spec = worker_spec_for(settings, image, checkout_backend(project, source))
     suites = {"unit": settings.suites["unit"]}
     selection = collect_tests(settings, suites, spec, context)
-    plan = plan_device_tests(selection, {}, 1, context.artifacts)
+    plan = plan_device_tests(settings, selection, {}, context.artifacts)
     with LineProgress().step("device") as step:
         results = run_device_stage(settings, selection.tests, ["unit"], plan, spec, context, step)
     assert results.counts == {"passed": 5, "failed": 1}
