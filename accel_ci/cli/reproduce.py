@@ -100,7 +100,8 @@ def replay(
     if dry_run and not any((worker, number, stage, test)):
         for each in sessions:
             title = f"--stage {each.stage} --round {each.round} --worker {each.worker} (card {each.card})"
-            click.echo(f"{title}: {len(each.tests)} tests, {each.failing} failed")
+            failing = sum(outcome in FAILING_OUTCOMES for outcome in each.outcomes)
+            click.echo(f"{title}: {len(each.tests)} tests, {failing} failed")
         return
     session = choose_session(sessions, worker=worker, number=number, stage=stage, test=test)
     if dry_run:

@@ -10,7 +10,7 @@ from accel_ci.defs.metadata import check_result, table
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
 from accel_ci.ledger.close import close_ledger
-from accel_ci.ledger.shortcomings import collected_drop, shortcomings
+from accel_ci.ledger.status import collected_drop, shortcomings
 from accel_ci.model import (
     VERDICTS,
     BazelTestResults,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
 from accel_ci.hud.text import duration, in_utc, number
-from accel_ci.ledger.shortcomings import shortcomings
+from accel_ci.ledger.status import shortcomings
 from accel_ci.model import (
     FAILING_OUTCOMES,
     VERDICTS,

@@ -1,4 +1,7 @@
-"""A build's status: its verdicts, where its time went, and what stopped it. From the manifests alone."""
+"""A build's status: its verdicts, where its time went, and what stopped it. From the manifests alone.
+
+The rules by which a build passes, and by which it has lost tests, belong here; they are pure functions.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from accel_ci.errors import AccelCiError
-from accel_ci.ledger.shortcomings import shortcomings
-from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
+from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
 from accel_ci.storage.manifests import ManifestStore, begun_pipelines
+
+ALLOWED_DROP = 0.05
+"""The share of the collected tests that a build may lose without a reason."""
 
 
 @dataclass(frozen=True)
@@ -96,3 +101,37 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         makespan_s=round(ledger.makespan_s, 3) if ledger else None,
         lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
     )
+
+
+def collected_drop(collected: int, previous: int | None, reason: str | None = None) -> str | None:
+    """Report a number of collected tests that is too low against the variant's last build; None when it is not.
+
+    A build may lose tests for a reason that somebody gave, or up to `ALLOWED_DROP`. A variant's first build (`previous`
+    is None) has nothing to lose; a build that collects nothing is always wrong.
+    """
+    if collected <= 0:
+        return "no tests were collected"
+    if previous is None or reason or previous - collected <= previous * ALLOWED_DROP:
+        return None
+    share = (previous - collected) / previous
+    return f"{collected} tests were collected, {share:.1%} fewer than the last build's {previous}; fix it, or give a reason"
+
+
+def shortcomings(ledger: Ledger) -> tuple[str, ...]:
+    """The reasons why a build does not pass, in a few words each; empty for one that passes.
+
+    A build without tests, or with nothing but skips, never passes.
+    """
+    counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
+    bad = [
+        f"{counts[verdict]:,} {verdict.replace('_', ' ')}" for verdict in ("failed", "infra", "not_run") if counts[verdict]
+    ]
+    if ledger.expected <= 0:
+        bad.append("no tests")
+    elif sum(counts.values()) != ledger.expected:
+        bad.append("does not balance")
+    elif counts["skipped"] == ledger.expected:
+        bad.append("all skipped")
+    if ledger.missing_suites:
+        bad.append(f"no results from {', '.join(ledger.missing_suites)}")
+    return tuple(bad)

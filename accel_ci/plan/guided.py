@@ -86,20 +86,15 @@ def make_plan(
         first += urgent
         later += rest
     place = {_key(test): number for number, test in enumerate(tests)}
-    batches = tuple(
-        Batch(
-            id=f"b{number:05d}",
-            suite=group[0].suite,
-            file=group[0].file,
-            tests=tuple(test.test for test in sorted(group, key=lambda test: place[_key(test)])),
-            estimate_s=sum(estimates[_key(test)] for test in group),
-            cards=width_of[group[0].suite],
-        )
-        for number, group in enumerate([*first, *later])
-    )
+    batches = []
+    for number, group in enumerate([*first, *later]):
+        suite, file = group[0].suite, group[0].file
+        ids = tuple(test.test for test in sorted(group, key=lambda test: place[_key(test)]))
+        estimate_s = sum(estimates[_key(test)] for test in group)
+        batches.append(Batch(f"b{number:05d}", suite, file, ids, estimate_s, cards=width_of[suite]))
     unknown = sum(_key(test) not in durations for test in tests)
     bound_s = lower_bound(estimates.values(), cards, (width_of[suite] for suite, _ in estimates))
-    return Plan(batches, len(first), unknown, sum(estimates.values()), bound_s)
+    return Plan(tuple(batches), len(first), unknown, sum(estimates.values()), bound_s)
 
 
 def _groups(

@@ -21,11 +21,6 @@ class WorkerSession:
     tests: tuple[SelectedTest, ...]
     outcomes: tuple[Outcome, ...]
 
-    @property
-    def failing(self) -> int:
-        """The number of tests that failed."""
-        return sum(outcome in FAILING_OUTCOMES for outcome in self.outcomes)
-
     def until(self, test: str) -> WorkerSession:
         """The session up to and including a test."""
         end = [selected.test for selected in self.tests].index(test) + 1

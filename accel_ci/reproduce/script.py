@@ -19,6 +19,7 @@ from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
+from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci.workspace import Workspace
 
@@ -36,7 +37,8 @@ class Reproduction:
 class _Case:
     """A build, its manifests, and the tests to run."""
 
-    workspace: Workspace
+    project: Project
+    artifacts: ArtifactStore
     build: Build
     variant: Variant
     revision: Revision
@@ -45,10 +47,6 @@ class _Case:
     tests: tuple[str, ...]
     card: str
     spec: WorkerSpec
-
-    @property
-    def project(self) -> Project:
-        return self.workspace.project
 
 
 def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reproduction:
@@ -66,7 +64,7 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     image = manifests.read(image_file, RuntimeImage)
     wheel = manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel)
     variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, project.root)
-    case = _Case(workspace, build, variant, revision, wheel, image, tests, card, spec)
+    case = _Case(project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec)
     options = pool_for(project.settings).docker_options(case.card)
     how = _in_environment(case) if options is None else _in_container(case, options)
     return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
@@ -181,7 +179,7 @@ def _in_environment(case: _Case) -> list[str]:
 
 def _wheels(case: _Case) -> list[str]:
     """The build's wheels: copied on the build machine, built from the same sources elsewhere."""
-    artifacts, settings = case.workspace.artifacts, case.project.settings
+    artifacts, settings = case.artifacts, case.project.settings
     given = {**settings.backend.build_environment, **case.variant.build_environment}
     label = case.revision.backend.label
     environment = ["env", *(f"{name}={value.replace('{label}', label)}" for name, value in given.items())]

@@ -88,14 +88,13 @@ def ingest(
     day: date,
     store: ResultsStore,
     *,
-    started_at: datetime | None = None,
     step: Step | None = None,
     processes: int | None = None,
 ) -> IngestReport:
     """Read report files, and folders of them, as the reports of one test job, and store their rows as the suite of a build.
 
-    `day` is the revision's; `started_at` stands for reports without a timestamp. `step` hears of every file. `processes` is
-    how many read at the same time, by default one per core. Raises `AccelCiError` for a path that does not exist.
+    `day` is the revision's. `step` hears of every file. `processes` is how many read at the same time, by default one per
+    core. Raises `AccelCiError` for a path that does not exist.
     """
     files = find_reports(paths)
     if step is not None:
@@ -105,7 +104,7 @@ def ingest(
     count = sum(file.rows for file in outcomes)
     if not count:
         return IngestReport(outcomes, 0, {}, None)
-    stored = store.write_rows(build, day, suite, from_report(build, suite, _in_order(reads), started_at))
+    stored = store.write_rows(build, day, suite, from_report(build, suite, _in_order(reads)))
     [rollup] = store.rollups([stored])
     return IngestReport(outcomes, count, rollup.origin.counts, stored)
 

@@ -203,7 +203,7 @@ class Rollup:
         """`read_tests` reads the ids of the attempts, row by row. Raises `OSError`, `pyarrow.ArrowInvalid`: no rollup."""
         self._path = path
         self.read_tests = read_tests
-        self._reader: pa.RecordBatchFileReader | None = _open_to_find(path)
+        self._reader: pa.RecordBatchFileReader | None = _open(pa.OSFile(str(path), "r"))
         metadata = self._reader.schema.metadata or {}
         self.source = metadata.get(_SOURCE, b"").decode()
         self._origin = metadata.get(_ORIGIN, b"{}")
@@ -215,7 +215,9 @@ class Rollup:
 
     def find(self, key: int) -> dict[str, Any] | None:
         """The row of a test, without its key and place; None when it was not in the build."""
-        reader = self._reader or _open_to_find(self._path)
+        reader = self._reader or _open(
+            pa.OSFile(str(self._path), "r")
+        )  # mapping it would cost more than a look-up's three reads
         bits = reader.num_record_batches.bit_length() - 1
         batch = reader.get_batch(key >> (64 - bits))
         keys = batch.column(0)
@@ -238,12 +240,7 @@ class Rollup:
         return one_chunk(self.read_tests()).take(one_chunk(places))
 
 
-def _open_to_find(path: Path) -> pa.RecordBatchFileReader:
-    """Mapping the file would cost more than the three reads of a look-up."""
-    return _open(pa.OSFile(str(path), "r"), range(len(ROLLUP)))
-
-
-def _open(file: pa.NativeFile, fields: Iterable[int]) -> pa.RecordBatchFileReader:
+def _open(file: pa.NativeFile, fields: Iterable[int] = range(len(ROLLUP))) -> pa.RecordBatchFileReader:
     return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=list(fields), use_threads=False))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accel_ci.config.settings import Retention
 from accel_ci.errors import AccelCiError
-from accel_ci.ledger.shortcomings import shortcomings
+from accel_ci.ledger.status import shortcomings
 from accel_ci.model import Build, Ledger
 from accel_ci.pipelines import LEDGER, stages_of
 from accel_ci.retention.disk import Pruned, Remover, size_of

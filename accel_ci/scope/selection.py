@@ -7,22 +7,24 @@ collected are reported and expected under their own names, so that they count as
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from pydantic import TypeAdapter
 
-from accel_ci.config.settings import Suite
+from accel_ci.config.settings import Scope, Suite
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection, WorkerSpec
 from accel_ci.process.run import Finished
-from accel_ci.scope.rules import in_scope
 from accel_ci.storage.artifacts import ArtifactStore
 
+NOT_INCLUDED = "matches no pattern of scope.include"
 _TESTS = TypeAdapter(list[SelectedTest])
 
 Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished]
@@ -52,6 +54,32 @@ def select_tests(
     content = _TESTS.dump_json(selected)
     work_s = round(time.monotonic() - started, 3)
     return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s)
+
+
+def in_scope(tests: Iterable[str], scope: Scope) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The node ids in scope, in order, and the number of tests left out for each reason."""
+    included = [_pattern(text) for text in scope.include]
+    excluded = [(_pattern(text), rule.reason) for rule in scope.exclude for text in rule.tests]
+    kept: list[str] = []
+    left_out: Counter[str] = Counter()
+    for test in tests:
+        reason = _reason(test, included, excluded)
+        if reason is None:
+            kept.append(test)
+        else:
+            left_out[reason] += 1
+    return tuple(kept), dict(left_out)
+
+
+def _reason(test: str, included: Sequence[re.Pattern[str]], excluded: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
+    if not any(pattern.fullmatch(test) for pattern in included):
+        return NOT_INCLUDED
+    return next((reason for pattern, reason in excluded if pattern.fullmatch(test)), None)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern: `*` and `?` are wildcards; brackets are literal, because node ids hold parameters in them."""
+    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
 
 
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from accel_ci.ledger.shortcomings import collected_drop
+from accel_ci.ledger.status import collected_drop
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from accel_ci.config.settings import Scope, ScopeRule
-from accel_ci.scope.rules import NOT_INCLUDED, in_scope
+from accel_ci.scope.selection import NOT_INCLUDED, in_scope
 
 TESTS = ["tests/a.py::test_op[add]", "tests/a.py::test_op[nn.linear]", "tests/b.py::T::test_train", "tests/b.py::test_add"]
 
