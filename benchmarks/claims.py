@@ -29,17 +29,16 @@ from rich.table import Table
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.run import Finished
+from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
-from accel_ci.rounds.bucket_sync import Slot
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.engine import WorkerGroup
 from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.round_bucket import CONNECTIONS, RoundStore
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
-from accel_ci.runner.signed_round import ClaimUrls, News, SignedClaims
+from accel_ci.runner.signed_round import News, SignedClaims, chunk_name
 from accel_ci.runner.signed_store import SignedStore
-from accel_ci.runner.upload import chunk_name
 from accel_ci.storage.s3 import environment_keys
 
 GOALS = {"folder_p50_ms": 2.0, "bucket_p50_ms": 25.0, "merge_folder_s": 10.0, "merge_bucket_s": 10.0}
@@ -94,12 +93,8 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     run = f"claims-{uuid.uuid4().hex[:8]}"
     record = _Finished(store, run).open_round(run_dir / "round-1")
     record.prepare(1, batches, WorkerSpec("python3", "/sources", {}, "CARD"), Limits(), 0)
-    bucket_sync = record.sync if isinstance(record, BucketRound) else None
-    url = (
-        bucket_sync.invite([Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)])
-        if bucket_sync is not None
-        else ""
-    )
+    slots = [Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)]
+    url = record.invite(slots) if isinstance(record, BucketRound) else ""
     context = multiprocessing.get_context("spawn")
     began = context.Barrier(RACERS)
     answers: Any = context.SimpleQueue()
@@ -109,8 +104,8 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     results = [answers.get() for _ in racers]
     for racer in racers:
         racer.join()
-    if bucket_sync is not None and store is not None:
-        bucket_sync.close()
+    if isinstance(record, BucketRound) and store is not None:
+        record.close()
         store.of_round(run).clear()
     times = sorted(time_s for result in results for time_s in result["times"])
     won = sum(result["won"] for result in results)
@@ -129,7 +124,7 @@ def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> N
     if url:
         store = SignedStore()
         invitation = store.read(url, "the invitation")
-        urls = {batch: ClaimUrls(*pair) for batch, pair in store.read(invitation["claim_urls"], "URLs").items()}
+        urls = store.read(invitation["claim_urls"], "URLs")
         claims = SignedClaims(store, urls, f"w0-{rank}", News(store, invitation["news"], invitation["every_s"]))
     else:
         claims = FolderClaims(folder / round_folder.CLAIMS, f"w0-{rank}")
@@ -195,7 +190,7 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     record = _Finished(store, run).open_round(run_dir / "round-1")
     record.prepare(1, batches, spec, limits, 0)
     if isinstance(record, BucketRound) and store is not None:
-        bucket = store.of_round(f"{run}/round-1").below(record.sync.plan_digest)
+        bucket = store.of_round(f"{run}/round-1").below(record.plan_digest)
 
         def send(worker: int) -> None:
             lines = _events(worker)

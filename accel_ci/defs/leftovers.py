@@ -8,8 +8,7 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.instance import open_instance
 from accel_ci.instance.lease import LEASES
 from accel_ci.pool.choose_pool import pool_for
-from accel_ci.pool.leftovers import clear_leftovers
-from accel_ci.pool.project_pool import Leftover
+from accel_ci.pool.project_pool import Leftover, clear_leftovers
 
 CRON = "*/15 * * * *"
 

@@ -13,15 +13,12 @@ from accel_ci.process.run import run_tool
 
 
 class CommandProvider:
-    """A machine that commands start and pause, however often; a command or an address tells when it is ready.
-
-    The commands run with this process's own environment, as they may need credentials; no test sees it.
-    """
+    """Starts and pauses a machine, however often. Commands may need credentials: they get this process's environment."""
 
     def __init__(
         self, start: Sequence[str], pause: Sequence[str], ready: Sequence[str], ready_url: str | None, timeout_s: float
     ) -> None:
-        """Run nothing yet. `timeout_s` limits each command."""
+        """`timeout_s` limits each command."""
         self._start, self._pause, self._ready, self._ready_url = start, pause, ready, ready_url
         self._timeout_s = timeout_s
 

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError, PoolError
@@ -27,14 +28,11 @@ from accel_ci.process.waiting import poll
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
-LEASES = "leases"
-"""The folder of leases, in the data folder."""
-
+LEASES = "leases"  # the folder of leases, in the data folder
 _LOG = logging.getLogger(__name__)
 _GUARD = "guard.lock"
 _READY_EVERY_S = 0.5
-_RENEWALS = 3
-"""The number of renewals before a lease would expire."""
+_RENEWALS = 3  # the number of renewals before a lease would expire
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Enforced:
 
     lease: Path
     expired_at: datetime
-    paused: bool
     problem: str | None = None
 
 
@@ -80,7 +77,10 @@ def running_instance(
     try:
         note("starting the pool's instance")
         provider.start()
-        _wait_ready(provider, timeout_s)
+        wait = poll(_LOG, "the pool's instance to become ready", _READY_EVERY_S, timeout_s)
+        if not any(provider.is_ready() for _ in wait):
+            late = f"the pool's instance was not ready within {timeout_s:g} s"
+            raise PoolError(f"{late}; look at it, or raise pool.instance.timeout_seconds")
         yield
     finally:
         done.set()
@@ -99,12 +99,19 @@ def _leave(provider: CommandProvider, lease: Path, note: Callable[[str], None]) 
         lease.unlink(missing_ok=True)
         return
     note("pausing the pool's instance")
+    if (problem := _pause(provider, known)) is not None:
+        note(f"the pool's instance is not paused; `accel-ci janitor` tries again: {problem}")
+
+
+def _pause(provider: CommandProvider, leases: list[_Lease]) -> str | None:
+    """Pause a machine and remove its leases; return the problem when that fails."""
     try:
         provider.pause()
     except AccelCiError as error:
-        note(f"the pool's instance is not paused; `accel-ci janitor` tries again: {error}")
-    else:
-        _remove(known)
+        return str(error)
+    for lease in leases:
+        lease.path.unlink(missing_ok=True)
+    return None
 
 
 def enforce_leases(leases: Path, *, dry_run: bool = False) -> list[Enforced]:
@@ -126,27 +133,20 @@ def enforce_leases(leases: Path, *, dry_run: bool = False) -> list[Enforced]:
                 continue
             except (ValueError, KeyError, TypeError) as error:
                 now = datetime.now(timezone.utc)
-                done.append(Enforced(path, now, False, f"it cannot be read ({error}); pause the machine and remove it"))
+                done.append(Enforced(path, now, f"it cannot be read ({error}); pause the machine and remove it"))
                 continue
             known = _leases_of(leases, lease.pause)
             if lease.pause in handled or not all(other.expired for other in known):
                 continue
             handled.append(lease.pause)
-            problem = None
-            if not dry_run:
-                try:
-                    provider.pause()
-                    _remove(known)
-                except AccelCiError as error:
-                    problem = str(error)
-            done.append(Enforced(path, lease.expires_at, not dry_run and problem is None, problem))
+            done.append(Enforced(path, lease.expires_at, None if dry_run else _pause(provider, known)))
     return done
 
 
 def _read(path: Path) -> _Lease:
     """Read a lease. Raises `FileNotFoundError`, or `ValueError`, `KeyError` and `TypeError` for an invalid one."""
     record = json.loads(path.read_text("utf-8"))
-    orphaned = "host" in record and record["host"] == os.uname().nodename and _is_gone(int(record["pid"]))
+    orphaned = "host" in record and record["host"] == os.uname().nodename and not psutil.pid_exists(int(record["pid"]))
     return _Lease(path, datetime.fromisoformat(record["expires_at"]), orphaned, record["pause"])
 
 
@@ -158,28 +158,6 @@ def _leases_of(leases: Path, pause: Mapping[str, Any]) -> list[_Lease]:
             lease = _read(path)
             known += [lease] if lease.pause == pause else []
     return known
-
-
-def _remove(leases: list[_Lease]) -> None:
-    for lease in leases:
-        lease.path.unlink(missing_ok=True)
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
-
-
-def _wait_ready(provider: CommandProvider, timeout_s: float) -> None:
-    for _ in poll(_LOG, "the pool's instance to become ready", _READY_EVERY_S, timeout_s):
-        if provider.is_ready():
-            return
-    raise PoolError(
-        f"the pool's instance was not ready within {timeout_s:g} s; look at it, or raise pool.instance.timeout_seconds"
-    )
 
 
 def _renew(lease: Path, provider: CommandProvider, lease_s: float, done: threading.Event) -> None:

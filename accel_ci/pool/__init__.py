@@ -1,4 +1,1 @@
-"""Pools run workers: on this machine, in containers or in a cluster.
-
-Nothing of Dagster belongs here. The driver is `accel_ci.rounds`; what runs beside the accelerator is `accel_ci.runner`.
-"""
+"""Pools run workers (`accel_ci.runner`) on this machine, in containers or in a cluster. The driver is `accel_ci.rounds`."""

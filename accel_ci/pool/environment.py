@@ -9,12 +9,10 @@ from pathlib import Path
 from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.model import RuntimeImage, WorkerSpec
 
-ALLOWED: frozenset[str] = frozenset(
-    {
-        "CURL_CA_BUNDLE", "DYLD_LIBRARY_PATH", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH",
-        "REQUESTS_CA_BUNDLE", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR", "TZ", "USER",
-    }
-)  # fmt: skip
+ALLOWED: frozenset[str] = frozenset({
+    "CURL_CA_BUNDLE", "DYLD_LIBRARY_PATH", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH",
+    "REQUESTS_CA_BUNDLE", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR", "TZ", "USER",
+})  # fmt: skip
 """Variables that pass, as do those that begin with `LC_`. Proxy settings do not: they may hold a password."""
 
 
@@ -45,9 +43,7 @@ def container_spec(
     made = image.container("runtime")
     inherited = {name: os.environ[name] for name in settings.pass_environment if name in os.environ}
     return WorkerSpec(
-        settings.python or ("python3" if settings.image else image.python),
-        str(sources),
+        settings.python or ("python3" if settings.image else image.python), str(sources),
         clean_environment({**(defaults or {}), **settings.environment}, inherited=inherited, keep=settings.pass_environment),
-        card_environment,
-        image=settings.image or (made.reference if made is not None else None),
-    )
+        card_environment, image=settings.image or (made.reference if made is not None else None),
+    )  # fmt: skip

@@ -15,27 +15,22 @@ from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.pool.project_pool import EndedAt, Leftover
+from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished, run_tool
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
-from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.runner import round_folder
 
 _LOG = logging.getLogger(__name__)
 _GRACE_S = 10.0
-_DYING_S = 5.0
-"""The limit of the wait for killed processes: where process 1 does not reap them, zombies stay."""
+_DYING_S = 5.0  # the limit of the wait for killed processes: where process 1 does not reap them, zombies stay
 
 
-class LocalPool:
-    """Runs workers as subprocesses."""
-
-    outlives_driver = False
+class LocalPool(ProjectPool):
+    """Runs workers as subprocesses. The kernel ends them with their driver, and everything is in the folder."""
 
     def __init__(self, settings: LocalPoolSettings) -> None:
-        """Nothing is started yet."""
         self._settings = settings
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
@@ -45,18 +40,9 @@ class LocalPool:
         environment = clean_environment({**cache, **settings.environment}, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
 
-    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
-        """The cards are for one run at a time."""
-        return cards_lock, "the cards"
-
-    def open_round(self, folder: Path) -> FolderRound:
-        """The round in a folder that workers share."""
-        return FolderRound(folder)
-
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
-        runner = build_runner(folder / "runner.pyz")
-        worker_group = LocalWorkerGroup(runner, folder, spec, attempt)
+        worker_group = _LocalWorkerGroup(build_runner(folder / "runner.pyz"), folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -65,36 +51,21 @@ class LocalPool:
             raise
         return worker_group
 
-    def clear(self, run_dir: Path) -> None:
-        """Do nothing: the kernel ends workers with their driver."""
-
-    def forget(self, run_dir: Path) -> None:
-        """Do nothing: everything is in the folder."""
-
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
         return run_tool(command, timeout_s=timeout_s, environment=spec.environment)
 
-    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
-        """Nothing is left: the kernel ends workers with their driver."""
-        return []
 
-    def docker_options(self, card: str) -> None:
-        """Workers need no container."""
-
-
-class LocalWorkerGroup:
+class _LocalWorkerGroup:
     """The worker processes of one round."""
 
     def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int) -> None:
-        """A worker group without workers yet."""
         self._runner, self._folder = runner.resolve(), folder.resolve()
         self._spec, self._attempt = spec, attempt
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._cleared: set[str] = set()
 
     def add(self, card: str, rank: int) -> None:
-        """Start one worker."""
         name = f"w{self._attempt}-{len(self._processes)}"
         own = self._folder / round_folder.WORKERS / name
         own.mkdir(parents=True)
@@ -105,14 +76,9 @@ class LocalWorkerGroup:
         with (own / round_folder.LOG).open("wb") as log:
             try:
                 process = subprocess.Popen(
-                    command,
-                    cwd=self._spec.root,
-                    env={**self._spec.environment, self._spec.card_environment: card},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                    command, cwd=self._spec.root, env={**self._spec.environment, self._spec.card_environment: card},
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
             except OSError as error:
                 message = f"a worker cannot be started with {self._spec.python} in {self._spec.root}: {error}"
                 raise PoolError(message) from error
@@ -129,17 +95,14 @@ class LocalWorkerGroup:
         return states
 
     def replace(self, worker: str) -> None:
-        """Start another worker on the card of one that has ended."""
         self.add(self._processes[worker][0], 0)
 
     def stop(self, worker: str) -> None:
         """Ask one worker to end; kill it after 10 s."""
-        process = self._processes[worker][1]
-        process.terminate()
+        self._processes[worker][1].terminate()
         self._finish(worker, time.monotonic() + _GRACE_S)
 
     def close(self) -> None:
-        """End all workers and their descendants."""
         for _, process in self._processes.values():
             process.terminate()
         deadline = time.monotonic() + _GRACE_S

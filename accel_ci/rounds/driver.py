@@ -22,8 +22,8 @@ from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, Sele
 from accel_ci.plan.guided import make_plan
 from accel_ci.process.waiting import WaitLog, poll
 from accel_ci.rounds.driver_lock import sole_driver
-from accel_ci.rounds.engine import Pool, Round, WorkerGroup, WorkerState, groups_of
-from accel_ci.rounds.folder_round import DRIVER
+from accel_ci.rounds.engine import Pool, WorkerGroup, groups_of
+from accel_ci.rounds.folder_round import DRIVER, FolderRound
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 
 _LOG = logging.getLogger(__name__)
@@ -57,17 +57,9 @@ class PoolRun:
 
 
 def run_rounds(
-    pool: Pool,
-    batches: Sequence[Batch],
-    cards: Sequence[str],
-    spec: WorkerSpec,
-    limits: Limits,
-    run_dir: Path,
-    on_progress: OnProgress,
-    max_rounds: int = 2,
-    *,
-    urgent: int = 0,
-) -> PoolRun:
+    pool: Pool, batches: Sequence[Batch], cards: Sequence[str], spec: WorkerSpec, limits: Limits, run_dir: Path,
+    on_progress: OnProgress, max_rounds: int = 2, *, urgent: int = 0,
+) -> PoolRun:  # fmt: skip
     """Run all batches, then rerun what failed or did not run, on other cards if there are any.
 
     Workers take the first `urgent` batches before all others. Batches for several cards run after those for one card, in a
@@ -83,7 +75,6 @@ def run_rounds(
         pool.clear(run_dir)
         tally = Tally(cards, batches, on_progress)
         reports: list[RoundReport] = []
-        lost: list[str] = []
         for number in range(1, max_rounds + 1):
             todo = list(batches) if number == 1 else retries(batches, tally, number)
             if not todo or not tally.healthy():
@@ -94,18 +85,16 @@ def run_rounds(
                 first = sum(batch.cards == width for batch in todo[:urgent]) if number == 1 else len(phase)
                 record = pool.open_round(run_dir / (f"round-{number}" if width == 1 else f"round-{number}-cards-{width}"))
                 if record.prepare(number, phase, spec, limits, first):
-                    _remove_rounds_after(run_dir, number)
-                makespan_s += _run_phase(pool, record, number, phase, spec, limits, tally, lost)
+                    for later in run_dir.glob("round-*"):
+                        if int(later.name.split("-")[1]) > number:
+                            shutil.rmtree(later)
+                makespan_s += _run_phase(pool, record, number, phase, spec, limits, tally)
             reports.append(tally.round_report(number, makespan_s))
     return PoolRun(
-        rows=tally.rows(),
-        rounds=tuple(reports),
-        cards=tally.card_reports(),
-        makespan_s=sum(report.makespan_s for report in reports),
-        lower_bound_s=reports[0].lower_bound_s if reports else 0.0,
-        not_run=tuple(tally.not_run(batches)),
-        lost=tuple(lost),
-    )
+        tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
+        lower_bound_s=reports[0].lower_bound_s if reports else 0.0, not_run=tuple(tally.not_run(batches)),
+        lost=tuple(tally.lost),
+    )  # fmt: skip
 
 
 def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
@@ -116,36 +105,25 @@ def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
         holders = groups_of(cards, batch.cards)
         for test in tally.to_retry(batch):
             avoid = tuple(holder for holder in holders if holder in tally.failed_on((batch.suite, test)))
-            avoid = avoid if len(avoid) < len(holders) else ()
-            groups.setdefault((batch.cards, avoid), []).append(SelectedTest(batch.suite, test))
+            key = batch.cards, avoid if len(avoid) < len(holders) else ()
+            groups.setdefault(key, []).append(SelectedTest(batch.suite, test))
     return [
         replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
         for place, ((width, avoid), tests) in enumerate(groups.items())
-        for batch in make_plan(tests, tally.failure_durations(), max(1, len(cards) // width - len(avoid))).batches
+        for batch in make_plan(tests, tally.failure_durations, max(1, len(cards) // width - len(avoid))).batches
     ]
 
 
 def _run_phase(
-    pool: Pool,
-    record: Round,
-    number: int,
-    batches: Sequence[Batch],
-    spec: WorkerSpec,
-    limits: Limits,
-    tally: Tally,
-    lost: list[str],
+    pool: Pool, record: FolderRound, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, tally: Tally
 ) -> float:
-    """Run what is open of a round's batches for one number of cards; return the makespan in seconds.
-
-    Nothing runs when too few cards are healthy for one group. A line for each lost worker is added to `lost`.
-    """
+    """Run what is open of a round's batches for one number of cards, if so many are healthy; return the makespan in s."""
     width, phase = batches[0].cards, record.path.name
     cards = tally.groups(width)
     record.await_old_workers()
     old = record.workers()
     _read_others(record, number, tally, ())
-    makespan_s = record.finished()
-    if makespan_s is None:
+    if (makespan_s := record.finished()) is None:
         makespan_s = tally.span_s(phase)
         usable = [card for card in cards if card in tally.groups(width)]
         if usable and tally.open_tests(batches, number):
@@ -154,7 +132,7 @@ def _run_phase(
             worker_group = pool.start(record.path, usable, spec, driver)
             try:
                 _attend(worker_group, record, number, batches, limits, tally)
-                lost += [
+                tally.lost += [
                     f"worker {worker.name} on card {worker.card}: {worker.end.detail}"
                     for worker in worker_group.workers()
                     if worker.end is not None and worker.end.is_loss
@@ -172,12 +150,7 @@ def _run_phase(
 
 
 def _attend(
-    worker_group: WorkerGroup,
-    record: Round,
-    number: int,
-    batches: Sequence[Batch],
-    limits: Limits,
-    tally: Tally,
+    worker_group: WorkerGroup, record: FolderRound, number: int, batches: Sequence[Batch], limits: Limits, tally: Tally
 ) -> None:
     """Follow a worker group until the round is over and its workers have ended or have had time to."""
     began = tally.last_event = time.monotonic()
@@ -194,9 +167,10 @@ def _attend(
         if tally.last_event == began:
             wait.still_waiting()
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
-            lost = _lost_workers(worker_group.workers(), tally.groups(width), living.values(), replaced)
+            missing = set(tally.groups(width)) - set(living.values()) - replaced  # cards
+            lost = {worker.card: worker for worker in worker_group.workers() if worker.end and worker.card in missing}
             if lost:
-                for worker in lost:
+                for worker in lost.values():
                     _LOG.warning("worker %s on card %s ended (%s); starting another", worker.name, worker.card, worker.end)
                     replaced.add(worker.card)
                     worker_group.replace(worker.name)
@@ -218,44 +192,28 @@ def _attend(
             break
 
 
-def _lost_workers(
-    workers: Sequence[WorkerState], healthy: Collection[str], at_work: Collection[str], replaced: Collection[str]
-) -> list[WorkerState]:
-    """The ended workers whose healthy card has no other worker, once for each card."""
-    lost = {
-        worker.card: worker
-        for worker in workers
-        if worker.end is not None and worker.card in healthy and worker.card not in at_work and worker.card not in replaced
-    }
-    return list(lost.values())
-
-
-def _read(worker_group: WorkerGroup, record: Round, number: int, tally: Tally) -> dict[str, str]:
-    """Read what workers have written; return the cards of the living ones, by name.
-
-    Which workers live is asked before their events are read, so of an ended one all events are read.
-    """
-    workers = worker_group.workers()
+def _read(worker_group: WorkerGroup, record: FolderRound, number: int, tally: Tally) -> dict[str, str]:
+    """Read what workers have written; return the cards of the living ones, by name."""
+    workers = worker_group.workers()  # before their events, so that all events of an ended one are read
     for worker in workers:
         tally.take(number, worker.name, worker.card, record.events(worker.name), record.path.name)
     return {worker.name: worker.card for worker in workers if worker.end is None}
 
 
-def _read_others(record: Round, number: int, tally: Tally, known: Collection[str]) -> None:
+def _read_others(record: FolderRound, number: int, tally: Tally, known: Collection[str]) -> None:
     """Read what workers of earlier drivers have written, including events that arrived late."""
     for worker in record.workers():
         if worker not in known:
             tally.take(number, worker, None, record.events(worker), record.path.name)
 
 
-def _requeue(record: Round, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
+def _requeue(record: FolderRound, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
     """Hand out `lost_batches` again, after withdrawing free batches that all living cards must avoid."""
     claimed, batches, cards = record.claimed(), record.batches(), set(living.values())
     for batch in batches:
         if batch.id not in claimed and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
             claimed[batch.id] = DRIVER
-    requeued = record.requeue(lost_batches(batches, claimed, open_tests, living))
-    if requeued:
+    if requeued := record.requeue(lost_batches(batches, claimed, open_tests, living)):
         _LOG.warning("requeued %d test(s) that no living worker has", sum(len(batch.tests) for batch in requeued))
 
 
@@ -277,9 +235,7 @@ def lost_batches(
     }
     fresh: list[Batch] = []
     for batch in lost:
-        tests = tuple(
-            test for test in batch.tests if (batch.suite, test) in open_tests and (batch.suite, test) not in covered
-        )
+        tests = tuple(test for test in batch.tests if (key := (batch.suite, test)) in open_tests and key not in covered)
         if tests:
             covered.update((batch.suite, test) for test in tests)
             avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
@@ -295,9 +251,3 @@ def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:
     unfit = [name for name in ids if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name)]
     if unfit or len(set(ids)) != len(ids):
         raise PoolError(f"batch ids must be unique and usable as file names: {unfit[:3] or 'one is there twice'}")
-
-
-def _remove_rounds_after(run_dir: Path, number: int) -> None:
-    for path in run_dir.glob("round-*"):
-        if int(path.name.split("-")[1]) > number:
-            shutil.rmtree(path)

@@ -13,9 +13,7 @@ from typing import BinaryIO
 from accel_ci.errors import PoolError
 from accel_ci.process.waiting import poll
 
-DRIVER_LOCK = "driver.lock"
-"""The name of the lock file in a run's folder."""
-
+DRIVER_LOCK = "driver.lock"  # the name of the lock file in a run's folder
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 2.0
 """Workers that wait for their driver's end hold the lock for a moment, so a driver tries for longer than that."""

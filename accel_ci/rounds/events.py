@@ -1,7 +1,4 @@
-"""The events that workers write, one JSON line each, as the driver reads them.
-
-Here belongs decoding alone; the lines are written by `accel_ci.runner.events`, and `tally.py` says what they amount to.
-"""
+"""Decode the events of workers, one JSON line each, as `accel_ci.runner.events` writes them. `tally.py` adds them up."""
 
 from __future__ import annotations
 

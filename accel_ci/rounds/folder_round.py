@@ -15,6 +15,8 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.waiting import poll
@@ -24,37 +26,27 @@ from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 from accel_ci.storage.atomic_file import write_whole_file
 
-DRIVER = "driver"
-"""The owner of batches that the driver has claimed to keep them from workers."""
-
-REPORT = "report.json"
-"""The driver's record that the round is done."""
-
+DRIVER = "driver"  # the owner of batches that the driver has claimed to keep them from workers
+REPORT = "report.json"  # the driver's record that the round is done
 _LOG = logging.getLogger(__name__)
 _OLD_WORKERS_LIMIT_S = 60.0
 
 
 class FolderRound:
-    """The folder of one round; see `accel_ci.rounds.engine.Round`."""
+    """The folder of one round."""
 
     def __init__(self, path: Path) -> None:
         """The folder need not exist yet."""
         self.path = path
         self._offsets: dict[str, int] = {}
 
-    # --- the plan -----------------------------------------------------------------------------------------------
-
     def prepare(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
         """Write the plan and make the folders; a folder with the same plan is kept. Return whether the plan was written."""
         plan = {
-            "round": number,
-            "python": spec.python,
-            "root": spec.root,
-            "pytest_args": spec.pytest_args,
-            "probe": spec.probe,
+            "round": number, "python": spec.python, "root": spec.root, "pytest_args": spec.pytest_args, "probe": spec.probe,
             "limits": asdict(limits),
             "batches": [{**vars(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
-        }
+        }  # fmt: skip
         content = json.dumps(plan)
         target = self.path / round_folder.PLAN
         fresh = not (target.is_file() and target.read_text("utf-8") == content)
@@ -73,15 +65,7 @@ class FolderRound:
         records = json.loads((self.path / round_folder.PLAN).read_text("utf-8"))["batches"]
         for path in sorted((self.path / round_folder.REQUEUED).glob("*.json")):
             records += json.loads(path.read_text("utf-8"))
-        return [
-            Batch(
-                record["id"], record["suite"], record["file"], tuple(record["tests"]), record["estimate_s"],
-                tuple(record["avoid_cards"]), record["cards"],
-            )
-            for record in records
-        ]  # fmt: skip
-
-    # --- workers ------------------------------------------------------------------------------------------------
+        return msgspec.convert(records, list[Batch])
 
     def workers(self) -> list[str]:
         """The names of all workers that the round has had, in the order of their start."""
@@ -89,10 +73,7 @@ class FolderRound:
         return sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
     def await_old_workers(self) -> bool:
-        """Wait for workers of an earlier driver on this machine to end; return whether there were any.
-
-        Raises `PoolError` after a minute.
-        """
+        """Wait for workers of an earlier driver here to end; return whether there were any. `PoolError` after a minute."""
         old = list(self.path.glob(f"*/*/{round_folder.ALIVE}"))
         waited = False
         for _ in poll(_LOG, f"workers of an earlier driver in {self.path} to end", 0.05, _OLD_WORKERS_LIMIT_S):
@@ -120,8 +101,6 @@ class FolderRound:
         path = self.path / round_folder.WORKERS / worker / round_folder.LOG
         return path.read_bytes()[-2048:].decode("utf-8", "replace").strip() if path.exists() else ""
 
-    # --- claims -------------------------------------------------------------------------------------------------
-
     @cached_property
     def _claims(self) -> Claims:
         return FolderClaims(self.path / round_folder.CLAIMS, DRIVER)
@@ -147,8 +126,6 @@ class FolderRound:
     def end(self) -> None:
         """Announce to the workers that no more batches will come."""
         write_whole_file(self.path / round_folder.ROUND_OVER, b"")
-
-    # --- the report ---------------------------------------------------------------------------------------------
 
     def finish(self, makespan_s: float) -> None:
         """Record that the round is done, for a driver that starts again."""

@@ -1,6 +1,6 @@
 """The objects of one round in a bucket of any S3 with conditional PUT: read, write, create if absent, list, sign.
 
-This module knows S3 and its failures: it waits for a store that is away. The meaning of the objects is in `bucket_sync.py`
+This module knows S3 and its failures: it waits for a store that is away. The meaning of the objects is in `bucket_round.py`
 and, for workers, in `accel_ci.runner.signed_round`.
 """
 
@@ -26,9 +26,7 @@ from accel_ci.rounds.signing import LONGEST_S, Signer
 from accel_ci.runner.signed_store import PATIENCE_S, SignedStore, StoreError
 from accel_ci.storage.s3 import s3_client, s3_session
 
-CONNECTIONS = 32
-"""The number of requests of a round at a time."""
-
+CONNECTIONS = 32  # the number of requests of a round at a time
 _LOG = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -61,9 +59,9 @@ class RoundStore:
     def runs(self, project: str) -> dict[str, float]:
         """Return a project's runs by name, with the time of each one's last change in seconds since the epoch."""
         changed: dict[str, float] = {}
-        for name, time_s in self.of_round(project).changes().items():
+        for name, item in self.of_round(project).listed("").items():
             run = name.partition("/round-")[0] if "/round-" in name else name.partition("/")[0]
-            changed[run] = max(time_s, changed.get(run, 0.0))
+            changed[run] = max(item["LastModified"].timestamp(), changed.get(run, 0.0))
         return changed
 
 
@@ -71,7 +69,6 @@ class RoundBucket:
     """The objects of one round, by names below its prefix. Methods raise `PoolError`."""
 
     def __init__(self, store: RoundStore, prefix: str) -> None:
-        """Send no request yet."""
         self._patience_s = PATIENCE_S
         self._store, self._prefix = store, prefix
         self._session = s3_session(store.access_key, store.secret_key, store.region)
@@ -93,8 +90,6 @@ class RoundBucket:
         self._patience_s = patience_s
         for reader in self._readers:
             reader.patience_s = patience_s
-
-    # --- objects ------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> bytes | None:
         """Return the content of an object, None when there is none.
@@ -118,9 +113,10 @@ class RoundBucket:
             _LOG.info("%s was read at try %d", self._place(name), answer.tries)
         return answer.body if answer.status == 200 else None
 
-    def get_all(self, folder: str, names: Sequence[str]) -> list[bytes | None]:
-        """Return the content of the objects of those names below a folder, None for each that does not exist."""
-        return self.map(lambda name: self.get(folder + name), names)
+    def get_all(self, folder: str, names: Sequence[str]) -> list[tuple[str, bytes]]:
+        """Return the name and content of those of the named objects below a folder that exist."""
+        contents = self.map(lambda name: self.get(folder + name), names)
+        return [(name, content) for name, content in zip(names, contents, strict=True) if content is not None]
 
     def map(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         """Return the results of a call for each item; up to `CONNECTIONS` calls run at a time."""
@@ -138,52 +134,36 @@ class RoundBucket:
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object unless it exists; False when it exists with another content."""
-
-        def ask() -> bool:
-            try:
-                self._client.put_object(**self._object(name), Body=content, IfNoneMatch="*")
-            except self._client.exceptions.ClientError as error:
-                if _status(error) != 412:
-                    raise
-                return False
-            return True
-
-        return self._retry(name, ask) or self.get(name) == content
+        try:
+            self._retry(name, lambda: self._client.put_object(**self._object(name), Body=content, IfNoneMatch="*"))
+        except PoolError as error:
+            if _status(error.__cause__) != 412:
+                raise
+            return self.get(name) == content
+        return True
 
     def _object(self, name: str) -> dict[str, str]:
         return {"Bucket": self._store.bucket, "Key": self._prefix + name}
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return the objects below a folder, in the order of their names: name below the folder to size in bytes."""
-        return {name: item["Size"] for name, item in self._list(folder)}
-
-    def changes(self) -> dict[str, float]:
-        """Return the time of each object's last change, in seconds since the epoch."""
-        return {name: item["LastModified"].timestamp() for name, item in self._list("")}
-
-    def _list(self, folder: str) -> list[tuple[str, Any]]:
+    def listed(self, folder: str) -> dict[str, Any]:
+        """Return the objects below a folder, in the order of their names: name below the folder to S3's record of it."""
         top = f"{self._prefix}{folder}"
 
-        def ask() -> list[tuple[str, Any]]:
+        def ask() -> dict[str, Any]:
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._store.bucket, Prefix=top)
-            return [(item["Key"].removeprefix(top), item) for page in pages for item in page.get("Contents", ())]
+            return {item["Key"].removeprefix(top): item for page in pages for item in page.get("Contents", ())}
 
         return self._retry(folder, ask)
 
     def clear(self) -> None:
         """Delete all objects of the round."""
-        names = list(self.sizes(""))
+        names = list(self.listed(""))
         for start in range(0, len(names), 1000):
-            self._delete(names[start : start + 1000])
-
-    def _delete(self, names: Sequence[str]) -> None:
-        wanted = {"Objects": [{"Key": self._prefix + name} for name in names], "Quiet": True}
-        answer = self._retry("", lambda: self._client.delete_objects(Bucket=self._store.bucket, Delete=wanted))
-        for refused in answer.get("Errors", ())[:1]:  # the answer's own status is 200
-            problem = PoolError(f"it is not deleted: {refused.get('Code')}: {refused.get('Message')}")
-            raise self._error(refused.get("Key", "").removeprefix(self._prefix), problem)
-
-    # --- URLs ---------------------------------------------------------------------------------------------------
+            wanted = {"Objects": [{"Key": self._prefix + name} for name in names[start : start + 1000]], "Quiet": True}
+            answer = self._retry("", partial(self._client.delete_objects, Bucket=self._store.bucket, Delete=wanted))
+            for refused in answer.get("Errors", ())[:1]:  # the answer's own status is 200
+                problem = PoolError(f"it is not deleted: {refused.get('Code')}: {refused.get('Message')}")
+                raise self._error(refused.get("Key", "").removeprefix(self._prefix), problem)
 
     def signer(self) -> Signer:
         """Return a signer of the round's URLs for workers, which are valid from now on."""
@@ -196,30 +176,21 @@ class RoundBucket:
     def form(self, folder: str) -> dict[str, Any]:
         """Return a signed form that writes any object below a folder: `url`, `fields`, and the `prefix` of its `key`."""
         prefix = f"{self._prefix}{folder}"
-        post = self._retry(
-            folder,
-            lambda: self._outside.generate_presigned_post(
-                self._store.bucket,
-                f"{prefix}${{filename}}",
-                Conditions=[["starts-with", "$key", prefix]],
-                ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
-            ),
-        )
-        return {"url": post["url"], "fields": post["fields"], "prefix": prefix}
-
-    # --- failures -----------------------------------------------------------------------------------------------
+        ask = partial(
+            self._outside.generate_presigned_post, self._store.bucket, f"{prefix}${{filename}}",
+            Conditions=[["starts-with", "$key", prefix]], ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
+        )  # fmt: skip
+        return {**self._retry(folder, ask), "prefix": prefix}
 
     def _retry(self, name: str, ask: Callable[[], _Result]) -> _Result:
         """Make a request, again while the store is away, but no longer than this bucket's patience."""
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
         retrying = Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry=retry_if_exception(_passes), wait=wait_random_exponential(_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
             stop=lambda state: (state.seconds_since_start or 0.0) > self._patience_s,
-            before_sleep=partial(_log_retry, self._place(name)),
-            reraise=True,
-        )
+            before_sleep=partial(_log_retry, self._place(name)), reraise=True,
+        )  # fmt: skip
         try:
             return retrying(ask)
         except (BotoCoreError, ClientError) as error:
@@ -243,8 +214,7 @@ def _passes(error: BaseException) -> bool:
 
     if not isinstance(error, (BotoCoreError, ClientError)) or isinstance(error, NoCredentialsError):
         return False
-    status = _status(error)
-    return status == 0 or status >= 500 or status in (409, 429)
+    return (status := _status(error)) in (0, 409, 429) or status >= 500
 
 
 def _log_retry(place: str, state: RetryCallState) -> None:

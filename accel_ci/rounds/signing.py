@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from datetime import datetime, timezone
+from functools import reduce
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-LONGEST_S = 7 * 24 * 3600
-"""The longest validity of a signature, in seconds: a week."""
+LONGEST_S = 7 * 24 * 3600  # the longest validity of a signature, in seconds: a week
 
 
 class Signer:
@@ -24,15 +24,11 @@ class Signer:
         """Sign with the credentials of `session`, for `seconds` from now but at most a week, the limit of S3."""
         example = urlsplit(client.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x"}))
         self._scheme, self._host = example.scheme, example.netloc
-        self._base = example.path.removesuffix("x")
-        self._prefix = prefix
+        self._base = example.path.removesuffix("x") + quote(prefix, safe="/~")
         keys = session.get_credentials().get_frozen_credentials()
         self._stamp = (now or datetime.now(timezone.utc)).strftime("%Y%m%dT%H%M%SZ")
         self._scope = f"{self._stamp[:8]}/{client.meta.region_name}/s3/aws4_request"
-        key = f"AWS4{keys.secret_key}".encode()
-        for part in self._scope.split("/"):
-            key = _hmac(key, part)
-        self._key = key
+        self._key = reduce(_hmac, self._scope.split("/"), f"AWS4{keys.secret_key}".encode())
         self._query = {
             "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
             "X-Amz-Credential": f"{keys.access_key}/{self._scope}",
@@ -46,22 +42,16 @@ class Signer:
         """Return a URL that reads an object."""
         return self._sign("GET", name, {})
 
-    def create(self, name: str) -> str:
-        """Return a URL that creates an object by a `PUT`, which must have the header `If-None-Match: *`."""
-        return self._sign("PUT", name, {"if-none-match": "*"})
-
     def claim(self, name: str) -> tuple[str, str]:
-        """Return the URLs that create an object if it is absent, and read it."""
-        return self.create(name), self.get(name)
+        """Return the URLs that create an object, by a `PUT` with the header `If-None-Match: *`, and read it."""
+        return self._sign("PUT", name, {"if-none-match": "*"}), self.get(name)
 
     def _sign(self, method: str, name: str, headers: dict[str, str]) -> str:
-        path = self._base + quote(self._prefix + name, safe="/~")
+        path = self._base + quote(name, safe="/~")
         signed = {"host": self._host, **headers}
         names = ";".join(signed)
-        query = "&".join(
-            f"{name}={quote(value, safe='~')}"
-            for name, value in sorted({**self._query, "X-Amz-SignedHeaders": names}.items())
-        )
+        fields = sorted({**self._query, "X-Amz-SignedHeaders": names}.items())
+        query = "&".join(f"{name}={quote(value, safe='~')}" for name, value in fields)
         lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
         request = f"{method}\n{path}\n{query}\n{lines}\n{names}\nUNSIGNED-PAYLOAD"
         digest = hashlib.sha256(request.encode()).hexdigest()

@@ -27,9 +27,7 @@ _TYPES: dict[str, pa.DataType] = {
     "started_at": pa.timestamp("us", tz="UTC"), "duration_s": pa.float64(), "message": pa.string(),
     "output_tail": pa.string(), "card": pa.string(), "host": pa.string(), "worker": pa.string(), "infra": pa.string(),
 }  # fmt: skip
-ROWS = pa.schema(_TYPES)
-"""A row per attempt, in the order in which the driver read them; see `accel_ci.model.Attempt`."""
-
+ROWS = pa.schema(_TYPES)  # a row per attempt, in the order in which the driver read them; see `accel_ci.model.Attempt`
 _UNFAILED = frozenset(OUTCOMES) - FAILING_OUTCOMES
 _CHUNK_ROWS = 1 << 15
 
@@ -56,9 +54,10 @@ class Tally:
 
     def __init__(self, cards: Sequence[str], batches: Sequence[Batch], on_progress: OnProgress) -> None:
         """Start with all cards taken for healthy, and no attempt of the tests in `batches`."""
-        self.last_attempt = time.monotonic()
-        self.last_event = time.monotonic()
+        self.last_attempt = self.last_event = time.monotonic()
         self.attempts = 0
+        self.lost: list[str] = []  # a line for each worker that ended as it should not have
+        self.failure_durations: dict[TestKey, float] = {}  # the seconds of the last timed failure of each test
         self._cards = {card: _Card() for card in cards}
         self._doubtful: defaultdict[str, list[int]] = defaultdict(list)  # failing attempts since the last healthy probe
         self._on_progress = on_progress
@@ -66,12 +65,9 @@ class Tally:
         for batch in batches:
             self._last[batch.suite].update(dict.fromkeys(batch.tests, 0))
         self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
-        self._durations: dict[TestKey, float] = {}  # of the last failure
         self._counts: Counter[Outcome] = Counter()
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
-        self._workers: dict[
-            tuple[str, str], tuple[str | None, str | None]
-        ] = {}  # a worker's card and host, by its own account
+        self._workers: dict[tuple[str, str], tuple[str | None, str | None]] = {}  # card and host, by the worker's account
         self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
         self._chunks: list[pa.RecordBatch] = []
         self._pending: dict[str, list[Any]] = {name: [] for name in ROWS.names}
@@ -86,7 +82,9 @@ class Tally:
         if not events:
             return
         self.last_event = time.monotonic()
-        self._note_span((phase, worker.partition("-")[0]), events)
+        span = phase, worker.partition("-")[0]
+        first, last = self._spans.get(span, (events[0].at, events[-1].at))
+        self._spans[span] = min(first, events[0].at), max(last, events[-1].at)
         codes: dict[str | None, int] = {outcome: _code(round_number, outcome) for outcome in OUTCOMES}
         named, host = self._workers.get((phase, worker), (None, None))
         fresh: list[Event] = []
@@ -94,12 +92,12 @@ class Tally:
         for event in events:
             kind = event.event
             if kind == "attempt":
-                last = self._last[event.suite or ""]
+                tests = self._last[event.suite or ""]
                 test = event.test or ""
-                before = last.get(test, 0)
+                before = tests.get(test, 0)
                 if before >> 4 == round_number:
                     continue  # another worker has run it in this round
-                last[test] = codes.get(event.outcome, codes["error"])
+                tests[test] = codes.get(event.outcome, codes["error"])
                 if before:
                     self._counts[OUTCOMES[before & 15]] -= 1
                 else:
@@ -118,11 +116,6 @@ class Tally:
             self._add(round_number, worker, card or named, host, fresh)
             self._on_progress(first_attempts, self._counts)
 
-    def _note_span(self, workers: tuple[str, str], events: Sequence[Event]) -> None:
-        begin, end = events[0].at, events[-1].at
-        first, last = self._spans.get(workers, (begin, end))
-        self._spans[workers] = min(first, begin), max(last, end)
-
     def _of(self, card: str | None) -> list[_Card]:
         """The card of that name, or those of a group."""
         return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
@@ -130,7 +123,7 @@ class Tally:
     def _note_failure(self, event: Event, card: str | None, row: int) -> None:
         key = (event.suite or "", event.test or "")
         if event.duration_s is not None:
-            self._durations[key] = event.duration_s
+            self.failure_durations[key] = event.duration_s
         if card is not None:
             self._failed_on[key].add(card)
             self._doubtful[card].append(row)
@@ -204,10 +197,6 @@ class Tally:
         """The cards, or groups of cards, on which attempts of the test failed."""
         return self._failed_on.get(test, ())
 
-    def failure_durations(self) -> Mapping[TestKey, float]:
-        """The seconds of the last timed failure of each test that has one."""
-        return self._durations
-
     def healthy(self) -> list[str]:
         """The cards that the last probe did not find unhealthy."""
         return [name for name, card in self._cards.items() if card.healthy]
@@ -222,10 +211,7 @@ class Tally:
 
     def card_reports(self) -> tuple[CardReport, ...]:
         """A report for each card."""
-        return tuple(
-            CardReport(name, card.healthy, card.reason, card.attempts, card.busy_s, card.setup_s)
-            for name, card in self._cards.items()
-        )
+        return tuple(CardReport(name, **vars(card)) for name, card in self._cards.items())
 
     def round_report(self, round_number: int, makespan_s: float) -> RoundReport:
         """The report of a round; its lower bound is of the measured durations and the cards that ran a test."""
@@ -239,9 +225,7 @@ class Tally:
         rows = pa.Table.from_batches(self._chunks, schema=ROWS)
         if not self._infra:
             return rows
-        reasons: list[str | None] = [None] * len(rows)
-        for row, reason in self._infra.items():
-            reasons[row] = reason
+        reasons = list(map(self._infra.get, range(len(rows))))
         return rows.set_column(ROWS.get_field_index("infra"), ROWS.field("infra"), pa.array(reasons, pa.string()))
 
 

@@ -10,8 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-ROUND_URL = "ACCEL_CI_ROUND_URL"
-"""The variable that holds a signed URL when it must not be visible among the arguments."""
+ROUND_URL = "ACCEL_CI_ROUND_URL"  # the variable that holds a signed URL when it must not be visible among the arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,9 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when this file's lock is not held")
 
     child = commands.add_parser("child")
-    child.add_argument("commands_fd", type=int)
-    child.add_argument("results_fd", type=int)
-    child.add_argument("parent", type=int)
+    for number in ("commands_fd", "results_fd", "parent"):
+        child.add_argument(number, type=int)
     return parser
 
 

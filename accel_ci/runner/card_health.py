@@ -18,8 +18,7 @@ from .long_wait import LongWait
 from .outcomes import bounded
 from .round_folder import RoundPlan
 
-_FIRST_PROBE_AFTER = 3
-"""Failed tests until a worker probes its card beside the tests; doubled whenever that probe succeeds."""
+_FIRST_PROBE_AFTER = 3  # failed tests until a worker probes its card beside the tests; doubled whenever that probe succeeds
 
 
 class UnhealthyCardError(Exception):
@@ -30,15 +29,18 @@ class CardHealth:
     """Probes a card: alone on it, or beside the tests after several failures."""
 
     def __init__(self, plan: RoundPlan, log: EventLog, output: Path) -> None:
-        """Probe nothing yet. Probes print into the file `output`."""
+        """Have probes print into the file `output`."""
         self._plan, self._log, self._output = plan, log, output
         self._failures = 0  # since the last probe
         self._probe_after = _FIRST_PROBE_AFTER
-        self._background: Probe | None = None
+        self._background: _Probe | None = None
 
     def check(self) -> None:
         """Probe the card while nothing else runs on it. Raises `UnhealthyCardError`."""
-        health = self._start().wait()
+        probe, wait = self._start(), LongWait("the health probe to end")
+        while (health := probe.result()) is None:
+            wait.still_waiting()
+            time.sleep(0.01)
         self._record(health)
         if not health.healthy:
             raise UnhealthyCardError(health.reason)
@@ -66,16 +68,16 @@ class CardHealth:
             self._background.end()
             self._background = None
 
-    def _start(self) -> Probe:
-        return Probe(self._plan.probe, self._plan.limits.probe_timeout_s, self._output)
+    def _start(self) -> _Probe:
+        return _Probe(self._plan.probe, self._plan.limits.probe_timeout_s, self._output)
 
-    def _record(self, health: Health) -> None:
+    def _record(self, health: _Health) -> None:
         self._failures = 0
         self._log.write("probe", healthy=health.healthy, reason=health.reason, seconds=health.seconds)
 
 
 @dataclass(frozen=True)
-class Health:
+class _Health:
     """The result of one probe, and the seconds that it took."""
 
     healthy: bool
@@ -83,16 +85,14 @@ class Health:
     seconds: float
 
 
-class Probe:
+class _Probe:
     """One running probe."""
 
     def __init__(self, argv: Sequence[str], limit_s: float, output: Path) -> None:
         """Start the command, which prints into the file `output`; `python` as its first word means this interpreter."""
         command = [sys.executable if argv[0] == "python" else argv[0], *argv[1:]]
-        self._began = time.monotonic()
-        self._limit_s = limit_s
+        self._began, self._limit_s = time.monotonic(), limit_s
         self._output = output.open("w+b")
-        self._failed: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
@@ -101,11 +101,11 @@ class Probe:
         except OSError as error:
             self._failed = f"the probe cannot be started: {error}"
 
-    def result(self) -> Health | None:
+    def result(self) -> _Health | None:
         """Return the result, None while the probe is running within its limit."""
         seconds = time.monotonic() - self._began
         if self._process is None:
-            return Health(False, self._failed, seconds)
+            return _Health(False, self._failed, seconds)
         code = self._process.poll()
         if code is None and seconds < self._limit_s:
             return None
@@ -113,21 +113,10 @@ class Probe:
         reason = self._reason()
         self._output.close()
         if code is None:
-            return Health(False, f"the probe did not end within {self._limit_s:g} s", seconds)
-        return Health(code == 0, reason or (None if code == 0 else f"the probe ended with {code}"), seconds)
-
-    def wait(self) -> Health:
-        """Wait for the result."""
-        wait = LongWait("the health probe to end")
-        pause_s = 0.005
-        while (health := self.result()) is None:
-            wait.still_waiting()
-            time.sleep(pause_s)
-            pause_s = min(0.05, pause_s * 1.5)
-        return health
+            return _Health(False, f"the probe did not end within {self._limit_s:g} s", seconds)
+        return _Health(code == 0, reason or (None if code == 0 else f"the probe ended with {code}"), seconds)
 
     def end(self) -> None:
-        """End the probe and all that it started."""
         if self._process is not None:
             signal_group(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -24,8 +24,7 @@ import pytest
 
 from .ending import end_with_parent
 from .events import now
-from .outcomes import bounded, outcome_of, skip_reason
-from .output_tail import TEST_MARK
+from .outcomes import TEST_MARK, bounded, outcome_of, skip_reason
 
 Batch = dict[str, Any]
 
@@ -34,10 +33,9 @@ class WorkerPipes:
     """The child's ends of its two pipes to the worker."""
 
     def __init__(self, commands_fd: int, results_fd: int) -> None:
-        """Take over the descriptors, which programs that tests start do not inherit."""
         self._owner = os.getpid()
         for descriptor in (commands_fd, results_fd):
-            os.set_inheritable(descriptor, False)
+            os.set_inheritable(descriptor, False)  # to programs that tests start
         self._commands = open(commands_fd, encoding="utf-8")  # noqa: SIM115 - open until the process ends
         self._results = open(results_fd, "wb", buffering=0)  # noqa: SIM115
         self._output = os.dup(1)
@@ -60,53 +58,53 @@ class WorkerPipes:
             while data:
                 data = data[self._results.write(data) :]
 
-    def mark_output(self, number: int) -> None:
-        """Mark the beginning of a test's output."""
+    def send_result(
+        self, test: str, outcome: str, message: str | None, started_at: str | None = None, duration_s: float | None = None
+    ) -> None:
+        """Send the outcome of a test; without times for one that did not run."""
+        self.send("result", test=test, outcome=outcome, message=message, started_at=started_at, duration_s=duration_s)
+
+    def send_start(self, test: str, number: int) -> None:
+        """Send that a test starts, and mark the beginning of its output."""
+        self.send("start", test=test, number=number)
         os.write(self._output, TEST_MARK + b"%d\0\n" % number)
 
 
-class NextItem:
+class _NextItem:
     """A stand-in for the item after the last one of a batch; it finds that item only when pytest tears down.
 
     pytest asks for its chain of collectors: that of the next item if it is collected, else of its file.
     """
 
-    def __init__(self, session: BatchSession) -> None:
-        """Find the item in that session."""
+    def __init__(self, session: _BatchSession) -> None:
         self._session = session
 
     def listchain(self) -> list[Any]:
-        """Return the collectors that stay set up."""
         node = self._session.next_node()
         return [] if node is None else list(node.listchain())
 
     def __getattr__(self, name: str) -> Any:
-        """Get any attribute that plugins ask for from the next node."""
         return getattr(self._session.next_node(), name)
 
 
-class BatchSession:
+class _BatchSession:
     """The pytest plugin that delays the collection of files, runs batches and sends the worker their results."""
 
     def __init__(self, worker: WorkerPipes) -> None:
-        """Exchange messages with `worker`."""
         self._worker = worker
         self._began = time.monotonic()
         self._delayed: dict[str, list[Any]] = {}
         self._released: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, tuple[str, str]] = {}
-        self._collect_problems: list[tuple[str, str]] = []
+        self._collect_problems: list[tuple[str, str]] = []  # of the file that is being collected
         self._folder_problem: tuple[str, str] | None = None
         self._reports: list[Any] = []
         self._session: Any = None
         self._asked = False
-        self._next: Batch | None = None
-        self._over = False
+        self._next: dict[str, Any] | None = None  # the worker's reply: a batch, `idle`, or None when there will be none
         self._waited_s = 0.0
         self._tests = 0
-
-    # --- collection ---------------------------------------------------------------------------------------------
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: Any) -> None:
@@ -133,7 +131,6 @@ class BatchSession:
         return pytest.CollectReport(collector.nodeid, "passed", None, [])
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Keep the reason why a part of the file could not be collected."""
         if report.failed:
             self._collect_problems.append(("error", bounded(report.longreprtext)))
         elif report.skipped:
@@ -148,9 +145,7 @@ class BatchSession:
         self._released.add(file)
         self._collect_problems = []
         session = self._session
-        items: list[Any] = []
-        for collector in self._delayed.get(file, []):
-            items.extend(session.genitems(collector))
+        items = [item for collector in self._delayed.get(file, ()) for item in session.genitems(collector)]
         session.items = items
         session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
         session.testscollected += len(items)
@@ -161,8 +156,6 @@ class BatchSession:
             self._problems[file] = self._folder_problem or ("not_run", f"pytest finds nothing to collect at {file}")
         self._worker.send("collected", file=file, seconds=time.monotonic() - began, tests=len(items))
         return self._items[file]
-
-    # --- batches ------------------------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -181,83 +174,60 @@ class BatchSession:
         self._asked = True
         began = time.monotonic()
         self._worker.send("want")
-        reply = self._worker.receive()
+        self._next = self._worker.receive()
         self._waited_s = time.monotonic() - began
-        self._over = reply is None
-        self._next = reply if reply and "tests" in reply else None
 
     def _next_batch(self) -> Batch | None:
         self._ask()
-        while self._next is None and not self._over:
+        while self._next is not None and "tests" not in self._next:
             self._next = self._worker.receive()
-            self._over = self._next is None
         batch, self._next, self._asked = self._next, None, False
         return batch
 
     def next_node(self) -> Any:
         """Return the node whose set-up the next test shares: its item, its file, or the session when no test is known."""
         self._ask()
-        if self._over:
+        if self._next is None:
             return None
-        if self._next is not None:
-            file = self._next["file"]
-            for test in self._next["tests"]:
-                if test in self._items.get(file, {}):
-                    return self._items[file][test]
-            for collector in self._delayed.get(file, []):
-                return collector
-        return self._session
+        file, tests = self._next.get("file", ""), self._next.get("tests", ())
+        found = self._items.get(file, {})
+        return [*(found[test] for test in tests if test in found), *self._delayed.get(file, ()), self._session][0]
 
     def _run(self, batch: Batch) -> None:
-        found = self._collect(batch["file"])
-        items = [found[test] for test in batch["tests"] if test in found]
-        for test in batch["tests"]:
+        file, tests = batch["file"], batch["tests"]
+        found = self._collect(file)
+        problem = self._problems.get(file, ("not_run", f"pytest no longer finds this test in {file}"))
+        for test in tests:
             if test not in found:
-                outcome, message = self._problems.get(
-                    batch["file"], ("not_run", f"pytest no longer finds this test in {batch['file']}")
-                )
-                self._worker.send("result", test=test, outcome=outcome, message=message, started_at=None, duration_s=None)
+                self._worker.send_result(test, *problem)
+        items = [found[test] for test in tests if test in found]
         if items:
-            self._tear_down_to(items[0])
+            try:  # to tear down what was kept for a batch that could not run any test; usually nothing
+                self._session._setupstate.teardown_exact(items[0])
+            except Exception as error:
+                self._worker.send("teardown_failed", message=bounded(f"{type(error).__name__}: {error}"))
+        followers = [*items[1:], _NextItem(self)]
         for place, item in enumerate(items):
-            self._run_item(item, items[place + 1] if place + 1 < len(items) else NextItem(self))
-
-    def _tear_down_to(self, item: Any) -> None:
-        """Tear down what was kept for a batch that could not run any test; usually nothing."""
-        try:
-            self._session._setupstate.teardown_exact(item)
-        except Exception as error:
-            self._worker.send("teardown_failed", message=bounded(f"{type(error).__name__}: {error}"))
+            self._run_item(item, followers[place])
 
     def _run_item(self, item: Any, nextitem: Any) -> None:
         self._tests += 1
         self._reports, self._waited_s = [], 0.0
-        self._worker.send("start", test=item.nodeid, number=self._tests)
-        self._worker.mark_output(self._tests)
+        self._worker.send_start(item.nodeid, self._tests)
         started_at = now()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         outcome, message = outcome_of(self._reports)
         whole = (report for report in self._reports if report.when != "call" or not hasattr(report, "context"))
         duration_s = sum(report.duration for report in whole)  # subtests have a context, and are part of their test
-        self._worker.send(
-            "result",
-            test=item.nodeid,
-            outcome=outcome,
-            message=message,
-            started_at=started_at,
-            duration_s=max(0.0, duration_s - self._waited_s),
-        )
+        self._worker.send_result(item.nodeid, outcome, message, started_at, max(0.0, duration_s - self._waited_s))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep a report of the running test."""
         self._reports.append(report)
 
     def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
-        """Report that a test ended the whole session."""
         self._worker.send("stopped", message=bounded(f"the test ended the pytest session: {excinfo.exconly()}"))
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        """Report an internal error of pytest."""
         self._worker.send("stopped", message=bounded(f"pytest had an internal error: {excrepr}"))
 
 
@@ -274,7 +244,7 @@ def run(commands_fd: int, results_fd: int, parent: int) -> int:
     root = request["root"]
     arguments = [f"--rootdir={root}", "-p", "no:cacheprovider", "--capture=no", *request["pytest_args"]]
     files = [file for file in request["files"] if Path(root, file).exists()]
-    status = pytest.main([*arguments, *files], plugins=[BatchSession(worker)]) if files else _run_nothing(worker)
+    status = pytest.main([*arguments, *files], plugins=[_BatchSession(worker)]) if files else _run_nothing(worker)
     return _leave(0 if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else int(status))
 
 
@@ -293,13 +263,10 @@ def _leave(status: int) -> NoReturn:
 def _run_nothing(worker: WorkerPipes) -> int:
     """Answer for batches when none of the plan's files exists."""
     worker.send("ready", seconds=0.0)
-    while True:
-        worker.send("want")
-        batch = worker.receive()
-        while batch is not None and "tests" not in batch:
-            batch = worker.receive()
-        if batch is None:
-            return 0
-        for test in batch["tests"]:
-            message = f"{batch['file']} does not exist"
-            worker.send("result", test=test, outcome="not_run", message=message, started_at=None, duration_s=None)
+    worker.send("want")
+    while (batch := worker.receive()) is not None:
+        if "tests" in batch:
+            for test in batch["tests"]:
+                worker.send_result(test, "not_run", f"{batch['file']} does not exist")
+            worker.send("want")
+    return 0

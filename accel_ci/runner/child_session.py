@@ -1,7 +1,4 @@
-"""A pytest child as the worker knows it from its messages: what it runs or collects, and whether it is past a limit.
-
-The processes and pipes are in `pytest_child.py`; what a problem means for a batch is in `worker.py`.
-"""
+"""A pytest child as the worker knows it from its messages; its process and pipes are in `pytest_child.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .events import EventLog, now
+from .events import EventLog
 from .outcomes import FAILING
 from .pytest_child import PytestChild
 from .round_folder import PlannedBatch, RoundPlan
@@ -80,10 +77,6 @@ class ChildSession:
         self.wants_batch = False
         self.batch = batch.id
         self.child.send({"file": batch.file, "tests": list(tests)})
-
-    def start_test(self, test: str, number: int) -> None:
-        """Note that the child has begun a test."""
-        self.running = RunningTest(test, number, self.child.observed_s, now())
 
     def end_test(self, outcome: str) -> str | None:
         """Note that the running test, if there is one, has ended; return its output if the outcome asks for it."""

@@ -13,9 +13,7 @@ from itertools import islice
 
 from .round_folder import PlannedBatch
 
-_SPREAD = 16
-"""After a lost claim a worker looks this many times as far down its order of batches."""
-
+_SPREAD = 16  # after a lost claim a worker looks this many times as far down its order of batches
 _LOSSES = 4
 """Lost claims in a row until a worker waits for other workers' claims; by then it has looked 16 ** 3 = 4,096 places down."""
 
@@ -55,8 +53,7 @@ class FreeBatches:
     def remove(self, name: str, owner: str) -> None:
         """Remove the batch of that name, which `owner` has claimed."""
         self._taken.add(name)
-        batch = self._batches.get(name)
-        if batch is None:
+        if (batch := self._batches.get(name)) is None:
             return
         if not batch.urgent and (before := self._at.get(owner)) != batch.file:
             self._at[owner] = batch.file
@@ -111,11 +108,8 @@ class Choice:
 
     def __init__(self, free: FreeBatches, rank: int) -> None:
         """Choose from `free`, which workers with equal knowledge may share."""
-        self._free = free
-        self._rank = rank
-        self._spread = 1
-        self._losses = 0
-        self._version = 0
+        self._free, self._rank = free, rank
+        self._spread, self._losses, self._version = 1, 0, 0
         self._last: str | None = None
         self._tried: set[str] = set()
 

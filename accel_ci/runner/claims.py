@@ -1,7 +1,4 @@
-"""Claims: which worker runs a batch, decided by an atomic create-if-absent.
-
-`choice.py` decides which batch a worker tries to claim.
-"""
+"""Claims: which worker runs a batch, decided by an atomic create-if-absent. `choice.py` decides which batch to try."""
 
 from __future__ import annotations
 
@@ -22,17 +19,14 @@ class Claims(Protocol):
 
 
 class FolderClaims:
-    """Claims as files of a folder that all workers share.
+    """Claims as hard links, in a folder that all workers share, to a file with the owner's name.
 
-    A claim is a hard link to a file with its owner's name. A link is made or refused in one step, as with
-    `O_CREAT | O_EXCL`, but the claim has its owner's name from the start: a worker that is killed leaves no claim without
-    an owner.
+    A link is made or refused in one step, and has the name from the start: a killed worker leaves no claim without owner.
     """
 
     def __init__(self, folder: Path, owner: str) -> None:
         """Claim in `folder`, which exists, for `owner`."""
-        self._folder = folder
-        self._token = folder / f".{owner}"
+        self._folder, self._token = folder, folder / f".{owner}"
         self._token.write_text(owner, "utf-8")
         self._known: dict[str, str] = {}
 

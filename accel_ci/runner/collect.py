@@ -21,8 +21,8 @@ from typing import Any
 
 from .outcomes import bounded
 
-PYTEST_MISSING = 3
-ROOT_MISSING = 4
+PYTEST_MISSING, ROOT_MISSING = 3, 4
+_Found = tuple[list[str], list[dict[str, str]]]
 
 
 def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
@@ -36,17 +36,12 @@ def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[
         return ROOT_MISSING
     target = Path(output).resolve()
     found = _collect_here(str(Path(root).resolve()), pytest_args, paths)
-    if found is None:
-        found = _collect_each(root, pytest_args, paths)
-    tests, errors = found
+    tests, errors = _collect_each(root, pytest_args, paths) if found is None else found
     record = {"tests": tests, "errors": errors, "collect_s": time.monotonic() - began}
     part = target.with_name(target.name + ".part")
     part.write_text(json.dumps(record), "utf-8")
     part.replace(target)
     return 0
-
-
-_Found = tuple[list[str], list[dict[str, str]]]
 
 
 def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found | None:
@@ -75,11 +70,10 @@ def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -
     os.chdir(root)
     recorder = Recorder()
     own_argv, sys.argv = sys.argv, ["pytest"]  # tests may read it
+    options = [f"--rootdir={root}", "-p", "no:cacheprovider", "--collect-only", *pytest_args]
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-        status = pytest.main(
-            [f"--rootdir={root}", "-p", "no:cacheprovider", "--collect-only", *pytest_args, *paths], plugins=[recorder]
-        )
+        status = pytest.main([*options, *paths], plugins=[recorder])
     sys.argv = own_argv
     if int(status) in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
         if len(paths) > 1:

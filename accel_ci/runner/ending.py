@@ -44,7 +44,7 @@ class Termination:
             self._delayed = False
             if self._pending:
                 self._pending = False
-                self._exit()
+                raise SystemExit(128 + signal.SIGTERM)
 
     def check_parent(self) -> None:
         """Raise `SystemExit` when the parent has ended; for systems whose kernel sends no signal then."""
@@ -53,13 +53,9 @@ class Termination:
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self._delayed:
-            self._pending = True
-        else:
-            self._exit()
-
-    def _exit(self) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+        self._pending = self._delayed
+        if not self._delayed:
+            raise SystemExit(128 + signal.SIGTERM)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -85,8 +81,7 @@ def end_with_lock(path: Path) -> None:
     def wait() -> None:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-        sys.stderr.write(f"the driver of this worker has ended: no process holds {path}\n")
-        sys.stderr.flush()
+        print(f"the driver of this worker has ended: no process holds {path}", file=sys.stderr, flush=True)  # noqa: T201
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -104,13 +99,10 @@ def hide_memory() -> None:
 
 def signal_group(group: int, by: signal.Signals) -> bool:
     """Send a signal to a process group; False when the group has ended."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a group of zombies
         os.killpg(group, by)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # macOS raises this for a group of zombies
-        return False
-    return True
+        return True
+    return False
 
 
 def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
@@ -131,26 +123,15 @@ def end_leftovers(group: int) -> None:
     deadline = time.monotonic() + _LEFTOVERS_LIMIT_S
     while True:
         alive = signal_group(group, signal.SIGKILL)
-        for pid in _children_of(os.getpid()):
-            alive = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        _reap()
+        for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                for pid in map(int, path.read_text().split()):
+                    alive = True
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not alive or time.monotonic() > deadline:
             return
         time.sleep(0.005)
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _children_of(parent: int) -> list[int]:
-    """Return the ids of a process's children, from all its threads; empty where /proc does not list them."""
-    children: list[int] = []
-    for path in Path(f"/proc/{parent}/task").glob("*/children"):
-        with contextlib.suppress(OSError, ValueError):
-            children.extend(map(int, path.read_text().split()))
-    return children

@@ -1,7 +1,4 @@
-"""A worker's events: one JSON line each, written by the supervisor alone.
-
-The driver reads the lines (`accel_ci.rounds`).
-"""
+"""A worker's events: one JSON line each, written by the supervisor alone and read by the driver (`accel_ci.rounds`)."""
 
 from __future__ import annotations
 

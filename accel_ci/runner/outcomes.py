@@ -1,4 +1,4 @@
-"""The outcome of one attempt, and its message, from pytest's reports."""
+"""The outcome of one attempt, with its message from pytest's reports and its output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 FAILING = frozenset({"failed", "error", "crashed", "timeout"})
 
+TEST_MARK = b"\0accel-ci test "  # a child writes this to its own output before each test, followed by the test's number
 _MESSAGE_BYTES = 8 * 1024
+_TAIL_BYTES = 16 * 1024
 
 
 def bounded(text: str, max_bytes: int = _MESSAGE_BYTES) -> str:
@@ -54,13 +56,36 @@ def _is_subtest(report: Any) -> bool:
 
 def _failure_message(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    text = report.longreprtext
-    if crash is None:
-        return bounded(text)
-    return bounded(f"{crash.path}:{crash.lineno}: {crash.message}\n\n{text}")
+    summary = f"{crash.path}:{crash.lineno}: {crash.message}\n\n" if crash is not None else ""
+    return bounded(summary + report.longreprtext)
 
 
 def _reason(report: Any) -> str | None:
     if hasattr(report, "wasxfail"):
         return bounded(str(report.wasxfail)) or None
     return skip_reason(report.longrepr) if report.longrepr else None
+
+
+class OutputTail:
+    """The most recent output of a child, at most 64 KB."""
+
+    def __init__(self) -> None:
+        self._recent = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add output and drop the oldest beyond 64 KB."""
+        self._recent = (self._recent + data)[-4 * _TAIL_BYTES :]
+
+    def of_test(self, number: int) -> str:
+        """Return the last 16 KB of the output of the test with that number."""
+        begin = self._recent.rfind(TEST_MARK + b"%d\0\n" % number)
+        text = self._recent if begin < 0 else self._recent[begin + len(TEST_MARK) :].partition(b"\n")[2]
+        return _text(text.partition(TEST_MARK)[0])
+
+    def of_child(self) -> str:
+        """Return the last 16 KB of the child's output."""
+        return _text(self._recent)
+
+
+def _text(output: bytes) -> str:
+    return output[-_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")

@@ -1,7 +1,4 @@
-"""The worker's side of a pytest child: its process, its pipes and its output.
-
-What the messages mean is in `child_session.py`.
-"""
+"""The worker's side of a pytest child: process, pipes and output. What the messages mean is in `child_session.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .ending import end_group, end_leftovers
-from .output_tail import OutputTail
+from .outcomes import OutputTail
 
 _READ_BYTES = 64 * 1024
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # cgroup 2 and 1
@@ -45,13 +42,9 @@ class PytestChild:
         try:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", sys.argv[0], "child", str(commands), str(results), str(os.getpid())],
-                cwd=root,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(commands, results),
-                start_new_session=True,
-            )
+                cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                pass_fds=(commands, results), start_new_session=True,
+            )  # fmt: skip
         finally:
             os.close(commands)
             os.close(results)
@@ -75,7 +68,7 @@ class PytestChild:
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the child's next message, None when none comes within the timeout or the child has finished."""
         if not self._inbox and not self.finished:
-            gone = self.ended()
+            gone = self.process.poll() is not None
             self._listen(0 if gone else timeout_s)
             self.finished = gone
         return self._inbox.popleft() if self._inbox else None
@@ -111,10 +104,6 @@ class PytestChild:
             data += part
         return data
 
-    def ended(self) -> bool:
-        """Whether the process has ended; its last messages may still have to be received, see `finished`."""
-        return self.process.poll() is not None
-
     def ended_how(self) -> str:
         """Describe the end of a process that has ended: "pytest …"."""
         code = self.process.returncode
@@ -131,7 +120,7 @@ class PytestChild:
         """Let the session tear its fixtures down and end by itself, within the limit."""
         self._close_commands()
         deadline = time.monotonic() + limit_s
-        while not self.ended() and time.monotonic() < deadline:
+        while self.process.poll() is None and time.monotonic() < deadline:
             self.receive(0.05)
 
     def end(self, grace_s: float) -> int:

@@ -62,11 +62,6 @@ class RoundPlan:
     limits: TimeLimits
     batches: tuple[PlannedBatch, ...]
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files of the plan, each once, in the order of the plan."""
-        return tuple(dict.fromkeys(batch.file for batch in self.batches))
-
 
 def batch_of(record: dict[str, Any]) -> PlannedBatch:
     """Read a batch from its record in a plan."""
@@ -79,10 +74,6 @@ def batch_of(record: dict[str, Any]) -> PlannedBatch:
 def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     return RoundPlan(
-        round=record["round"],
-        root=record["root"],
-        pytest_args=tuple(record["pytest_args"]),
-        probe=tuple(record["probe"]),
-        limits=TimeLimits(**record["limits"]),
-        batches=tuple(map(batch_of, record["batches"])),
-    )
+        record["round"], record["root"], tuple(record["pytest_args"]), tuple(record["probe"]),
+        TimeLimits(**record["limits"]), tuple(map(batch_of, record["batches"])),
+    )  # fmt: skip

@@ -8,18 +8,19 @@ A worker is started with one URL, that of the invitation, which has all others. 
     news         from the driver, every few seconds: owners of batches, requeued batches, whether the round is over, and a
                  number that changes every minute
 
-This module knows the meaning of these objects; the requests are in `signed_store.py`.
+A worker sends its growing file of events in chunks, each an object named by its offset in the file, in bytes: a reader knows
+the name of the next chunk, and a chunk that is sent again is the same object. The requests are in `signed_store.py`.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +29,30 @@ from .claims import Claims
 from .events import EventLog
 from .long_wait import LongWait
 from .round_folder import PlannedBatch
-from .signed_store import SignedStore, parse
-from .upload import Uploader, chunk_name
+from .signed_store import SignedStore, StoreError, parse
 
-SLOT_PATIENCE_S = 60.0
-"""Seconds after which a worker that gets no slot is not needed."""
-
-DRIVER_SILENCE_S = 1800.0
-"""Seconds of unchanged news after which a worker with nothing to claim gives up its card."""
-
+SLOT_PATIENCE_S = 60.0  # seconds after which a worker that gets no slot is not needed
+DRIVER_SILENCE_S = 1800.0  # seconds of unchanged news after which a worker with nothing to claim gives up its card
+CHUNK_BYTES = 4 << 20  # the largest size of a chunk, unless a single line is longer
 _SLOT_PAUSE_S = 1.0
 _HURRIED_PATIENCE_S = 20.0
 
-
-@dataclass(frozen=True)
-class ClaimUrls:
-    """The URLs of something that only one of many can claim: one claims it, the other reads its owner."""
-
-    put: str
-    get: str
+ClaimUrls = Sequence[str]
+"""The two URLs of something that only one of many can claim: one claims it, the other reads its owner."""
 
 
 class News:
     """The driver's latest news, read again when the driver may have published more."""
 
     def __init__(self, store: SignedStore, url: str, every_s: float) -> None:
-        """Read nothing yet. The driver publishes news every `every_s` seconds."""
+        """Take `every_s` as the seconds between two publications of the driver."""
         self._store, self._url, self._every_s = store, url, every_s
         self._read_at: float | None = None
-        self._changed_at = time.monotonic()
+        self.changed_at = time.monotonic()
         self._etag: str | None = None
         self.over = False
         self.claimed: dict[str, str] = {}
         self.requeued: list[Any] = []
-
-    @property
-    def silent(self) -> bool:
-        """Whether the news has been the same for so long that the driver must have ended."""
-        return time.monotonic() - self._changed_at > DRIVER_SILENCE_S
 
     def refresh(self) -> None:
         """Read the news, unless that was done less than `every_s` seconds ago. Raises `StoreError`."""
@@ -78,8 +65,7 @@ class News:
         if answer.status == 304:
             return
         content = parse(answer.body, "the news")
-        self._etag = answer.etag
-        self._changed_at = self._read_at
+        self._etag, self.changed_at = answer.etag, self._read_at
         self.over = content["over"]
         self.requeued = content["requeued"]
         self.claimed = {batch: owner for owner, batches in content["claimed"].items() for batch in batches}
@@ -103,22 +89,20 @@ class SignedClaims:
     def taken(self) -> Mapping[str, str]:
         """Return the owners of batches: those in the news, and this worker for what it has claimed since."""
         self._news.refresh()
-        for batch in [batch for batch in self._own if batch in self._news.claimed]:
-            del self._own[batch]
+        self._own = {batch: owner for batch, owner in self._own.items() if batch not in self._news.claimed}
         return {**self._news.claimed, **self._own}
 
 
 class SignedRound:
-    """A round by pre-signed URLs; see `round.Round`."""
+    """A round by pre-signed URLs, with the attributes and methods of `round.FolderRound`."""
 
     def __init__(self, store: SignedStore, invitation: Any, slot: Any, host: str, folder: Path) -> None:
         """Join with a slot that has been claimed. Raises `StoreError` when the plan cannot be read."""
         self.worker, self.card, self.rank = slot["worker"], slot["card"], slot["rank"]
         self.host, self.folder = host, folder
         self.plan = round_folder.plan_of(store.read(invitation["plan"], "the plan"))
-        urls = store.read(invitation["claim_urls"], "the URLs of claims")
         self._store = store
-        self._urls = {batch: ClaimUrls(*pair) for batch, pair in urls.items()}
+        self._urls: dict[str, ClaimUrls] = store.read(invitation["claim_urls"], "the URLs of claims")
         self._news = News(store, invitation["news"], invitation["every_s"])
         self.claims: Claims = SignedClaims(store, self._urls, self.worker, self._news)
         self.log = EventLog(folder / round_folder.EVENTS)
@@ -128,27 +112,27 @@ class SignedRound:
         self._requeued_seen = 0
 
     def requeued(self) -> Sequence[PlannedBatch]:
-        """See `Round`. Raises `StoreError`, also when events cannot be sent any more."""
+        """See `FolderRound`. Raises `StoreError`, also when events cannot be sent any more."""
         if self._uploader.failed is not None:
             raise self._uploader.failed
         self._news.refresh()
         fresh = self._news.requeued[self._requeued_seen :]
         self._requeued_seen += len(fresh)
         for record in fresh:
-            self._urls[record["id"]] = ClaimUrls(*record["claim_urls"])
+            self._urls[record["id"]] = record["claim_urls"]
         return [round_folder.batch_of(record) for record in fresh]
 
     def is_over(self) -> bool:
-        """See `Round`."""
+        """See `FolderRound`; also True after so long without changed news that the driver must have ended."""
         self._news.refresh()
-        return self._news.over or self._news.silent
+        return self._news.over or time.monotonic() - self._news.changed_at > DRIVER_SILENCE_S
 
     def hurry(self) -> None:
         """Wait for the store no longer than a process that has been told to end may take."""
         self._store.patience_s = self._uploads.patience_s = _HURRIED_PATIENCE_S
 
     def close(self) -> None:
-        """See `Round`. Raises `StoreError` when the last events could not be sent."""
+        """Send the driver the rest of the events. Raises `StoreError` when that fails."""
         self._uploader.close()
         self._uploads.close()
         self._store.close()
@@ -177,7 +161,7 @@ def join(url: str, identity: str, host: str, folder: Path) -> SignedRound | None
         free = [slot for slot in invitation["slots"] if slot["worker"] not in refused]
         start = zlib.crc32(identity.encode()) % max(1, len(free))
         for slot in free[start:] + free[:start]:
-            if create(store, ClaimUrls(*slot["claim_urls"]), token, "a slot"):
+            if create(store, slot["claim_urls"], token, "a slot"):
                 return SignedRound(store, invitation, slot, host, folder)
             refused.add(slot["worker"])
         if time.monotonic() > deadline:
@@ -191,10 +175,9 @@ def create(store: SignedStore, urls: ClaimUrls, content: bytes, what: str) -> bo
 
     If an answer was lost, the object may be this worker's own in spite of the refusal: its content decides.
     """
-    answer = store.ask("PUT", urls.put, what, content, {"If-None-Match": "*"}, accept=(200, 412))
-    if answer.status == 200:
-        return True
-    return answer.tries > 1 and store.ask("GET", urls.get, what).body == content
+    put, get = urls
+    answer = store.ask("PUT", put, what, content, {"If-None-Match": "*"}, accept=(200, 412))
+    return answer.status == 200 or (answer.tries > 1 and store.ask("GET", get, what).body == content)
 
 
 def form_body(fields: Mapping[str, str], data: bytes) -> tuple[str, bytes]:
@@ -206,3 +189,44 @@ def form_body(fields: Mapping[str, str], data: bytes) -> tuple[str, bytes]:
     head += f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="chunk"\r\n'
     head += "Content-Type: application/octet-stream\r\n\r\n"
     return f"multipart/form-data; boundary={boundary}", head.encode() + data + f"\r\n--{boundary}--\r\n".encode()
+
+
+def chunk_name(offset: int) -> str:
+    """Return the name of the chunk at an offset in bytes; names sort as offsets do."""
+    return f"{offset:012d}"
+
+
+class Uploader:
+    """Sends the new complete lines of a file every few seconds, from a separate thread."""
+
+    def __init__(self, path: Path, send: Callable[[int, bytes], None], every_s: float) -> None:
+        """Start the thread. `send` uploads the bytes at an offset; a `StoreError` that it raises is kept in `failed`."""
+        self.failed: StoreError | None = None
+        self._path, self._send, self._every_s, self._sent = path, send, every_s, 0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send the rest of the file, waiting as long as `send` does."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(self._every_s):
+                self._flush()
+            self._flush()
+        except StoreError as error:
+            self.failed = error
+
+    def _flush(self) -> None:
+        with self._path.open("rb") as file:
+            file.seek(self._sent)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        while data:
+            end = data.rfind(b"\n", 0, CHUNK_BYTES) + 1 or data.find(b"\n") + 1
+            self._send(self._sent, data[:end])
+            self._sent += end
+            data = data[end:]

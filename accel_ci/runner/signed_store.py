@@ -18,9 +18,7 @@ from urllib.parse import urlsplit
 
 from .long_wait import LongWait
 
-PATIENCE_S = 900.0
-"""Seconds for which a request to a store that does not answer is retried."""
-
+PATIENCE_S = 900.0  # seconds for which a request to a store that does not answer is retried
 _TIMEOUT_S = 20.0
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S = 0.1
@@ -45,19 +43,14 @@ class SignedStore:
     """Requests of one thread, over one connection to each host."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        """Connect to nothing yet. `patience_s` may be changed while requests wait."""
+        """Set `patience_s`, which may be changed while requests wait."""
         self.patience_s = patience_s
         self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(
-        self,
-        method: str,
-        url: str,
-        what: str,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, url: str, what: str, body: bytes | None = None, headers: Mapping[str, str] | None = None,
         accept: Collection[int] = (200, 204),
-    ) -> Answer:
+    ) -> Answer:  # fmt: skip
         """Make a request, again while the store is away, and return the answer; its status is one of `accept`.
 
         `what` names the object in messages. Raises `StoreError` when the store refuses, and when it has been away for
@@ -72,7 +65,6 @@ class SignedStore:
                 status, data, etag = self._once(method, url, body, headers or {})
                 problem = f"status {status}"
             except (OSError, http.client.HTTPException) as error:
-                self._forget(url)
                 status, problem = 0, type(error).__name__
             if status in accept:
                 return Answer(status, data, etag, tries)
@@ -93,24 +85,19 @@ class SignedStore:
         """Close all connections."""
         for connection in self._connections.values():
             connection.close()
-        self._connections.clear()
 
     def _once(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes, str | None]:
         parts = urlsplit(url)
-        connection = self._connections.get((parts.scheme, parts.netloc))
-        if connection is None:
-            connection = _connect(parts.scheme, parts.netloc)
-            self._connections[parts.scheme, parts.netloc] = connection
+        host = parts.scheme, parts.netloc
+        connection = self._connections.get(host) or self._connections.setdefault(host, _connect(*host))
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        connection.request(method, target, body, dict(headers))
-        answer = connection.getresponse()
-        return answer.status, answer.read(), answer.headers.get("ETag")
-
-    def _forget(self, url: str) -> None:
-        parts = urlsplit(url)
-        connection = self._connections.pop((parts.scheme, parts.netloc), None)
-        if connection is not None:
-            connection.close()
+        try:
+            connection.request(method, target, body, dict(headers))
+            answer = connection.getresponse()
+            return answer.status, answer.read(), answer.headers.get("ETag")
+        except (OSError, http.client.HTTPException):
+            connection.close()  # the next request opens it again
+            raise
 
 
 def parse(body: bytes, what: str) -> Any:

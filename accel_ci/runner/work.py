@@ -14,11 +14,8 @@ from .round import FolderRound, lock_file
 from .worker import Worker
 
 
-def work_in_folder(run_dir: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None = None) -> int:
-    """Run one worker on a folder; return the exit code, 0 when it finished, also because its card is unhealthy.
-
-    `parent` is the process whose end also ends this worker, None when there is none.
-    """
+def work_in_folder(run_dir: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None) -> int:
+    """Run one worker on a folder until it finishes, also because its card is unhealthy or its `parent` ends; return 0."""
     termination = _begin(parent)
     if lock is not None:
         end_with_lock(Path(lock))

@@ -10,17 +10,21 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import round_folder
 from .card_health import CardHealth, UnhealthyCardError
-from .child_session import POLL_S, ChildSession, Problem
-from .claimer import Claimer
+from .child_session import POLL_S, ChildSession, Problem, RunningTest
+from .choice import Choice, FreeBatches
 from .ending import Termination
+from .events import now
 from .long_wait import LongWait
 from .outcomes import FAILING, bounded
-from .round import Round
+from .round import FolderRound
 from .round_folder import PlannedBatch
+
+if TYPE_CHECKING:
+    from .signed_round import SignedRound
 
 _GRACE_S = 2.0
 
@@ -28,11 +32,11 @@ _GRACE_S = 2.0
 class Worker:
     """One worker: a card, at most one pytest child, and the batch that it runs."""
 
-    def __init__(self, joined: Round, termination: Termination) -> None:
-        """Start nothing yet."""
+    def __init__(self, joined: FolderRound | SignedRound, termination: Termination) -> None:
         self._round, self._plan, self._log = joined, joined.plan, joined.log
         self._termination = termination
-        self._claimer = Claimer(joined)
+        self._free = FreeBatches(joined.plan.batches, joined.card)
+        self._choice = Choice(self._free, joined.rank)
         self._health = CardHealth(joined.plan, joined.log, joined.folder / round_folder.PROBE)
         self._session: ChildSession | None = None
         self._suite = ""  # of the running batch
@@ -62,10 +66,19 @@ class Worker:
             self._log.write("worker_finished", reason=reason)
         return reason
 
-    # --- batches ------------------------------------------------------------------------------------------------
-
     def _claim(self) -> PlannedBatch | None:
-        return self._claimer.claim(self._session.collected if self._session is not None else ())
+        """Claim the best free batch, None when there is none."""
+        self._free.add(self._round.requeued())
+        while True:
+            self._free.update(self._round.claims.taken())
+            batch = self._choice.next(self._session.collected if self._session is not None else ())
+            if batch is None:
+                return None
+            won = self._round.claims.take(batch.id)
+            self._choice.record(batch, won)
+            if won:
+                self._log.write("claimed", batch=batch.id, tests=len(batch.tests))
+                return batch
 
     def _wait_for_batch(self) -> PlannedBatch | None:
         """Claim a batch, if need be after one is requeued; None when the round is over."""
@@ -121,8 +134,7 @@ class Worker:
                 if message is not None:
                     self._take(session, message)
             if message is None:
-                problem = session.problem()
-                if problem is not None:
+                if (problem := session.problem()) is not None:
                     self._give_up(session, problem)
                     return problem.description
             elif message["kind"] == "want" and session.batch == batch.id:
@@ -144,7 +156,7 @@ class Worker:
         """Record a message of the child that runs, or ran, the batch."""
         kind = message["kind"]
         if kind == "start":
-            session.start_test(message["test"], message["number"])
+            session.running = RunningTest(message["test"], message["number"], session.child.observed_s, now())
             self._log.write("started", suite=self._suite, test=message["test"])
         elif kind == "result":
             self._attempt(
@@ -163,19 +175,17 @@ class Worker:
         if outcome in FAILING and self._session is not None:
             self._health.count_failure()
 
-    # --- the child and the card ---------------------------------------------------------------------------------
-
     def _ready_child(self, batch: PlannedBatch) -> str | None:
         """Have a child that can run the batch; return what went wrong, else None."""
         if self._session is not None and self._one_file and self._session.files != (batch.file,):
             self._end_child(gently=True)
         if self._session is not None:
             return None
-        files = (batch.file,) if self._one_file else tuple(dict.fromkeys((*self._plan.files, batch.file)))
+        planned = () if self._one_file else (each.file for each in self._plan.batches)
+        files = tuple(dict.fromkeys((*planned, batch.file)))
         with self._termination.delayed():  # or the child could be started and not be known
             session = self._session = ChildSession(self._plan, files, self._log, self._round.folder / round_folder.CHILD)
-        problem = session.await_ready(self._termination.check_parent)
-        if problem is None:
+        if (problem := session.await_ready(self._termination.check_parent)) is None:
             return None
         self._end_child(grace_s=_GRACE_S)
         self._one_file = True

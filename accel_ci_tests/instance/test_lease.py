@@ -109,9 +109,9 @@ class Machine:
         assert user.stdout.readline() == "running\n"
         return user
 
-    def enforce(self, *, dry_run: bool = False) -> list[tuple[bool, str | None]]:
-        done = enforce_leases(self.leases, dry_run=dry_run)
-        return [(enforced.paused, enforced.problem) for enforced in done]
+    def enforce(self, *, dry_run: bool = False) -> list[str | None]:
+        """The problem of each machine whose leases have expired, None for a pause without one."""
+        return [enforced.problem for enforced in enforce_leases(self.leases, dry_run=dry_run)]
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_the_janitor_pauses_what_a_killed_user_left_and_nothing_before(machine: 
     user.wait()
     assert machine.runs()
     machine.let_expire(machine.lease())
-    assert machine.enforce(dry_run=True) == [(False, None)]
+    assert machine.enforce(dry_run=True) == [None]
     assert machine.runs()
-    assert machine.enforce() == [(True, None)]
+    assert machine.enforce() == [None]
     assert not machine.runs()
     assert machine.enforce() == []
 
@@ -213,12 +213,13 @@ def test_a_pause_that_fails_is_tried_again(machine: Machine) -> None:
         pass
     assert "the cloud is down" in notes[-1]
     (machine.leases / "instance-of-a-killed-user.json").write_text(machine.lease().read_text())
-    assert machine.enforce(dry_run=True) == [(False, None)]
-    [(paused, problem)] = machine.enforce()  # once, though there are two leases of it
-    assert not paused
+    assert machine.enforce(dry_run=True) == [None]
+    assert machine.runs()
+    [problem] = machine.enforce()  # once, though there are two leases of it
+    assert machine.runs()
     assert "the cloud is down" in (problem or "")
     (machine.folder / "stuck").unlink()
-    assert machine.enforce() == [(True, None)]
+    assert machine.enforce() == [None]
     assert not machine.runs()
     assert not list(machine.leases.glob("*.json"))
 
@@ -256,8 +257,7 @@ def test_an_address_tells_when_the_machine_is_ready(machine: Machine) -> None:
 def test_a_lease_that_cannot_be_read_is_reported(machine: Machine) -> None:
     machine.leases.mkdir()
     (machine.leases / "instance.json").write_text("{")
-    [(paused, problem)] = machine.enforce()
-    assert not paused
+    [problem] = machine.enforce()
     assert "cannot be read" in (problem or "")
 
 

@@ -90,7 +90,7 @@ def test_a_local_pool_imports_no_sdk() -> None:
     script = """
 import sys
 import accel_ci.pool.choose_pool, accel_ci.pool.local, accel_ci.pool.docker.pool, accel_ci.rounds.driver
-unwanted = ("boto3", "botocore", "docker", "kubernetes", "accel_ci.storage.s3", "accel_ci.rounds.bucket_sync")
+unwanted = ("boto3", "botocore", "docker", "kubernetes", "accel_ci.storage.s3", "accel_ci.rounds.bucket_round")
 print([name for name in unwanted if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -16,7 +16,7 @@ from accel_ci.model import Limits, WorkerSpec
 from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.round_bucket import RoundBucket, RoundStore
 from accel_ci.rounds.signing import Signer
-from accel_ci.runner.signed_round import ClaimUrls, create, form_body
+from accel_ci.runner.signed_round import create, form_body
 from accel_ci.runner.signed_store import SignedStore, StoreError
 from accel_ci.storage.s3 import s3_client, s3_session
 from accel_ci_tests.fixtures.bucket_pool import round_store
@@ -103,7 +103,7 @@ def test_retries_are_logged(server: FlakyServer, objects: RoundBucket, caplog: p
 
 
 def test_a_claim_whose_answer_was_lost_is_still_ones_own(server: FlakyServer, objects: RoundBucket) -> None:
-    urls = ClaimUrls(*objects.signer().claim("claims/b0"))
+    urls = objects.signer().claim("claims/b0")
     server.lose_answers = 1
     assert create(SignedStore(), urls, b"w0-0", "a claim")
     assert not create(SignedStore(), urls, b"w0-1", "a claim")
@@ -119,11 +119,11 @@ def test_objects_that_the_store_does_not_delete_are_an_error(server: FlakyServer
         objects.clear()
     server.refuse_deletes = False
     objects.clear()
-    assert objects.sizes("") == {}
+    assert objects.listed("") == {}
 
 
 def test_one_of_many_racing_workers_wins(objects: RoundBucket) -> None:
-    urls = ClaimUrls(*objects.signer().claim("claims/b0"))
+    urls = objects.signer().claim("claims/b0")
     won: list[int] = []
 
     def race(number: int) -> None:
@@ -161,7 +161,7 @@ def test_objects_of_a_hostile_worker_are_ignored(objects: RoundBucket, tmp_path:
     record = BucketRound(tmp_path / "round-1", objects)
     plan = ([batch("b0", "a.py::t")], WorkerSpec("python3", "/sources", {}, ""), Limits(), 0)
     record.prepare(1, *plan)
-    [digest] = {name.partition("/")[0] for name in objects.sizes("")}
+    [digest] = {name.partition("/")[0] for name in objects.listed("")}
     for name in ("workers/.w0-0/events/000000000000", "workers/w0-0/events/x", "workers/events", "slots/w0-0"):
         objects.put(f"{digest}/{name}", b"{}\n")
     objects.put(f"{digest}/workers/w0-0/events/000000000000", b'{"event":"waiting","at":"2026-11-27T00:00:00+00:00"}\n')
@@ -204,4 +204,4 @@ def test_urls_are_signed_as_boto3_signs_them(endpoint: str | None, monkeypatch: 
         named = {"Bucket": "bucket", "Key": key}
         assert signer.get(key) == client.generate_presigned_url("get_object", named, 3600)
         conditional = {**named, "IfNoneMatch": "*"}
-        assert signer.create(key) == client.generate_presigned_url("put_object", conditional, 3600)
+        assert signer.claim(key)[0] == client.generate_presigned_url("put_object", conditional, 3600)

@@ -1,26 +1,135 @@
-"""The containers of the Docker engine as the pool uses them: listed, stopped and removed.
-
-The SDK is imported when the engine is needed: most users have no Docker pool.
-"""
+"""The containers of workers: made (image, user, devices, mounts, limits), listed, stopped and removed."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accel_ci.config.pool_settings import DockerPoolSettings
+from accel_ci.docker.engine import explained
+from accel_ci.errors import PoolError
+from accel_ci.model import WorkerSpec
 from accel_ci.process.waiting import poll
+from accel_ci.rounds.driver_lock import DRIVER_LOCK
+from accel_ci.rounds.engine import cards_in
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
-ENDED = frozenset({"exited", "dead", "removing"})
-"""The engine's states of containers that have ended."""
+RUN_LABEL = "accel-ci.run"  # the label with the folder of the run, whose lock the driver holds
+HOST_LABEL = "accel-ci.host"  # the label with the name of the driver's machine
+HOME = {"HOME": "/tmp"}  # noqa: S108 - in the container
+"""The user of a container may have no home folder."""
 
+GRACE_S = 10  # the time between SIGTERM and the end by force, in seconds
+ENDED = frozenset({"exited", "dead", "removing"})  # the engine's states of containers that have ended
 _LOG = logging.getLogger(__name__)
-_GRACE_S = 10
+_WORKER_LABEL, _CARD_LABEL = "accel-ci.worker", "accel-ci.card"
+
+
+def create_container(
+    client: DockerClient, settings: DockerPoolSettings, command: Sequence[str], spec: WorkerSpec, folder: Path,
+    cards: Sequence[str] = (), worker: str | None = None,
+) -> Any:  # fmt: skip
+    """Create a container without starting it: for `worker` of the round in `folder`, or for a command that writes there.
+
+    The folder and the sources, these read-only, are mounted at their own paths, so that paths in the plan and in what
+    workers write mean the same on both sides. Raises `PoolError`.
+    """
+    from docker.errors import ImageNotFound
+    from docker.types import DeviceRequest, LogConfig, Mount
+
+    image, folder = image_of(settings, spec), folder.resolve()
+    run_dir = folder if worker is None else folder.parent
+    root = str(Path(spec.root).absolute())
+    mounts = [Mount(root, str(Path(root).resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
+    environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **spec.environment}
+    if worker is not None:
+        lock = str(run_dir / DRIVER_LOCK)
+        mounts.append(Mount(lock, lock, "bind", read_only=True))
+        environment[spec.card_environment] = ",".join(cards)
+    labels = {
+        RUN_LABEL: str(run_dir),
+        HOST_LABEL: os.uname().nodename,
+        _WORKER_LABEL: worker or "",
+        _CARD_LABEL: ",".join(cards),
+    }
+    gpus = []
+    if settings.gpus is not None and cards:
+        wanted = {"count": -1} if settings.gpus == "all" else {"device_ids": list(cards)}
+        gpus = [DeviceRequest(capabilities=[["gpu"]], **wanted)]
+    try:
+        with explained(f"make a container of {image}"):
+            return client.containers.create(
+                image, entrypoint=list(command[:1]), command=list(command[1:]), environment=environment, working_dir=root,
+                name=_name(folder, worker) if worker is not None else None, labels=labels, mounts=mounts,
+                user=":".join(map(str, _user(settings))), devices=_devices(settings, cards), device_requests=gpus,
+                shm_size=settings.shm_size, mem_limit=settings.memory, memswap_limit=settings.memory,
+                pids_limit=settings.pids_limit, network_mode=settings.network,
+                init=True, cap_drop=["ALL"], security_opt=["no-new-privileges"],
+                log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
+            )  # fmt: skip
+    except PoolError as error:
+        if not isinstance(error.__cause__, ImageNotFound):
+            raise
+        advice = "`docker pull` it, fix pool.image, or run the build again"
+        raise PoolError(f"the Docker engine has no image {image!r}; {advice}") from error
+
+
+def docker_options(settings: DockerPoolSettings, card: str) -> tuple[str, ...]:
+    """The same container as options of `docker run`, without the environment of its tests."""
+    gpus = {"all": ["--gpus", "all"], "card": ["--gpus", f'"device={card}"'], None: []}[settings.gpus]
+    return (
+        "--rm", "--init", "--network", settings.network, "--shm-size", settings.shm_size, "--cap-drop", "ALL",
+        "--security-opt", "no-new-privileges", "--pids-limit", str(settings.pids_limit),
+        *(["--memory", settings.memory, "--memory-swap", settings.memory] if settings.memory else []), *gpus,
+        *(word for device in _devices(settings, cards_in(card)) for word in ("--device", device)),
+        *(word for name, value in HOME.items() for word in ("--env", f"{name}={value}")),
+    )  # fmt: skip
+
+
+def image_of(settings: DockerPoolSettings, spec: WorkerSpec) -> str:
+    """The pool's own image, else that of the build. Raises `PoolError` when there is neither."""
+    if (image := settings.image or spec.image) is None:
+        raise PoolError("the build made no Docker image; add the section 'image' to the configuration, or set pool.image")
+    return image
+
+
+def let_write(folder: Path, settings: DockerPoolSettings) -> None:
+    """Let the user of containers write to a folder. Raises `PoolError` when this process may not change its owner."""
+    if settings.user is None:
+        return
+    try:
+        os.chown(folder, *_user(settings))
+    except PermissionError as error:
+        problem = f"{folder} cannot be given to pool.user {settings.user}"
+        raise PoolError(f"{problem}: run accel-ci as root or that user, or remove the key") from error
+
+
+def _user(settings: DockerPoolSettings) -> tuple[int, int]:
+    """The user and group of containers."""
+    if settings.user is None:
+        return os.getuid(), os.getgid()
+    user, _, group = settings.user.partition(":")
+    return int(user), int(group or user)
+
+
+def _devices(settings: DockerPoolSettings, cards: Sequence[str]) -> list[str]:
+    """The devices of a container, with `{card}` replaced for each of its cards; without a card there are none."""
+    return list(dict.fromkeys(device.replace("{card}", card) for card in cards for device in settings.devices))
+
+
+def _name(folder: Path, worker: str) -> str:
+    """A container name with build, stage, round and worker that is unique to the folder."""
+    words = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(folder.parts[-4:]).lstrip("/"))
+    return f"accel-ci-{words[-100:]}-{worker}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def containers_with(client: DockerClient, label: str) -> list[Any]:
@@ -28,22 +137,14 @@ def containers_with(client: DockerClient, label: str) -> list[Any]:
     return list(client.containers.list(all=True, sparse=True, filters={"label": label}))
 
 
-def stop(container: Any) -> None:
-    """Stop a container by SIGTERM, and by force after 10 s."""
-    from docker.errors import NotFound
-
-    with suppress(NotFound):
-        container.stop(timeout=_GRACE_S)
-
-
 def remove(containers: Sequence[Any]) -> None:
-    """Stop those that run and remove all, in parallel."""
+    """Stop those that run, by force after 10 s, and remove all, in parallel."""
     from docker.errors import APIError, NotFound
 
     def remove_one(container: Any) -> None:
         with suppress(NotFound):
             if container.attrs["State"] not in ENDED:
-                container.stop(timeout=_GRACE_S)
+                container.stop(timeout=GRACE_S)
             try:
                 container.remove(force=True, v=True)
             except APIError as error:

@@ -19,15 +19,14 @@ from accel_ci.config.pool_settings import DockerPoolSettings
 from accel_ci.docker.engine import connect, explained
 from accel_ci.errors import PoolError
 from accel_ci.model import RuntimeImage, WorkerSpec
-from accel_ci.pool.docker.container import HOME, HOST_LABEL, RUN_LABEL, create_container, docker_options, image_of, let_write
-from accel_ci.pool.docker.containers import ENDED, containers_with, exit_code, remove, stop
+from accel_ci.pool.docker import containers
+from accel_ci.pool.docker.containers import HOST_LABEL, RUN_LABEL, containers_with, create_container, image_of, let_write
 from accel_ci.pool.environment import container_spec
-from accel_ci.pool.project_pool import EndedAt, Leftover
+from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.rounds.driver_lock import DRIVER_LOCK, is_locked
 from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in, end_of_process
-from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.runner import round_folder
 
 if TYPE_CHECKING:
@@ -38,32 +37,23 @@ _LOOK_EVERY_S = 0.2
 _ENGINE_AWAY_S = 30.0
 
 
-class DockerPool:
-    """Runs workers as containers."""
+class DockerPool(ProjectPool):
+    """Runs workers as containers, which share the run's folder."""
 
     outlives_driver = True
 
     def __init__(self, settings: DockerPoolSettings) -> None:
-        """Nothing is asked of the engine yet."""
         self._settings = settings
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the pool's own image, else in the build's."""
-        return container_spec(self._settings, image, sources, self._settings.card_environment, HOME)
-
-    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
-        """The cards are for one run at a time."""
-        return cards_lock, "the cards"
-
-    def open_round(self, folder: Path) -> FolderRound:
-        """The round in a folder that workers share."""
-        return FolderRound(folder)
+        return container_spec(self._settings, image, sources, self._settings.card_environment, containers.HOME)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
         build_runner(folder / "runner.pyz")
         let_write(folder / round_folder.CLAIMS, self._settings)
-        worker_group = DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
+        worker_group = _DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -75,10 +65,7 @@ class DockerPool:
     def clear(self, run_dir: Path) -> None:
         """Remove the containers that an earlier driver left. Raises `PoolError` when there is no engine."""
         with explained("remove the containers of an earlier run"):
-            remove(containers_with(connect(), f"{RUN_LABEL}={run_dir.resolve()}"))
-
-    def forget(self, run_dir: Path) -> None:
-        """Do nothing: everything is in the folder."""
+            containers.remove(containers_with(connect(), f"{RUN_LABEL}={run_dir.resolve()}"))
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command in a new container without a card. Raises `PoolError` when it cannot, or at the limit."""
@@ -90,7 +77,7 @@ class DockerPool:
             try:
                 with explained(f"run {command[0]} in {image_of(self._settings, spec)}"):
                     container.start()
-                    status = exit_code(container, timeout_s)
+                    status = containers.exit_code(container, timeout_s)
                     output = container.logs(tail=10_000).decode("utf-8", "replace")
             finally:
                 with suppress(Exception):
@@ -103,29 +90,25 @@ class DockerPool:
         """Remove the containers of any run on this machine whose driver is gone. Raises `PoolError` without an engine."""
         client = connect()
         with explained("look for abandoned containers"):
-            found = [
-                each
-                for each in containers_with(client, RUN_LABEL)
-                if each.attrs["Labels"].get(HOST_LABEL) == os.uname().nodename
-                and not is_locked(Path(each.attrs["Labels"][RUN_LABEL]) / DRIVER_LOCK)
-            ]
+            labelled = [(each, each.attrs["Labels"]) for each in containers_with(client, RUN_LABEL)]
+            here = [(each, labels) for each, labels in labelled if labels.get(HOST_LABEL) == os.uname().nodename]
+            found = [each for each, labels in here if not is_locked(Path(labels[RUN_LABEL]) / DRIVER_LOCK)]
             if not dry_run:
-                remove(found)
+                containers.remove(found)
         names = sorted(str(each.attrs["Names"][0]).removeprefix("/") for each in found)
         return [Leftover(f"container {name}", "its driver is gone", "removed") for name in names]
 
     def docker_options(self, card: str) -> tuple[str, ...]:
         """The options of `docker run` for a worker on a card."""
-        return docker_options(self._settings, card)
+        return containers.docker_options(self._settings, card)
 
 
-class DockerWorkerGroup:
+class _DockerWorkerGroup:
     """The containers of one round."""
 
     def __init__(
         self, client: DockerClient, settings: DockerPoolSettings, folder: Path, spec: WorkerSpec, attempt: int
     ) -> None:
-        """A worker group without workers yet."""
         self._client, self._settings, self._spec, self._attempt = client, settings, spec, attempt
         self._folder = folder.resolve()
         self._run_label = f"{RUN_LABEL}={self._folder.parent}"
@@ -135,7 +118,6 @@ class DockerWorkerGroup:
         self._is_away = False
 
     def add(self, card: str, rank: int) -> None:
-        """Start one worker."""
         name = f"w{self._attempt}-{len(self._states)}"
         own = self._folder / round_folder.WORKERS / name
         own.mkdir(parents=True)
@@ -163,7 +145,7 @@ class DockerWorkerGroup:
 
         try:
             found = containers_with(self._client, self._run_label)
-            living = {container.id for container in found if container.attrs["State"] not in ENDED}
+            living = {container.id for container in found if container.attrs["State"] not in containers.ENDED}
             for name, state in self._states.items():
                 if state.end is None and self._containers[name].id not in living:
                     self._states[name] = WorkerState(name, state.card, self._end_of(name))
@@ -195,15 +177,15 @@ class DockerWorkerGroup:
         return WorkerEnd(end.kind, f"{end}, {state['Error']}") if state.get("Error") else end
 
     def replace(self, worker: str) -> None:
-        """Start another worker on the card of one that has ended."""
         self.add(self._states[worker].card, 0)
 
     def stop(self, worker: str) -> None:
         """Ask one container to end; kill it after 10 s."""
-        with explained(f"stop worker {worker}"):
-            stop(self._containers[worker])
+        from docker.errors import NotFound
+
+        with explained(f"stop worker {worker}"), suppress(NotFound):
+            self._containers[worker].stop(timeout=containers.GRACE_S)
 
     def close(self) -> None:
-        """End and remove all containers of the run."""
         with explained("remove the containers of a run"):
-            remove(containers_with(self._client, self._run_label))
+            containers.remove(containers_with(self._client, self._run_label))

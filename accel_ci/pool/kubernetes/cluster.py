@@ -20,10 +20,12 @@ from accel_ci.errors import PoolError
 
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = (5, 30)
-PATIENCE_S = 300.0
-"""The time that the API server may be away before a round is given up, in seconds."""
-
+PATIENCE_S = 300.0  # the time that the API server may be away before a round is given up, in seconds
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
+_ADVICE = {
+    401: "the credentials of KUBECONFIG are not valid (any more)",
+    403: "give the service account the rights of deploy/kubernetes, or fix pool.namespace",
+}
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -48,9 +50,8 @@ class Cluster:
                 chosen = next((c for c in contexts if c["name"] == settings.context), active)
                 found = chosen["context"].get("namespace") or "default"
         except (ConfigException, OSError) as error:
-            raise PoolError(
-                f"no cluster is configured ({str(error).strip()}); set KUBECONFIG, fix pool.context, or change pool.kind"
-            ) from None
+            problem = f"no cluster is configured ({str(error).strip()})"
+            raise PoolError(f"{problem}; set KUBECONFIG, fix pool.context, or change pool.kind") from None
         self.namespace = settings.namespace or found
         self._batch = kubernetes.client.BatchV1Api(client)
         self._core = kubernetes.client.CoreV1Api(client)
@@ -58,17 +59,16 @@ class Cluster:
     def create_job(self, manifest: dict[str, Any]) -> bool:
         """Create a Job; False when there is one of that name."""
         create = self._batch.create_namespaced_job
-        return self._call("create a Job", lambda **o: create(self.namespace, manifest, **o), absent=(409,)) is not None
+        return self._call("create a Job", create, self.namespace, manifest, absent=(409,)) is not None
 
     def job(self, name: str) -> dict[str, Any] | None:
         """A Job, None when there is none."""
-        return self._call("read a Job", lambda **o: self._batch.read_namespaced_job(name, self.namespace, **o))
+        return self._call("read a Job", self._batch.read_namespaced_job, name, self.namespace)
 
     def label_job(self, name: str, labels: dict[str, str]) -> bool:
         """Set labels of a Job; False when it does not exist."""
         body = {"metadata": {"labels": labels}}
-        patch = self._batch.patch_namespaced_job
-        return self._call("label a Job", lambda **o: patch(name, self.namespace, body, **o)) is not None
+        return self._call("label a Job", self._batch.patch_namespaced_job, name, self.namespace, body) is not None
 
     def jobs(self, selector: str) -> list[dict[str, Any]]:
         """The Jobs that a label selector matches."""
@@ -78,24 +78,17 @@ class Cluster:
         """The pods that a label selector matches."""
         return self._list("list pods", self._core.list_namespaced_pod, selector)
 
-    def delete_job(self, name: str) -> None:
-        """Delete a Job with its pods, if it exists, without waiting for their end."""
-        self._delete_job(name, {})
-
-    def delete_job_as_seen(self, job: Mapping[str, Any]) -> bool:
-        """Delete a Job that has not changed since it was read; False when it has."""
-        seen = {"uid": job["metadata"]["uid"], "resourceVersion": job["metadata"]["resourceVersion"]}
-        return self._delete_job(job["metadata"]["name"], {"preconditions": seen})
-
-    def _delete_job(self, name: str, options: dict[str, Any]) -> bool:
-        body = {"propagationPolicy": "Background", **options}  # with a body, the query is ignored
+    def delete_job(self, name: str, seen: Mapping[str, Any] | None = None) -> bool:
+        """Delete a Job with its pods, without waiting; False when it is gone, or has changed since `seen` was read."""
+        body: dict[str, Any] = {"propagationPolicy": "Background"}  # with a body, the query is ignored
+        if seen is not None:
+            body["preconditions"] = {name: seen["metadata"][name] for name in ("uid", "resourceVersion")}
         delete = self._batch.delete_namespaced_job
-        found = self._call("delete a Job", lambda **o: delete(name, self.namespace, body=body, **o), absent=(404, 409))
-        return found is not None
+        return self._call("delete a Job", delete, name, self.namespace, body=body, absent=(404, 409)) is not None
 
     def delete_pod(self, name: str) -> None:
         """Delete a pod, if it exists, without waiting for its end."""
-        self._call("delete a pod", lambda **o: self._core.delete_namespaced_pod(name, self.namespace, **o))
+        self._call("delete a pod", self._core.delete_namespaced_pod, name, self.namespace)
 
     def log(self, pod: str) -> str:
         """The end of a pod's output; empty when it cannot be read."""
@@ -111,10 +104,11 @@ class Cluster:
             return ""
 
     def _list(self, what: str, ask: Callable[..., Any], selector: str) -> list[dict[str, Any]]:
-        found = self._call(what, lambda **o: ask(self.namespace, label_selector=selector, **o), absent=()) or {}
-        return list(found["items"])
+        return list((self._call(what, ask, self.namespace, absent=(), label_selector=selector) or {})["items"])
 
-    def _call(self, what: str, ask: Callable[..., Any], absent: tuple[int, ...] = (404,)) -> dict[str, Any] | None:
+    def _call(
+        self, what: str, ask: Callable[..., Any], *arguments: Any, absent: tuple[int, ...] = (404,), **options: Any
+    ) -> dict[str, Any] | None:
         """Call the API, with retries; None when it answers with one of the `absent` statuses."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
@@ -128,30 +122,24 @@ class Cluster:
             _LOG.warning("the cluster's API server did not %s (%s); next try in %.1f s", what, reason, state.upcoming_sleep)
 
         retrying = Retrying(
-            retry=retry_if_exception(is_transient),
-            wait=wait_exponential(0.5, max=10),
-            stop=stop_after_delay(PATIENCE_S),
-            before_sleep=log,
-            reraise=True,
-        )
+            retry=retry_if_exception(is_transient), wait=wait_exponential(0.5, max=10), stop=stop_after_delay(PATIENCE_S),
+            before_sleep=log, reraise=True,
+        )  # fmt: skip
         try:
-            return dict(json.loads(retrying(ask, _preload_content=False, _request_timeout=_CALL_LIMIT_S).data))
+            answer = retrying(ask, *arguments, **options, _preload_content=False, _request_timeout=_CALL_LIMIT_S)
+            return dict(json.loads(answer.data))
         except (ApiException, HTTPError) as error:
             if getattr(error, "status", None) in absent:
                 return None
             if is_transient(error):
-                raise PoolError(
-                    f"the cluster's API server is away ({str(error).strip()}); run the same again when it answers"
-                ) from error
-            raise PoolError(self._refused(what, error)) from error
+                away = f"the cluster's API server is away ({str(error).strip()})"
+                raise PoolError(f"{away}; run the same again when it answers") from error
+            raise self._refused(what, error) from error
 
-    def _refused(self, what: str, error: Any) -> str:
+    def _refused(self, what: str, error: Any) -> PoolError:
         try:
             reason = json.loads(error.body)["message"]
         except (TypeError, ValueError, LookupError):
             reason = f"status {error.status} {error.reason}"
-        advice = {
-            401: "; the credentials of KUBECONFIG are not valid (any more)",
-            403: "; give the service account the rights of deploy/kubernetes, or fix pool.namespace",
-        }.get(error.status, "; look at the pool's settings")
-        return f"the cluster refused to {what} in the namespace {self.namespace}: {reason}{advice}"
+        advice = _ADVICE.get(error.status, "look at the pool's settings")
+        return PoolError(f"the cluster refused to {what} in the namespace {self.namespace}: {reason}; {advice}")

@@ -19,24 +19,14 @@ from accel_ci.config.pool_settings import KubernetesPoolSettings
 MANAGED_BY = {"app.kubernetes.io/managed-by": "accel-ci"}
 """The label of everything that the pool creates, by which the janitor finds leftovers."""
 
-RUN_LABEL = "accel-ci/run"
-"""The id of the Dagster run, or another name of the caller."""
-
-ROUND_LABEL = "accel-ci/round"
-"""The name of the round's first Job, also on Jobs that were added later."""
-
-PROJECT_LABEL = "accel-ci/project"
-"""The project, where several share a namespace."""
-
+RUN_LABEL = "accel-ci/run"  # the id of the Dagster run, or another name of the caller
+ROUND_LABEL = "accel-ci/round"  # the name of the round's first Job, also on Jobs that were added later
+PROJECT_LABEL = "accel-ci/project"  # the project, where several share a namespace
 BUILD_ANNOTATION = "accel-ci/build"
 PLAN_ANNOTATION = "accel-ci/plan"
 
-OWN_FOLDER = "/accel-ci"
-"""The pod's own folder: the runner, the worker's scratch files, HOME and TMPDIR."""
-
-GRACE_S = 30
-"""The time in which an ending pod may still send its events, in seconds."""
-
+OWN_FOLDER = "/accel-ci"  # the pod's own folder: the runner, the worker's scratch files, HOME and TMPDIR
+GRACE_S = 30  # the time in which an ending pod may still send its events, in seconds
 _ENTRY = Path(__file__).with_name("pod_entry.py")
 
 

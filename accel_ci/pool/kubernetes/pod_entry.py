@@ -47,11 +47,9 @@ def ask(request: Any, what: str) -> bytes:
 def unpack(archive: bytes, folder: str) -> None:
     """Unpack a tar file from the driver into a folder."""
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+    trusted: Any = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        if hasattr(tarfile, "data_filter"):
-            tar.extractall(folder, filter="fully_trusted")  # noqa: S202 (links may lead anywhere, as they do in the sources)
-        else:
-            tar.extractall(folder)  # noqa: S202
+        tar.extractall(folder, **trusted)  # noqa: S202 (links may lead anywhere, as they do in the sources)
 
 
 def pack(folder: str) -> bytes:

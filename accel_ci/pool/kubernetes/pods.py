@@ -1,22 +1,27 @@
-"""The state of pods and Jobs: pure functions on the documents of the cluster's API."""
+"""The state of pods and Jobs, from the documents of the cluster's API, and the patience with pods that wait."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from accel_ci.config.pod_template import WORKER
+from accel_ci.config.pool_settings import KubernetesPoolSettings
+from accel_ci.errors import PoolError
+from accel_ci.process.waiting import WaitLog
 from accel_ci.rounds.engine import WorkerEnd
 
-STUCK = frozenset(
-    {
-        "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
-        "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError",
-    }
-)  # fmt: skip
+STUCK = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError",
+})  # fmt: skip
 """Reasons of a waiting container that pass within moments or not at all."""
+
+_LOG = logging.getLogger(__name__)
+_STUCK_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,47 @@ def _removal(reason: str, message: str | None) -> WorkerEnd:
     return WorkerEnd("deadline" if reason == "DeadlineExceeded" else "removed", _with(reason, message))
 
 
-def timestamp(text: str) -> float:
-    """A time of the API as seconds since the epoch."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-
-
 def _with(reason: str, message: str | None) -> str:
     return f"{reason}: {' '.join(message.split())}" if message else reason
+
+
+class PendingPods:
+    """Remembers since when pods wait. Half a minute is allowed for a stuck start, `pool.queue_seconds` for a card."""
+
+    def __init__(self, settings: KubernetesPoolSettings) -> None:
+        self._settings = settings
+        self._since: dict[tuple[str, bool], float] = {}
+        self._causes: dict[str, str] = {}
+        self._wait_log: WaitLog | None = None
+
+    def overdue(self, states: Sequence[PodState]) -> list[PodState]:
+        """The pods that have waited too long. Logs a long wait."""
+        found = []
+        now = time.monotonic()
+        waiting = [(state, state.waits) for state in states if state.waits is not None and state.end is None]
+        for state, waits in waiting:
+            stuck = state.reason in STUCK
+            since = self._since.setdefault((state.name, stuck), now)
+            if stuck and ": " in waits and state.reason != "ImagePullBackOff":
+                self._causes[state.name] = waits  # a later back-off hides the cause
+            if now - since > (_STUCK_PATIENCE_S if stuck else self._settings.queue_seconds):
+                found.append(state)
+        if not waiting:
+            self._wait_log = None
+            return []
+        self._wait_log = self._wait_log or WaitLog(_LOG, "pods to begin")
+        self._wait_log.still_waiting(f"{len(waiting)} pod(s), first: {waiting[0][1]}")
+        return found
+
+    def error(self, state: PodState) -> PoolError:
+        """The error that no pod can begin, as one of the overdue pods explains it."""
+        waits = state.waits or ""
+        if state.reason in STUCK:
+            first = self._causes.get(state.name)
+            cause = f"{waits} ({first})" if first and first != waits else waits
+            problem = f"no pod can start with the image {self._settings.image}: {cause}"
+            return PoolError(f"{problem}; fix pool.image or its pull secret")
+        return PoolError(
+            f"no pod began within {self._settings.queue_seconds:g} s (pool.queue_seconds): {waits}; everything is given "
+            f"back. Look at the free {self._settings.resource} of the cluster, at pool.node_selector, and at quotas"
+        )

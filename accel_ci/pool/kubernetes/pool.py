@@ -10,10 +10,13 @@ import gzip
 import io
 import json
 import logging
+import tarfile
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +25,26 @@ from accel_ci.config.settings import Results
 from accel_ci.errors import PoolError
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.environment import container_spec
+from accel_ci.pool.kubernetes import job as job_document
 from accel_ci.pool.kubernetes.cluster import Cluster
-from accel_ci.pool.kubernetes.job import (
-    OWN_FOLDER,
-    ROUND_LABEL,
-    RUN_LABEL,
-    JobRequest,
-    folders_of,
-    job_manifest,
-    job_name,
-    label,
-)
-from accel_ci.pool.kubernetes.leftovers import delete_old_jobs, delete_old_rounds
-from accel_ci.pool.kubernetes.packing import pack_file, pack_folder
-from accel_ci.pool.kubernetes.pending import PendingPods
-from accel_ci.pool.kubernetes.pods import PodState, job_end, pod_state
+from accel_ci.pool.kubernetes.job import RUN_LABEL, JobRequest, folders_of, job_manifest, job_name, label
+from accel_ci.pool.kubernetes.pods import PendingPods, PodState, job_end, pod_state
 from accel_ci.pool.kubernetes.worker_group import KubernetesWorkerGroup, can_attach, delete_jobs
-from accel_ci.pool.project_pool import EndedAt, Leftover
+from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.process.waiting import poll
+from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
-from accel_ci.rounds.bucket_sync import Slot
 from accel_ci.rounds.engine import WorkerGroup, cards_in
 from accel_ci.rounds.round_bucket import RoundStore
+from accel_ci.rounds.signing import LONGEST_S
 from accel_ci.storage.archive import unpack
 from accel_ci.storage.s3 import environment_keys
 
 _LOG = logging.getLogger(__name__)
 _SIGNED_LONGER_S = 3600.0
+_RETRY_S = 900.0  # the time that a Job is kept after the end of its run, for a retried step, in seconds
 
 
 def round_store(pool: KubernetesPoolSettings, results: Results) -> RoundStore:
@@ -63,7 +57,7 @@ def round_store(pool: KubernetesPoolSettings, results: Results) -> RoundStore:
     )  # fmt: skip
 
 
-class KubernetesPool:
+class KubernetesPool(ProjectPool):
     """Runs workers as pods."""
 
     outlives_driver = True
@@ -90,61 +84,42 @@ class KubernetesPool:
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Create the round's Job, or attach to the one that an earlier driver of the same plan left. Raises `PoolError`."""
         cluster, settings = Cluster(self._settings), self._settings_for(spec)
-        bucket_sync = self._rounds[folder].sync
+        record = self._rounds[folder]
         name = job_name(self._project, _run_name(folder.parent), folder.name)
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         request = JobRequest(
-            name=name,
-            project=self._project,
-            round=name,
-            pods=len(slots),
-            cards=len(cards_in(cards[0])),
-            errand_url="",
-            folders=folders_of(spec.root),
-            environment=spec.environment,
-            run=self._run,
-            build=_run_name(folder.parent),
-            plan=bucket_sync.plan_digest,
-        )
+            name, self._project, round=name, pods=len(slots), cards=len(cards_in(cards[0])), errand_url="",
+            folders=folders_of(spec.root), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
+            plan=record.plan_digest,
+        )  # fmt: skip
         found = cluster.job(name)
-        attached = (
-            found is not None
-            and can_attach(found, bucket_sync.plan_digest)
-            and cluster.label_job(name, {RUN_LABEL: label(self._run)} if self._run else {})
-        )
+        labels = {RUN_LABEL: label(self._run)} if self._run else {}
+        attached = found is not None and can_attach(found, record.plan_digest) and cluster.label_job(name, labels)
         if attached:
-            slots = bucket_sync.invited()
+            slots = record.slots.offered()
         else:
             delete_jobs(cluster, name)
-        runner, root = "runner.pyz", str(Path(spec.root).absolute())
-        try:
-            invitation = bucket_sync.invite(slots)
+        own, runner, root = job_document.OWN_FOLDER, "runner.pyz", str(Path(spec.root).absolute())
+        with ExitStack() as undo:
+            undo.callback(record.close)
             errand = {
+                "round": record.invite(slots),
                 "unpack": [
-                    [bucket_sync.put("runner", pack_file(build_runner(folder / runner))), OWN_FOLDER],
-                    [bucket_sync.put("sources", pack_folder(Path(spec.root))), root],
+                    [record.put("runner", _pack(build_runner(folder / runner))), own],
+                    [record.put("sources", _pack(Path(spec.root))), root],
                 ],
                 "unset": settings.unset_environment,
                 "root": root,
-                "command": [f"{OWN_FOLDER}/{runner}", "work", "--round-url", "-", "--scratch", f"{OWN_FOLDER}/worker"],
-                "round": invitation,
+                "command": [f"{own}/{runner}", "work", "--round-url", "-", "--scratch", f"{own}/worker"],
                 "result": None,
             }
-            url = bucket_sync.put("errand", _packed(errand))
-            worker_group = KubernetesWorkerGroup(cluster, settings, bucket_sync, replace(request, errand_url=url), slots)
-        except BaseException:
-            bucket_sync.close()
-            raise
-        try:
+            url = record.put("errand", _packed(errand))
+            worker_group = KubernetesWorkerGroup(cluster, settings, record, replace(request, errand_url=url), slots)
+            undo.callback(worker_group.close)
             if not attached:
                 worker_group.add_job(name, len(slots))
-        except BaseException:
-            worker_group.close()
-            raise
+            undo.pop_all()
         return worker_group
-
-    def clear(self, run_dir: Path) -> None:
-        """Do nothing: `start` attaches to what an earlier driver left running."""
 
     def forget(self, run_dir: Path) -> None:
         """Delete what the bucket has of the run. Raises `PoolError`."""
@@ -158,8 +133,8 @@ class KubernetesPool:
         root = str(Path(spec.root).absolute())
         try:
             signer = bucket.signer()
-            bucket.put("sources", pack_folder(Path(root)))
-            bucket.put("folder", pack_folder(folder))
+            bucket.put("sources", _pack(Path(root)))
+            bucket.put("folder", _pack(folder))
             errand = {
                 "unpack": [[signer.get("sources"), root], [signer.get("folder"), str(folder)]],
                 "unset": settings.unset_environment,
@@ -189,20 +164,48 @@ class KubernetesPool:
 
     def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
         """Delete Jobs of runs that are over, and rounds that no URL opens any more. Raises `PoolError`."""
-        jobs = delete_old_jobs(self._settings, self._project, ended_at, dry_run=dry_run)
-        return jobs + delete_old_rounds(self._store, self._project, dry_run=dry_run)
+        return self._old_jobs(ended_at, dry_run) + self._old_rounds(dry_run)
 
-    def docker_options(self, card: str) -> None:
-        """A developer has no pod: tests are reproduced in an environment."""
+    def _old_jobs(self, ended_at: EndedAt, dry_run: bool) -> list[Leftover]:
+        """Delete the project's Jobs whose run is over or that are too old for any run."""
+        cluster, settings = Cluster(self._settings), self._settings
+        limit_s = settings.queue_seconds + settings.round_seconds + settings.keep_seconds
+        labels = {**job_document.MANAGED_BY, job_document.PROJECT_LABEL: label(self._project)}
+        found = []
+        for job in cluster.jobs(",".join(f"{key}={value}" for key, value in labels.items())):
+            metadata = job["metadata"]
+            run = metadata["labels"].get(RUN_LABEL, "")
+            created = datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00"))
+            age_s = time.time() - created.timestamp()
+            over = ended_at(run) if run else None
+            if over is not None and time.time() - over > _RETRY_S:
+                why = f"its run {run} is over"
+            elif age_s > limit_s:
+                why = f"it is {age_s / 3600:.1f} hours old"
+            else:
+                continue
+            if not dry_run and not cluster.delete_job(metadata["name"], job):
+                continue  # it has changed since, so the next sweep decides
+            build = (metadata.get("annotations") or {}).get(job_document.BUILD_ANNOTATION) or "a command"
+            found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why, "deleted"))
+        return found
+
+    def _old_rounds(self, dry_run: bool) -> list[Leftover]:
+        """Delete rounds so old that no signed URL opens them any more."""
+        store, found = self._store, []
+        for run, changed in store.runs(self._project).items():
+            if time.time() - changed > LONGEST_S:
+                if not dry_run:
+                    store.of_round(f"{self._project}/{run}").clear()
+                rounds = f"rounds {store.prefix}/{self._project}/{run} in bucket {store.bucket}"
+                found.append(Leftover(rounds, "unchanged for a week", "deleted"))
+        return found
 
     def _settings_for(self, spec: WorkerSpec) -> KubernetesPoolSettings:
         """The settings with the image and the interpreter of pods. Raises `PoolError` when there is no image."""
-        image = self._settings.image or spec.image
-        if image is None:
-            raise PoolError(
-                "the build made no Docker image; add the section 'image' with a registry that the cluster pulls from, or "
-                "set pool.image"
-            )
+        if (image := self._settings.image or spec.image) is None:
+            advice = "add the section 'image' with a registry that the cluster pulls from, or set pool.image"
+            raise PoolError(f"the build made no Docker image; {advice}")
         return self._settings.model_copy(update={"image": image, "python": self._settings.python or spec.python})
 
     def _await_end(self, cluster: Cluster, settings: KubernetesPoolSettings, name: str, timeout_s: float) -> None:
@@ -213,8 +216,7 @@ class KubernetesPool:
             states = _pods(cluster, name)
             if any(state.end for state in states) or job_end(cluster.job(name)):
                 return
-            overdue = pending.overdue(states)
-            if overdue:
+            if overdue := pending.overdue(states):
                 raise pending.error(overdue[0])
             if any(state.waits is None for state in states):
                 running_since = running_since or time.monotonic()
@@ -228,8 +230,26 @@ def _run_name(run_dir: Path) -> str:
 
 
 def _pods(cluster: Cluster, job: str) -> list[PodState]:
-    return [pod_state(pod) for pod in cluster.pods(f"{ROUND_LABEL}={job}")]
+    return [pod_state(pod) for pod in cluster.pods(f"{job_document.ROUND_LABEL}={job}")]
 
 
 def _packed(content: dict[str, Any]) -> bytes:
     return gzip.compress(json.dumps(content).encode())
+
+
+def _pack(path: Path) -> bytes:
+    """A folder, without what git, Python and pytest keep there, or a file as a gzipped tar; equal files make equal bytes."""
+
+    def entry(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if Path(info.name).name in (".git", "__pycache__", ".pytest_cache"):
+            return None
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        info.mode |= 0o444 | (0o111 if info.isdir() else 0)
+        return info
+
+    packed = io.BytesIO()
+    file = gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=3, mtime=0)
+    with file, tarfile.open(fileobj=file, mode="w") as tar:
+        tar.add(path, arcname="." if path.is_dir() else path.name, filter=entry)
+    return packed.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,10 @@ from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import GRACE_S, PLAN_ANNOTATION, ROUND_LABEL, JobRequest, job_manifest
-from accel_ci.pool.kubernetes.pending import PendingPods
-from accel_ci.pool.kubernetes.pods import PodState, job_end, job_failure, pod_state
+from accel_ci.pool.kubernetes.pods import PendingPods, PodState, job_end, job_failure, pod_state
 from accel_ci.process.waiting import poll
-from accel_ci.rounds.bucket_sync import BucketSync, Slot
+from accel_ci.rounds.bucket_records import Slot
+from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.engine import WorkerEnd, WorkerState
 from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.runner import round_folder
@@ -49,19 +50,15 @@ class KubernetesWorkerGroup:
     """The pods of one round."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        settings: KubernetesPoolSettings,
-        bucket_sync: BucketSync,
-        request: JobRequest,
+        self, cluster: Cluster, settings: KubernetesPoolSettings, record: BucketRound, request: JobRequest,
         slots: Sequence[Slot],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """The slots are offered; their pods may exist already."""
-        self._cluster, self._settings, self._bucket_sync, self._request = cluster, settings, bucket_sync, request
+        self._cluster, self._settings, self._record, self._request = cluster, settings, record, request
         self._slots = list(slots)
         self._pending = PendingPods(settings)
         self._known: dict[str, PodState] = {}
-        self._missing: dict[str, int] = {}
+        self._missing: Counter[str] = Counter()  # looks in a row
         self._ended: dict[str, WorkerEnd] = {}
         self._charged: set[str] = set()
         self._job_failure: WorkerEnd | None = None
@@ -90,15 +87,14 @@ class KubernetesWorkerGroup:
         name = f"{self._slots[0].worker.partition('-')[0]}-{len(self._slots)}"
         slot = Slot(name, card, 0)
         self._slots.append(slot)
-        self._bucket_sync.add_slot(slot)
+        self._record.slots.offer([slot])
         job = self._cluster.job(self._request.name)
         if job is None or (job.get("status") or {}).get("succeeded"):
-            # Once one of its pods has succeeded, a Job replaces no pod that fails.
-            self.add_job(f"{self._request.name}-{name}", 1)
+            self.add_job(f"{self._request.name}-{name}", 1)  # after a pod's success, a Job replaces no pod that fails
 
     def stop(self, worker: str) -> None:
         """End the pod of one worker; a worker that still waits for a pod is left waiting."""
-        pod = self._bucket_sync.holders().get(worker)
+        pod = self._record.holders().get(worker)
         if pod in self._known:
             self._cluster.delete_pod(pod)
 
@@ -110,12 +106,10 @@ class KubernetesWorkerGroup:
         try:
             delete_jobs(self._cluster, self._request.round)
         finally:
-            self._bucket_sync.close()
-
-    # --- the ends of pods ---------------------------------------------------------------------------------------
+            self._record.close()
 
     def _look(self) -> None:
-        holders = self._bucket_sync.holders()  # before the pods: whoever has a slot by now is among them, or gone
+        holders = self._record.holders()  # before the pods: whoever has a slot by now is among them, or gone
         pods = {state.name: state for state in map(pod_state, self._cluster.pods(f"{ROUND_LABEL}={self._request.round}"))}
         self._known.update(pods)
         for slot in self._slots:
@@ -126,7 +120,7 @@ class KubernetesWorkerGroup:
                 self._end(slot, WorkerEnd("not_started", "an earlier driver gave it up"), "")
             else:
                 end = self._end_of(pod, pods)
-                if end is not None and self._bucket_sync.drained(slot.worker):
+                if end is not None and self._record.drained(slot.worker):
                     self._end(slot, end, self._known[pod].log_tail if pod in self._known else "")
         self._end_slots_without_pods(pods, holders)
 
@@ -135,7 +129,7 @@ class KubernetesWorkerGroup:
         if pod in pods:
             self._missing.pop(pod, None)
             return (self._why_pods_are_deleted() if pods[pod].failed and pods[pod].deleted else None) or pods[pod].end
-        self._missing[pod] = self._missing.get(pod, 0) + 1
+        self._missing[pod] += 1
         if self._missing[pod] < 2:
             return None
         known = self._known.get(pod)
@@ -146,8 +140,7 @@ class KubernetesWorkerGroup:
 
     def _why_pods_are_deleted(self) -> WorkerEnd | None:
         """The failure of the Job, read once and then kept: what ends all pods at once may end thousands."""
-        if self._job_failure is None:
-            self._job_failure = job_failure(self._cluster.job(self._request.name))
+        self._job_failure = self._job_failure or job_failure(self._cluster.job(self._request.name))
         return self._job_failure
 
     def _end_slots_without_pods(self, pods: Mapping[str, PodState], holders: Mapping[str, str]) -> None:
@@ -162,35 +155,31 @@ class KubernetesWorkerGroup:
             raise self._pending.error(overdue[0])
         if not pods and not at_work and time.monotonic() - self._began > self._settings.queue_seconds:
             why = job_end(self._cluster.job(self._request.name)) or "it waits in a queue, or a quota forbids them"
-            raise PoolError(
-                f"the Job {self._request.name} got no pods within {self._settings.queue_seconds:g} s (pool.queue_seconds): "
-                f"{why}; everything is given back"
-            )
-        over = (self._bucket_sync.folder / round_folder.ROUND_OVER).exists()
+            late = f"the Job {self._request.name} got no pods within {self._settings.queue_seconds:g} s (pool.queue_seconds)"
+            raise PoolError(f"{late}: {why}; everything is given back")
+        over = (self._record.path / round_folder.ROUND_OVER).exists()
         for state in (*(state for state in idle if state.failed), *overdue):
             if state.name not in self._charged and free and not self._has_slot(state.name):
                 self._charged.add(state.name)
                 self._withdraw(free.pop(0), state.end or WorkerEnd("not_started", state.waits or ""), state)
         if free and (over or all(state.end is not None for state in idle)):
             not_needed = WorkerEnd("not_needed", "the round is over")
-            end = not_needed if over else job_end(self._cluster.job(self._request.name))
-            if end is not None:
+            if (end := not_needed if over else job_end(self._cluster.job(self._request.name))) is not None:
                 for slot in free:
                     self._withdraw(slot, end)
 
     def _has_slot(self, pod: str) -> bool:
         """True when a pod has a slot, or may have one that is not known yet."""
-        return not self._bucket_sync.drained(f"pod {pod}") or pod in self._bucket_sync.holders().values()
+        return not self._record.drained(f"pod {pod}") or pod in self._record.holders().values()
 
     def _withdraw(self, slot: Slot, end: WorkerEnd, pod: PodState | None = None) -> None:
         """End a slot, unless a pod has it by now; the next look finds such a pod."""
-        if self._bucket_sync.withdraw_slot(slot.worker):
+        if self._record.slots.withdraw(slot.worker):
             log_tail = (pod.log_tail or self._cluster.log(pod.name)) if pod is not None and pod.end is not None else ""
             self._end(slot, end, log_tail)
 
     def _end(self, slot: Slot, end: WorkerEnd, log_tail: str) -> None:
         self._ended[slot.worker] = end
-        own = self._bucket_sync.folder / round_folder.WORKERS / slot.worker
+        own = self._record.path / round_folder.WORKERS / slot.worker
         own.mkdir(parents=True, exist_ok=True)
-        lines = [log_tail.strip(), end.detail] if log_tail.strip() else [end.detail]
-        (own / round_folder.LOG).write_text("\n".join(lines) + "\n", "utf-8")
+        (own / round_folder.LOG).write_text(f"{log_tail.strip()}\n{end.detail}\n".lstrip("\n"), "utf-8")

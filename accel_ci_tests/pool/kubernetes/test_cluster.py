@@ -64,7 +64,7 @@ def test_what_is_absent_or_there_already_is_no_error(cluster: Cluster) -> None:
     assert not cluster.create_job({})
     assert not cluster.label_job("j", {"a": "b"})
     cluster.delete_pod("p")
-    assert not cluster.delete_job_as_seen({"metadata": {"name": "j", "uid": "1", "resourceVersion": "2"}})
+    assert not cluster.delete_job("j", {"metadata": {"name": "j", "uid": "1", "resourceVersion": "2"}})
     assert cluster.job("j") == {"kind": "Job"}
 
 

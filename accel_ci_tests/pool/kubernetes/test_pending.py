@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from accel_ci.config.pool_settings import KubernetesPoolSettings
-from accel_ci.pool.kubernetes.pending import PendingPods
-from accel_ci.pool.kubernetes.pods import PodState
+from accel_ci.pool.kubernetes.pods import PendingPods, PodState
 from accel_ci.rounds.engine import WorkerEnd
 
 

@@ -129,12 +129,12 @@ def test_a_job_that_has_changed_meanwhile_is_not_swept_away(ground: Ground, writ
     [seen] = ground.jobs()
     name = seen["metadata"]["name"]
     assert cluster.label_job(name, {"accel-ci/run": "another"})
-    assert not cluster.delete_job_as_seen(seen)
+    assert not cluster.delete_job(seen["metadata"]["name"], seen)
     assert len(ground.jobs()) == 1
     driver.send_signal(signal.SIGINT)
     driver.wait(90)
     assert not cluster.label_job(name, {"accel-ci/run": "a-third"})
-    assert not cluster.delete_job_as_seen(seen)
+    assert not cluster.delete_job(seen["metadata"]["name"], seen)
 
 
 def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) -> None:
@@ -234,7 +234,7 @@ def test_a_stage_collects_and_runs_on_the_cluster(
         {"passed": 2},
         [],
     )
-    assert not ground.bucket.of_round("toy").sizes("")  # nothing is left behind
+    assert not ground.bucket.of_round("toy").listed("")  # nothing is left behind
 
 
 def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
