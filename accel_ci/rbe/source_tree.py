@@ -19,7 +19,7 @@ from accel_ci.config.settings import Project, Rbe
 from accel_ci.errors import SourceError
 from accel_ci.model import Revision, SourceBuild
 from accel_ci.source.patches import AppliedSeries, apply_series, read_series
-from accel_ci.source.revision import checkout_backend, checkout_upstream
+from accel_ci.source.revision import checkout_backend, checkout_state
 
 _SERIES = TypeAdapter(AppliedSeries)
 
@@ -31,8 +31,10 @@ def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBu
     """
     started = time.monotonic()
     first, *below = Path(rbe.workspace).parts
-    backend = checkout_backend(project, revision.backend, submodules=rbe.submodules)
-    sources = backend if first == "backend" else checkout_upstream(project, revision.upstream, submodules=rbe.submodules)
+    backend = sources = checkout_backend(project, revision.backend, submodules=rbe.submodules)
+    if first == "upstream":
+        repository = project.settings.upstream.repository
+        sources = checkout_state(project, revision.upstream, repository, submodules=rbe.submodules)
     tree, series, reused = sources, AppliedSeries((), ()), True
     if rbe.patches is not None:
         patches = read_series(backend / rbe.patches)
