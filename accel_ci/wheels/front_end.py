@@ -99,7 +99,7 @@ class Builder:
             mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
         mounts += [Mount(folder, folder) for folder in local_folders(self.packages)]
-        return run_in_container(str(self.image), command, mounts, given, _SOURCES, timeout_s=self.timeout_s)
+        return run_in_container(str(self.image), command, mounts, given, _SOURCES, self.timeout_s)
 
 
 def package_environment(packages: PackageSource) -> dict[str, str]:
