@@ -17,14 +17,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Rbe
 from accel_ci.errors import BuildError
-from accel_ci.model import (
-    BAZEL_SUITE,
-    OUTCOMES,
-    BazelActions,
-    BazelTarget,
-    BazelTestResults,
-    Build,
-)
+from accel_ci.model import BAZEL_SUITE, OUTCOMES, BazelActions, BazelTarget, BazelTestResults, Build
 from accel_ci.rbe.bazel import BazelPass, BazelRun
 from accel_ci.reports.bep import below_folder
 from accel_ci.reports.bep_build import BuildSummary, TargetBuild, read_build

@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock
 
@@ -31,7 +32,8 @@ class ArtifactStore:
 
     def put(self, file: Path, name: str | None = None) -> Artifact:
         """Keep a copy of `file` under `name` (its own by default)."""
-        artifact = Artifact(_sha256(file), Path(name or file.name).name, file.stat().st_size)
+        with file.open("rb") as content:
+            artifact = Artifact(sha256_of(content), Path(name or file.name).name, file.stat().st_size)
         destination = self._place(artifact)
         with self.lock():
             if destination.is_file():
@@ -76,9 +78,9 @@ class ArtifactStore:
         return self.root / artifact.sha256[:2] / artifact.sha256 / Path(artifact.name).name
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(stream: IO[bytes]) -> str:
+    """Read a stream to its end and return its digest."""
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+    while block := stream.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()
