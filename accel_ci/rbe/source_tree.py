@@ -41,20 +41,11 @@ def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBu
         tree, series, reused = _patched(sources, patches, project.home / "rbe" / "sources")
     workspace = tree.joinpath(*below)
     if not any((workspace / name).is_file() for name in ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel")):
-        raise SourceError(
-            f"rbe.workspace: {'/'.join((first, *below))} of {revision.key} has neither MODULE.bazel nor WORKSPACE; "
-            "name the folder of the Bazel workspace"
-        )
-    return SourceBuild(
-        str(workspace),
-        tree.name,
-        revision.backend.label,
-        revision.upstream.sha if first == "upstream" else None,
-        series.names,
-        series.already,
-        reused,
-        round(time.monotonic() - started, 3),
-    )
+        problem = f"{'/'.join((first, *below))} of {revision.key} has neither MODULE.bazel nor WORKSPACE"
+        raise SourceError(f"rbe.workspace: {problem}; name the folder of the Bazel workspace")
+    label, sha = revision.backend.label, revision.upstream.sha if first == "upstream" else None
+    work_s = round(time.monotonic() - started, 3)
+    return SourceBuild(str(workspace), tree.name, label, sha, series.names, series.already, reused, work_s)
 
 
 def _patched(sources: Path, patches: tuple[Path, ...], folder: Path) -> tuple[Path, AppliedSeries, bool]:
