@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from accel_ci.progress import Step
-from accel_ci.reports.bep import is_cached, is_test_target
+from accel_ci.reports.bep import is_cached
 from accel_ci.reports.json_lines import object_of
 
 _READ_BYTES = 1 << 22
@@ -47,7 +47,7 @@ class BuildProgress:
             return
         kind, its_id = next(iter(object_of(event, "id").items()), ("", None))
         label = str(object_of(its_id).get("label"))
-        if kind == "targetConfigured" and is_test_target(event):
+        if kind == "targetConfigured" and "testSize" in object_of(event, "configured"):
             self.tests.add(label)
             self.step.total(len(self.tests))
         elif kind == "targetCompleted":

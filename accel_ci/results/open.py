@@ -13,13 +13,6 @@ def open_results(project: Project) -> ResultsStore:
     settings = project.settings.results
     if settings.bucket is None:
         return ResultsStore(project.home / "results")
-    return ResultsStore(
-        open_bucket(
-            settings.bucket,
-            settings.prefix,
-            project.home / "cache" / "results",
-            settings.endpoint,
-            *environment_keys(),
-            settings.region,
-        )
-    )
+    cache = project.home / "cache" / "results"
+    keys, region = environment_keys(), settings.region
+    return ResultsStore(open_bucket(settings.bucket, settings.prefix, cache, settings.endpoint, keys, region))
