@@ -33,11 +33,10 @@ def find_config(path: Path | None = None) -> Path:
 
     Raises `ConfigError` if there is none.
     """
-    named = path or (Path(os.environ[CONFIG_ENVIRONMENT]) if os.environ.get(CONFIG_ENVIRONMENT) else None)
-    if named is not None:
-        if not named.is_file():
+    if named := path or os.environ.get(CONFIG_ENVIRONMENT):
+        if not Path(named).is_file():
             raise ConfigError(f"{named}: there is no such file; `accel-ci init` writes a starter file")
-        return named.resolve()
+        return Path(named).resolve()
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / CONFIG_NAME).is_file():
@@ -64,9 +63,8 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
         raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"{file_name}:1: must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
-        )
+        expected = "must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
+        raise ConfigError(f"{file_name}:1: {expected}")
     variants = list(expand_matrix(as_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}
@@ -78,7 +76,8 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     else:
         if not mistakes:
             return settings
-    placed = {(_place_in_file(where, [entry for entry, _ in variants]), what) for where, what in mistakes}
+    entries = [entry for entry, _ in variants]
+    placed = {(_place_in_file(where, entries), what) for where, what in mistakes}
     lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
     raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
 
@@ -95,10 +94,8 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     known = {"suites": list(suites), "variants": variants}
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
-            yield (
-                ("variants", index, "name"),
-                f"{name!r} is used twice; variant names are unique: include the values of lists, as in 'py{{python}}'",
-            )
+            advice = "variant names are unique: include the values of lists, as in 'py{python}'"
+            yield ("variants", index, "name"), f"{name!r} is used twice; {advice}"
     if BAZEL_SUITE in suites:
         yield ("suites", BAZEL_SUITE), "is reserved for the source build; choose another name"
     if content.get("rbe") is None and as_mapping(content.get("jobs")).get("nightly_rbe") is not None:
@@ -117,14 +114,11 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
 def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
     available = as_mapping(content.get("pool")).get("cards", 1)
     for name, suite in as_mapping(content.get("suites")).items():
-        needed = as_mapping(suite).get("cards", 1)
+        needed, where = as_mapping(suite).get("cards", 1), ("suites", name, "cards")
         if isinstance(needed, int) and isinstance(available, int) and needed > max(1, available):
-            yield ("suites", name, "cards"), f"a test needs {needed} cards, but the pool has {available}"
+            yield where, f"a test needs {needed} cards, but the pool has {available}"
         elif needed != 1 and as_mapping(suite).get("stage") == "smoke":
-            yield (
-                ("suites", name, "cards"),
-                "smoke uses a single card; move tests that need several to a suite of the stage 'device'",
-            )
+            yield where, "smoke uses a single card; move tests that need several to a suite of the stage 'device'"
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:
@@ -134,8 +128,9 @@ def _did_you_mean(name: str, known: Sequence[str]) -> str:
 
 def _place_in_file(where: tuple[str | int, ...], entries: Sequence[int]) -> tuple[str | int, ...]:
     """Map a place to the file, where variants that were expanded from one entry share that entry."""
-    if where[:1] == ("variants",) and len(where) > 1 and isinstance(where[1], int):
-        return ("variants", entries[where[1]], *where[2:])
+    match where:
+        case ("variants", int(index), *rest):
+            return ("variants", entries[index], *rest)
     return where
 
 
@@ -182,38 +177,31 @@ def _kinds(section: type[Section]) -> tuple[Any, ...]:
 
 
 def _dotted(where: tuple[str | int, ...]) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where)
-    return text.removeprefix(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where).removeprefix(".")
+
+
+def _children(node: yaml.Node | None) -> list[tuple[str | int, yaml.Node, yaml.Node]]:
+    """The entries of a mapping or sequence: the key or index, the node where the entry begins, and its value."""
+    if isinstance(node, yaml.MappingNode):
+        return [(key.value, key, value) for key, value in node.value]
+    return [(index, item, item) for index, item in enumerate(node.value)] if isinstance(node, yaml.SequenceNode) else []
 
 
 def _line_of(node: yaml.Node | None, where: tuple[str | int, ...]) -> int:
     """The line number, from 1, of the deepest part of `where` that the document has."""
-    if node is None:
-        return 1
-    line = node.start_mark.line + 1
+    start = node
     for step in where:
-        child: yaml.Node | None = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(step):
-                    child, line = value, key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-            child = node.value[step]
-            line = child.start_mark.line + 1
-        if child is None:
+        found = [(begin, value) for key, begin, value in _children(node) if str(key) == str(step)]
+        if not found:
             break
-        node = child
-    return line
+        start, node = found[-1]
+    return 1 if start is None else start.start_mark.line + 1
 
 
 def _duplicate_keys(node: yaml.Node | None, where: tuple[str | int, ...]) -> Iterator[Mistake]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                yield (*where, key.value), "appears twice; keep one"
-            seen.add(key.value)
-            yield from _duplicate_keys(value, (*where, key.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield from _duplicate_keys(value, (*where, index))
+    seen: set[str | int] = set()
+    for key, _, value in _children(node):
+        if key in seen:
+            yield (*where, key), "appears twice; keep one"
+        seen.add(key)
+        yield from _duplicate_keys(value, (*where, key))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from accel_ci.config.section import Mistake, as_mapping, as_sequence
+
 WORKER = "worker"
 """The name of the container that runs tests."""
 
@@ -22,18 +24,16 @@ _RESERVED_OF_WORKER = {
     "args": "the pool starts the runner",
     "image": "use pool.image",
 }
-_MERGED_BY_NAME = frozenset({"containers", "env", "volumes", "imagePullSecrets"})
-_MERGED_BY_PATH = frozenset({"volumeMounts"})
+_MERGED_BY = {**dict.fromkeys(("containers", "env", "volumes", "imagePullSecrets"), "name"), "volumeMounts": "mountPath"}
 _REPLACED = frozenset({"env", "volumes"})
 
 
-def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def template_mistakes(template: Mapping[str, Any]) -> Iterator[Mistake]:
     """Find the mistakes in a raw pod template; yields each place with a description."""
     for key in template:
         if key not in ("metadata", "spec"):
             yield (key,), "a pod template has the keys 'metadata' and 'spec'"
-    metadata = template.get("metadata", {})
-    spec = template.get("spec", {})
+    metadata, spec = template.get("metadata", {}), template.get("spec", {})
     for name, value in (("metadata", metadata), ("spec", spec)):
         if not isinstance(value, dict):
             yield (name,), "must be a mapping"
@@ -59,26 +59,21 @@ def template_mistakes(template: Mapping[str, Any]) -> Iterator[tuple[tuple[str |
         yield ("spec", "containers"), "must be a list"
         return
     for index, container in enumerate(containers):
+        where = ("spec", "containers", index)
         if not isinstance(container, dict) or container.get("name") != WORKER:
-            yield (
-                ("spec", "containers", index),
-                f"only the container named {WORKER!r} can be changed: a pod with a second one would never end",
-            )
+            yield where, f"only the container named {WORKER!r} can be changed: a pod with a second one would never end"
             continue
         for key, why in _RESERVED_OF_WORKER.items():
             if key in container:
-                yield ("spec", "containers", index, key), f"cannot be set here: {why}"
-        yield from _list_mistakes(container, "volumeMounts", "mountPath", ("spec", "containers", index, "volumeMounts"))
-        env = ("spec", "containers", index, "env")
-        yield from _list_mistakes(container, "env", "name", env)
-        for place, entry in enumerate(container["env"] if isinstance(container.get("env"), list) else []):
-            if isinstance(entry, dict) and str(entry.get("name")).startswith("ACCEL_CI_"):
-                yield (*env, place), "is reserved for the pool"
+                yield (*where, key), f"cannot be set here: {why}"
+        yield from _list_mistakes(container, "volumeMounts", "mountPath", (*where, "volumeMounts"))
+        yield from _list_mistakes(container, "env", "name", (*where, "env"))
+        for place, entry in enumerate(as_sequence(container.get("env"))):
+            if str(as_mapping(entry).get("name")).startswith("ACCEL_CI_"):
+                yield (*where, "env", place), "is reserved for the pool"
 
 
-def _list_mistakes(
-    mapping: Mapping[str, Any], key: str, by: str, where: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _list_mistakes(mapping: Mapping[str, Any], key: str, by: str, where: tuple[str | int, ...]) -> Iterator[Mistake]:
     entries = mapping.get(key, [])
     if not isinstance(entries, list):
         yield where, "must be a list"
@@ -101,8 +96,7 @@ def overlay(base: Any, over: Any, key: str = "") -> Any:
     if isinstance(base, list) and isinstance(over, list):
         if key == "tolerations":
             return [*base, *over]
-        by = "name" if key in _MERGED_BY_NAME else "mountPath" if key in _MERGED_BY_PATH else None
-        if by is not None:
+        if (by := _MERGED_BY.get(key)) is not None:
             mine = {entry[by]: entry for entry in base}
             for entry in over:
                 mine[entry.get(by)] = entry if key in _REPLACED else overlay(mine.get(entry.get(by), {}), entry)

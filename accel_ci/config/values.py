@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +25,6 @@ def _matching(pattern: str, message: str) -> AfterValidator:
 
 
 def _cron(value: str) -> str:
-    from datetime import datetime, timezone
-
     try:
         CronSim(value, datetime.now(timezone.utc))
     except CronSimError as error:

@@ -9,7 +9,7 @@ from accel_ci.defs.triggers import run_requests, start_revision
 from accel_ci.errors import SourceError
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.source.git import resolve_source, resolved_sha
-from accel_ci.source.watch import Wait, next_step
+from accel_ci.source.watch import reason_to_wait
 from accel_ci.workspace import Workspace
 
 
@@ -35,15 +35,10 @@ def _upstream_sensor(workspace: Workspace) -> dg.SensorDefinition:
             limit = min(project.settings.limits.git_seconds, 30)
             sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
             now = datetime.now(timezone.utc)
-            step = next_step(
-                context.cursor or None,
-                sha,
-                _last_started(context.instance, job.name),
-                now,
-                timedelta(minutes=settings.minimum_interval_minutes),
-            )
-            if isinstance(step, Wait):
-                return dg.SkipReason(step.reason)
+            minimum = timedelta(minutes=settings.minimum_interval_minutes)
+            reason = reason_to_wait(context.cursor, sha, _last_started(context.instance, job.name), now, minimum)
+            if reason is not None:
+                return dg.SkipReason(reason)
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
             return dg.SkipReason(f"upstream cannot be asked: {error}")

@@ -6,13 +6,13 @@ Images and builders need it, because BuildKit's mounts and secrets are the work 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from accel_ci.errors import BuildError
-from accel_ci.process.run import Finished, run_tool
+from accel_ci.process.run import Finished, run_apart, run_tool
 
 CLIENT_ENVIRONMENT = "ACCEL_CI_DOCKER"
 """Names the client to use if there are several."""
@@ -30,9 +30,9 @@ def docker_environment(given: Mapping[str, str] | None = None) -> dict[str, str]
 def run_docker(
     arguments: Sequence[str], *, timeout_s: float = _CALL_LIMIT_S, environment: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run the client; the caller judges the status. Raises `BuildError` if there is none, or at the limit.
+    """Run the client, with `environment` added; the caller judges the status.
 
-    `environment` is added to that of the client.
+    Raises `BuildError` if there is no client, or at the limit.
     """
     client = docker_client(builds=arguments[0] == "build")
     return run_tool([client, *arguments], timeout_s=timeout_s, environment=docker_environment(environment))
@@ -41,17 +41,8 @@ def run_docker(
 def ask_docker(arguments: Sequence[str], what: str, *, timeout_s: float = _CALL_LIMIT_S) -> str:
     """Return what the client prints. Raises `BuildError` that Docker could not do `what`, with the reason."""
     try:
-        done = subprocess.run(
-            [docker_client(), *arguments],
-            env=docker_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = run_apart([docker_client(), *arguments], timeout_s=timeout_s, environment=docker_environment())
+    except TimeoutExpired:
         raise BuildError(f"Docker could not {what} within {timeout_s:g} s; see that the engine works") from None
     if done.returncode != 0:
         raise BuildError(f"Docker could not {what}: {done.stderr.strip() or f'exit code {done.returncode}'}")
@@ -67,7 +58,8 @@ def docker_client(*, builds: bool = False) -> str:
     """
     if named := os.environ.get(CLIENT_ENVIRONMENT):
         return named
-    found = list(_clients())
+    places = [Path(folder or ".") / "docker" for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    found = [str(client) for client in places if client.is_file() and os.access(client, os.X_OK)]
     if not found:
         raise BuildError(f"there is no `docker` on PATH; install Docker, or name its client in {CLIENT_ENVIRONMENT}")
     builder = next(filter(_builds, found), None)
@@ -86,19 +78,12 @@ def engine_version() -> str | None:
         return None
 
 
-def _clients() -> Iterator[str]:
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        client = Path(folder or ".") / "docker"
-        if client.is_file() and os.access(client, os.X_OK):
-            yield str(client)
-
-
 @cache
 def _builds(client: str) -> bool:
     def answer(*arguments: str) -> str | None:
         try:
-            done = subprocess.run([client, *arguments], capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            done = run_apart([client, *arguments], timeout_s=_PROBE_LIMIT_S)
+        except (OSError, TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None
 

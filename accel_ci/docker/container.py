@@ -29,7 +29,6 @@ _LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = 120
 _START_LIMIT_S = 60
 _LOOK_EVERY_S = 0.1
-_HOME = "HOME=/tmp"
 
 
 @dataclass(frozen=True)
@@ -52,35 +51,26 @@ class Container:
     name: str
 
     def command(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
-        """The command that runs another one inside. Only the names of the environment are in it, so that no value shows."""
+        """The command that runs another one inside. It has only the names of the environment, so that no value shows."""
         return [docker_client(), "exec", "--workdir", str(folder), *_by_name(environment), self.name, *arguments]
 
     def run(self, arguments: Sequence[str], folder: Path) -> None:
         """Run a short command inside to its end. Raises `BuildError` if it fails."""
-        ask_docker(
-            self.command(arguments, folder, {})[1:], f"run {arguments[0]} in the build container", timeout_s=_CALL_LIMIT_S
-        )
+        command = self.command(arguments, folder, {})[1:]
+        ask_docker(command, f"run {arguments[0]} in the build container", timeout_s=_CALL_LIMIT_S)
 
 
 def run_in_container(
-    image: str,
-    command: Sequence[str],
-    mounts: Sequence[Mount],
-    environment: Mapping[str, str],
-    folder: str,
-    *,
-    timeout_s: float,
+    image: str, command: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str], cwd: str, timeout_s: float
 ) -> Finished:
-    """Run one command in a container of its own, in `folder`; the caller judges the status.
+    """Run one command in a container of its own, in the folder `cwd`; the caller judges the status.
 
     Raises `BuildError` if there is no client, or at the limit; the container is gone in any case.
     """
     name = _new_name("builder")
-    options = ["--workdir", folder, *_by_name(environment), "--entrypoint", command[0]]
+    options = [*_common(name, mounts), "--workdir", cwd, *_by_name(environment), "--entrypoint", command[0]]
     try:
-        return run_docker(
-            ["run", *_common(name, mounts), *options, image, *command[1:]], timeout_s=timeout_s, environment=environment
-        )
+        return run_docker(["run", *options, image, *command[1:]], timeout_s=timeout_s, environment=environment)
     finally:
         _remove([name])
 
@@ -118,15 +108,14 @@ def running(image: str, owner: Path, mounts: Sequence[Mount], *, pull_s: float) 
 
 def remove_left(owner: Path) -> None:
     """Remove the containers that an earlier run of the owner left. Raises `BuildError` if no engine answers."""
-    labelled = ["--filter", f"label={LABEL}={owner}"]
-    found = ask_docker(["ps", "--all", "--quiet", *labelled], "list the containers of earlier runs")
-    if found:
+    listing = ["ps", "--all", "--quiet", "--filter", f"label={LABEL}={owner}"]
+    if found := ask_docker(listing, "list the containers of earlier runs"):
         _remove(found.split())
 
 
 def _common(name: str, mounts: Sequence[Mount]) -> list[str]:
     mounted = [word for mount in mounts for word in ("--mount", mount.option())]
-    return ["--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--env", _HOME, *mounted]
+    return ["--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp", *mounted]
 
 
 def _by_name(environment: Mapping[str, str]) -> list[str]:
@@ -138,7 +127,7 @@ def _new_name(purpose: str) -> str:
 
 
 def _remove(containers: Sequence[str]) -> None:
-    """Remove containers; it is not an error if they are gone already."""
+    """Remove containers, some of which may be gone already."""
     with suppress(BuildError):
         ask_docker(["rm", "--force", "--volumes", *containers], "remove containers", timeout_s=_CALL_LIMIT_S)
 

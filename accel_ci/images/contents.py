@@ -1,4 +1,4 @@
-"""Read the contents of a Docker image from the stream of `docker save`: packages, libraries, and duplicates.
+"""Read the contents of an image: versions, and from the stream of `docker save` packages, libraries and duplicates.
 
 Everything is read once and nothing is unpacked, so that an image costs as long as reading it takes. Files that a later layer
 replaces or removes still take space, which is counted as wasted.
@@ -6,7 +6,6 @@ replaces or removes still take space, which is counted as wasted.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -18,6 +17,16 @@ from email.parser import HeaderParser
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+from accel_ci.errors import BuildError
+from accel_ci.process.run import Finished
+from accel_ci.storage.artifacts import sha256_of
+
+VERSIONS_CODE = """
+import json, platform, torch
+print(json.dumps([platform.python_version(), torch.__version__, torch.version.git_version]))
+"""
+"""The code for the interpreter of an image (`-I -c`)."""
 
 _LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
 _SMALLEST_LIBRARY = 64 << 10
@@ -63,7 +72,7 @@ class ImageContents:
 class _Layer:
     files: dict[str, int] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
-    libraries: list[tuple[str, int, str]] = field(default_factory=list)
+    libraries: dict[str, tuple[int, str]] = field(default_factory=dict)
     metadata: dict[str, bytes] = field(default_factory=dict)
     dpkg: bytes | None = None
 
@@ -91,6 +100,18 @@ def read_image(stream: IO[bytes]) -> ImageContents:
     return _join([layers[name] for name in order if name in layers])
 
 
+def read_versions(done: Finished, advice: str) -> tuple[str, str, str | None]:
+    """Read the versions of Python and PyTorch, and the commit of PyTorch, from the output of `VERSIONS_CODE`.
+
+    Raises `BuildError` with `advice` if PyTorch did not import.
+    """
+    try:
+        python_version, torch_version, torch_sha = json.loads(done.output.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        raise BuildError(f"PyTorch does not import in the runtime image:\n{done.tail}\nCheck {advice}") from None
+    return python_version, torch_version, torch_sha
+
+
 def installed_packages(site_packages: Path) -> tuple[SoftwarePackage, ...]:
     """The Python packages in a `site-packages` folder."""
     found = {str(file): file.read_bytes() for file in sorted(site_packages.glob("*.dist-info/METADATA"))}
@@ -107,14 +128,10 @@ def duplicates(libraries: Sequence[Library], allowed: Sequence[str]) -> list[str
             if library.name.startswith("lib"):  # not Python's extensions, which are named like their modules
                 by_name[library.name].setdefault(library.sha256, library)
     same = [group for group in by_content.values() if len(group) > 1]
-    differing = [list(group.values()) for group in by_name.values() if len(group) > 1]
-    by_size = sorted(same, key=lambda group: -group[0].size_bytes * (len(group) - 1))
-    lines = [
-        f"{first.name} ({first.size_bytes:,} bytes) occurs {len(group)} times: {_places(group)}"
-        for group in by_size
-        for first in group[:1]
-    ]
-    return lines + [f"{group[0].name} occurs in {len(group)} versions: {_places(group)}" for group in differing]
+    same.sort(key=lambda group: -group[0].size_bytes * (len(group) - 1))
+    lines = [f"{each[0].name} ({each[0].size_bytes:,} bytes) occurs {len(each)} times: {_places(each)}" for each in same]
+    differing = {name: group.values() for name, group in by_name.items() if len(group) > 1}
+    return lines + [f"{name} occurs in {len(group)} versions: {_places(group)}" for name, group in differing.items()]
 
 
 def _places(group: Iterable[Library]) -> str:
@@ -146,10 +163,7 @@ def _look_at(layer: _Layer, path: str, size: int, content: IO[bytes]) -> None:
     elif path == _DPKG:
         layer.dpkg = content.read()
     elif size >= _SMALLEST_LIBRARY and _LIBRARY.search(path):
-        digest = hashlib.sha256()
-        while block := content.read(1 << 20):
-            digest.update(block)
-        layer.libraries.append((path, size, digest.hexdigest()))
+        layer.libraries[path] = (size, sha256_of(content))
 
 
 def _join(layers: Sequence[_Layer]) -> ImageContents:
@@ -168,10 +182,10 @@ def _join(layers: Sequence[_Layer]) -> ImageContents:
         metadata |= layer.metadata
         dpkg = layer.dpkg if layer.dpkg is not None else dpkg
     packages = [*_python_packages(metadata), *_debian_packages(dpkg.decode("utf-8", "replace"))]
-    libraries = [
-        Library(path, number, size, digest) for number, layer in enumerate(layers) for path, size, digest in layer.libraries
-    ]
-    return ImageContents(tuple(sorted(set(packages), key=lambda each: (each.kind, each.name))), tuple(libraries), wasted)
+    in_order = sorted(set(packages), key=lambda each: (each.kind, each.name))
+    found = [(number, *each) for number, layer in enumerate(layers) for each in layer.libraries.items()]
+    libraries = tuple(Library(path, number, size, digest) for number, path, (size, digest) in found)
+    return ImageContents(tuple(in_order), libraries, wasted)
 
 
 def _python_packages(metadata: Mapping[str, bytes]) -> Iterator[SoftwarePackage]:

@@ -19,10 +19,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import uv
 from filelock import FileLock
@@ -31,16 +31,17 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Image, Settings, Variant
-from accel_ci.config.values import Size, size_in_bytes
+from accel_ci.config.values import Size
 from accel_ci.docker.client import run_docker
 from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image
 from accel_ci.errors import BuildError
-from accel_ci.images.contents import ImageContents, duplicates, read_image
+from accel_ci.images.contents import VERSIONS_CODE, ImageContents, duplicates, read_image, read_versions
 from accel_ci.images.sbom import bill_of_materials
-from accel_ci.images.versions import VERSIONS_CODE, read_versions
 from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
+from accel_ci.source.git import without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.wheels.audit import check_size
 from accel_ci.wheels.front_end import local_folders, package_environment
 from accel_ci.wheels.uv_environment import PackageSource, resolve
 
@@ -58,36 +59,35 @@ _SECRET_LIMIT_BYTES = 500_000  # the limit of BuildKit
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that determines the contents of an image; `digest` names it."""
+    """Everything that determines the contents of an image; `digest` names it. `files` are those of the wheel."""
 
-    dockerfile: str
+    variant: Variant
+    section: Image
+    wheel: Wheel
+    files: tuple[Path, ...]
+    packages: PackageSource
     pins: str
-    wheels: tuple[Path, ...]
+    dockerfile: str
     digest: str
 
 
 def make_docker_image(
-    settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
+    settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
     """Build both targets of a variant's image, or return the existing ones with the same content.
 
     If a registry is configured, they are pushed. Raises `BuildError` if no engine answers, the requirements cannot be
     resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
     """
-    started = time.monotonic()
-    section = settings.image_of(variant)
-    if section is None:
-        raise BuildError(f"the variant {variant.name} has no Docker image; add the section 'image' to the configuration")
-    packages = PackageSource.from_settings(variant.torch_backend)
-    recipe = _recipe(settings, variant, section, wheel, artifacts, packages)
+    started, limit_s = time.monotonic(), settings.limits.install_seconds
+    recipe = _recipe(variant, section, wheel, artifacts, limit_s)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
-        made = _existing(manifest)
-        if made is not None:
+        if (made := _existing(manifest)) is not None:
             os.utime(manifest)  # `prune` leaves what was used in the last day
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
-        image = _make(settings, variant, section, wheel, recipe, artifacts, packages)
+        image = _make(settings.backend.distribution, recipe, artifacts, limit_s)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
         write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
@@ -108,7 +108,7 @@ def render_dockerfile(section: Image, variant: Variant, packages: PackageSource)
         stripped=[_pattern(each) for each in section.stripped],
         environment=section.environment,
         python=variant.python,
-        options=" ".join([*packages.options, *(["--prerelease", "allow"] if variant.torch_source == "main" else [])]),
+        options=" ".join(packages.options),
     )
 
 
@@ -117,22 +117,16 @@ def _pattern(path: str) -> str:
     return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
 
 
-def _recipe(
-    settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, packages: PackageSource
-) -> Recipe:
-    wheels = tuple(artifacts.path(each) for each in wheel.wheels)
-    own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in wheels]
-    pins = resolve(
-        [*own, variant.torch, *variant.requirements],
-        variant.python,
-        packages,
-        prerelease=variant.torch_source == "main",
-        timeout_s=settings.limits.install_seconds,
-    )
+def _recipe(variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, limit_s: float) -> Recipe:
+    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
+    files = tuple(artifacts.path(each) for each in wheel.wheels)
+    own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in files]
+    pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit_s)
     others = "".join(f"{line}\n" for line in pins.splitlines() if " @ file:" not in line)
     dockerfile = render_dockerfile(section, variant, packages)
     parts = [dockerfile, others, *(each.sha256 for each in wheel.wheels), variant.name, section.registry or ""]
-    return Recipe(dockerfile, others, wheels, hashlib.sha256("\0".join(parts).encode()).hexdigest())
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return Recipe(variant, section, wheel, files, packages, others, dockerfile, digest)
 
 
 def _existing(manifest: Path) -> RuntimeImage | None:
@@ -144,67 +138,53 @@ def _existing(manifest: Path) -> RuntimeImage | None:
     return image if image.containers and has_images([each.reference for each in image.containers]) else None
 
 
-def _make(
-    settings: Settings,
-    variant: Variant,
-    section: Image,
-    wheel: Wheel,
-    recipe: Recipe,
-    artifacts: ArtifactStore,
-    packages: PackageSource,
-) -> RuntimeImage:
+def _make(distribution: str, recipe: Recipe, artifacts: ArtifactStore, limit_s: float) -> RuntimeImage:
     with tempfile.TemporaryDirectory(prefix="accel-ci-image-") as scratch_name:
         context = Path(scratch_name) / "context"
-        _fill(context, recipe, packages)
-        build = _Build(context, secret_options(Path(scratch_name), packages), settings.limits.install_seconds)
-        plain = [build.run(target, {}) for target in TARGETS]
-        steps = {**plain[1].steps, **plain[0].steps}  # the first build ran the steps that both need
-        python_version, torch_version, torch_sha = _versions(plain[-1].id)
-        labels = _labels(settings, variant, section, wheel, recipe, torch_version, torch_sha)
-        labelled = [build.run(target, labels) for target in TARGETS]  # all steps are cached; labels add no layer
-    containers = tuple(
-        _container(target, done.id, section, f"{variant.name}-{recipe.digest[:12]}")
-        for target, done in zip(TARGETS, labelled, strict=True)
-    )
-    contents = _contents(labelled[-1].id)
-    found = duplicates(contents.libraries, section.allowed_duplicates)
+        _fill(context, recipe)
+        build = partial(_build, context, secret_options(Path(scratch_name), recipe.packages), limit_s)
+        plain = [build(target, {}) for target in TARGETS]
+        steps = plain[1].steps | plain[0].steps  # the first build ran the steps that both need
+        versions = _versions(plain[-1].id)
+        labels = _labels(distribution, recipe, *versions[1:])
+        labelled = [build(target, labels).id for target in TARGETS]  # all steps are cached; labels add no layer
+    containers = tuple(_container(target, image, recipe) for target, image in zip(TARGETS, labelled, strict=True))
+    contents = _contents(labelled[-1])
+    found = duplicates(contents.libraries, recipe.section.allowed_duplicates)
     summary = f"{len(found)} duplicates" if found else f"no duplicates among {len(contents.libraries)}"
     summary += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
     check = CheckResult("duplicate_libraries", not found, summary, tuple(found))
-    sbom = bill_of_materials(settings.backend.distribution, recipe.digest, contents.packages)
+    sbom = bill_of_materials(distribution, recipe.digest, contents.packages)
     return RuntimeImage(
         "docker",
         PYTHON,
         recipe.digest,
-        python_version,
-        torch_version,
-        torch_sha,
+        *versions,
         tuple(f"{each.name}=={each.version}" for each in contents.packages if each.kind == "pypi"),
         reused=False,
         work_s=0.0,
-        sbom=artifacts.put_bytes(sbom, f"{settings.backend.distribution}.cdx.json"),
+        sbom=artifacts.put_bytes(sbom, f"{distribution}.cdx.json"),
         containers=containers,
-        checks=_checks(section, containers, (check,)),
+        checks=_checks(recipe.section, containers, (check,)),
         cached_steps=sum(steps.values()),
         steps=len(steps),
     )
 
 
-def _fill(context: Path, recipe: Recipe, packages: PackageSource) -> None:
+def _fill(context: Path, recipe: Recipe) -> None:
     """Fill the build context with links to the files; files on another file system are copied."""
     if not sys.platform.startswith("linux"):
-        raise BuildError(
-            "Docker images can only be built on Linux, because uv is mounted into the build; remove the section 'image'"
-        )
+        reason = "uv is mounted into the build; remove the section 'image'"
+        raise BuildError(f"Docker images can only be built on Linux, because {reason}")
     for folder in ("wheels", "find-links"):
         (context / folder).mkdir(parents=True)
     (context / "Dockerfile").write_text(recipe.dockerfile)
     (context / "pins.txt").write_text(recipe.pins)
     _link(Path(uv.find_uv_bin()), context / "uv")
-    for file in recipe.wheels:
+    for file in recipe.files:
         _link(file, context / "wheels" / file.name)
     wanted = {canonicalize_name(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in recipe.pins.splitlines()}
-    for place in local_folders(packages):
+    for place in local_folders(recipe.packages):
         for file in sorted(place.glob("*.whl")):
             with contextlib.suppress(InvalidWheelFilename):
                 if parse_wheel_filename(file.name)[0] in wanted:
@@ -215,8 +195,7 @@ def _link(file: Path, destination: Path) -> None:
     try:
         os.link(file.resolve(), destination)
     except OSError:  # on another file system
-        shutil.copyfile(file, destination)
-        shutil.copymode(file, destination)
+        shutil.copy(file, destination)
 
 
 def secret_options(folder: Path, packages: PackageSource) -> list[str]:
@@ -243,23 +222,15 @@ class _Built:
     steps: dict[str, bool]
 
 
-@dataclass(frozen=True)
-class _Build:
-    context: Path
-    secrets: Sequence[str]
-    timeout_s: float
-
-    def run(self, target: str, labels: Mapping[str, str]) -> _Built:
-        """Build one target. Raises `BuildError` with the end of the failing step's output."""
-        identity = self.context.with_name(f"{target}.id")
-        labelled = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-        done = run_docker(
-            ["build", "--target", target, "--iidfile", str(identity), *self.secrets, *labelled, str(self.context)],
-            timeout_s=self.timeout_s,
-        )
-        if done.status != 0:
-            raise BuildError(f"the target {target} of the Docker image cannot be built:\n{done.tail}")
-        return _Built(identity.read_text().strip(), steps_of(done.output))
+def _build(context: Path, secrets: Sequence[str], limit_s: float, target: str, labels: Mapping[str, str]) -> _Built:
+    """Build one target. Raises `BuildError` with the end of the failing step's output."""
+    identity = context.with_name(f"{target}.id")
+    options = ["--target", target, "--iidfile", str(identity), *secrets]
+    options += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    done = run_docker(["build", *options, str(context)], timeout_s=limit_s)
+    if done.status != 0:
+        raise BuildError(f"the target {target} of the Docker image cannot be built:\n{done.tail}")
+    return _Built(identity.read_text().strip(), steps_of(done.output))
 
 
 def steps_of(progress: str) -> dict[str, bool]:
@@ -270,32 +241,21 @@ def steps_of(progress: str) -> dict[str, bool]:
 
 
 def _versions(image: str) -> tuple[str, str, str | None]:
-    done = run_docker(
-        ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE], timeout_s=300
-    )
-    return read_versions(
-        done,
-        "`torch` of the variant, that image.stripped removes nothing that is needed, and that image.runtime_packages has "
-        "the system libraries",
-    )
+    command = ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE]
+    advice = "that image.stripped removes nothing that is needed, and that image.runtime_packages has the system libraries"
+    return read_versions(run_docker(command, timeout_s=300), f"`torch` of the variant, {advice}")
 
 
-def _labels(
-    settings: Settings,
-    variant: Variant,
-    section: Image,
-    wheel: Wheel,
-    recipe: Recipe,
-    torch_version: str,
-    torch_sha: str | None,
-) -> dict[str, str]:
+def _labels(distribution: str, recipe: Recipe, torch_version: str, torch_sha: str | None) -> dict[str, str]:
     """The sources of the image, under the names of OCI annotations where these exist, else under our own."""
-    base, _, digest = (section.runtime_base or section.base).partition("@")
+    variant, wheel = recipe.variant, recipe.wheel
+    repository = without_credentials(wheel.repository)
+    base, _, digest = (recipe.section.runtime_base or recipe.section.base).partition("@")
     labels = {
-        "org.opencontainers.image.title": settings.backend.distribution,
+        "org.opencontainers.image.title": distribution,
         "org.opencontainers.image.version": wheel.version,
         "org.opencontainers.image.revision": wheel.source,
-        "org.opencontainers.image.source": _without_password(wheel.repository),
+        "org.opencontainers.image.source": repository if "://" in repository else Path(repository).name,
         "org.opencontainers.image.base.name": base,
         "org.opencontainers.image.base.digest": digest,
         "accel-ci.variant": variant.name,
@@ -309,20 +269,11 @@ def _labels(
     return {name: value for name, value in labels.items() if value}
 
 
-def _without_password(repository: str) -> str:
-    """A repository's address without credentials; for a folder, only its name."""
-    parts = urlsplit(repository)
-    if not parts.scheme:
-        return Path(repository).name
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def _container(target: Any, image: str, section: Image, tag: str) -> ContainerImage:
+def _container(target: Any, image: str, recipe: Recipe) -> ContainerImage:
     """Describe an image; if a registry is configured, push it and name it by digest."""
-    reference = image
-    if section.registry:
-        name = f"{section.registry}:{tag}{'' if target == 'runtime' else '-development'}"
-        reference = push_image(image, name)
+    reference, tag = image, f"{recipe.variant.name}-{recipe.digest[:12]}{'' if target == 'runtime' else '-development'}"
+    if recipe.section.registry:
+        reference = push_image(image, f"{recipe.section.registry}:{tag}")
     return ContainerImage(target, image, reference, image_size(image), image_layers(image))
 
 
@@ -336,17 +287,13 @@ def _contents(image: str) -> ImageContents:
 
 def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:
     """Check sizes against the current budgets; keep the earlier result on libraries."""
-    budgets: dict[str, Size | None] = {"runtime": section.runtime_budget, "development": section.development_budget}
-    by_target = {each.target: each for each in containers}
-    sizes = [_check_size(by_target[target], budgets[target]) for target in ("runtime", "development")]
+    budgets = {"runtime": section.runtime_budget, "development": section.development_budget}
+    sizes = [_check_size(each, budgets[each.target]) for each in reversed(containers)]  # `runtime` is first
     return (*sizes, *(check for check in found if check.name == "duplicate_libraries"))
 
 
 def _check_size(container: ContainerImage, budget: Size | None) -> CheckResult:
-    name, size = f"{container.target}_size", container.size_bytes
-    if budget is None or size <= size_in_bytes(budget):
-        return CheckResult(name, True, f"{size:,} bytes" + ("" if budget is None else f" of {size_in_bytes(budget):,}"))
+    name, size = container.target, container.size_bytes
     largest = sorted(container.layers, key=lambda layer: -layer.size_bytes)[:10]
-    findings = tuple(f"{layer.size_bytes:,} bytes: {layer.made_by}" for layer in largest)
-    over = size - size_in_bytes(budget)
-    return CheckResult(name, False, f"{size:,} bytes, {over:,} over image.{container.target}_budget", findings)
+    findings = (f"{layer.size_bytes:,} bytes: {layer.made_by}" for layer in largest)
+    return check_size(f"{name}_size", size, budget, f"image.{name}_budget", findings)

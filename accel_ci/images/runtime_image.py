@@ -1,22 +1,73 @@
-"""The runtime image of a variant: a Docker image where one is configured, else a virtual environment."""
+"""Make the runtime image of a variant: a Docker image where one is configured, else a virtual environment.
+
+A virtual environment has the wheels, PyTorch and the tests' requirements. An image is named by its content: the exact pins
+and the wheels' digests. One with the same content is used again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
+from filelock import FileLock
+from pydantic import TypeAdapter
+
 from accel_ci.config.settings import Settings, Variant
+from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_versions
 from accel_ci.images.docker_image import make_docker_image
-from accel_ci.images.venv_image import make_venv_image
+from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import RuntimeImage, Wheel
+from accel_ci.process.run import run_tool
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.wheels.uv_environment import PackageSource, create, resolve
+
+_IMAGE = TypeAdapter(RuntimeImage)
 
 
 def make_runtime_image(
     settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
 ) -> RuntimeImage:
-    """Make the image of a variant below the folder `images`, or give back the one with the same content.
+    """Make the image of a variant below the folder `images`, or return the existing one with the same content.
 
-    Raises `BuildError` when the requirements cannot be resolved or installed, or PyTorch does not import.
+    Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
-    make = make_venv_image if settings.image_of(variant) is None else make_docker_image
-    return make(settings, variant, wheel, artifacts, images)
+    section = settings.image_of(variant)
+    if section is not None:
+        return make_docker_image(settings, variant, section, wheel, artifacts, images)
+    started, limit = time.monotonic(), settings.limits.install_seconds
+    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
+    files = [artifacts.path(each) for each in wheel.wheels]
+    own = [f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files]
+    pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
+    content = f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    folder = images / digest[:16]
+    manifest = folder / "image.json"  # written last: without it an image is not complete
+    images.mkdir(parents=True, exist_ok=True)
+    with FileLock(images / f"{digest[:16]}.lock"):
+        if manifest.is_file():
+            image = _IMAGE.validate_json(manifest.read_bytes())
+            if Path(image.python).is_file():
+                os.utime(manifest)  # `prune` leaves what was used in the last day
+                return replace(image, reused=True, work_s=0.0)
+        python = create(folder, variant.python, pins, packages, timeout_s=limit)
+        done = run_tool([str(python), "-I", "-c", VERSIONS_CODE], timeout_s=300, environment=packages.environment)
+        advice = "`torch` of the variant, which must name PyTorch, and that the backend's entry point loads"
+        [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
+        name = settings.backend.distribution
+        image = RuntimeImage(
+            "venv",
+            str(python),
+            digest,
+            *read_versions(done, advice),
+            tuple(sorted(line.split(";")[0].strip() for line in pins.splitlines())),
+            reused=False,
+            work_s=round(time.monotonic() - started, 3),
+            sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),
+        )
+        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
+    return image

@@ -1,13 +1,13 @@
-"""Run the tools that build and check: keep their output, limit their time, explain their failure."""
+"""Run other programs to their end: keep their output, and limit their time."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess, Popen, TimeoutExpired, run
 
 from accel_ci.errors import BuildError
 
@@ -31,14 +31,13 @@ def run_tool(
     command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str], folder: Path | None = None, stdin: str = ""
 ) -> Finished:
     """Run a command to its end. At the limit, kill its process group and raise `BuildError`."""
-    with subprocess.Popen(
+    with Popen(
         command,
         cwd=folder,
-        env=dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        env=environment,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
         errors="replace",
         start_new_session=True,
     ) as process:
@@ -46,7 +45,17 @@ def run_tool(
             output, _ = process.communicate(stdin, timeout=timeout_s)
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, subprocess.TimeoutExpired):
+            if isinstance(error, TimeoutExpired):
                 raise BuildError(f"{Path(command[0]).name} {command[1]} did not end within {timeout_s:g} s") from None
             raise
     return Finished(process.returncode, output)
+
+
+def run_apart(
+    command: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> CompletedProcess[str]:
+    """Run a command to its end, and keep its two streams apart; there is no input.
+
+    Raises `FileNotFoundError` if it is not installed, and `TimeoutExpired` at the limit.
+    """
+    return run(command, cwd=folder, env=environment, stdin=DEVNULL, capture_output=True, errors="replace", timeout=timeout_s)

@@ -7,17 +7,16 @@ watcher if the run is killed. `accel_ci.rbe.results` reads the events.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 
 from accel_ci.config.settings import Rbe
 from accel_ci.docker.container import Container, Mount, running
@@ -57,7 +56,7 @@ class BazelContext:
 
     @property
     def server_argument(self) -> str:
-        """The argument that only the Bazel processes of this folder have."""
+        """The argument that only this folder's Bazel processes have."""
         return f"--output_base={self.output_base}"
 
     @property
@@ -142,11 +141,11 @@ def run_bazel(
         context.results.mkdir(parents=True)
         context.private.mkdir(mode=0o700)
         started_at, started = datetime.now(timezone.utc), time.monotonic()
-        deadline = started + rbe.timeout_seconds
+        own = [_substituted(flag, substitutions) for flag in rbe.flags]
         try:
             with _site(rbe, sources, context) as site:
-                run = _Run(rbe, sources, context, site, secrets, substitutions, deadline, step, set())
-                passes = tuple(run.test(name, flags) for name, flags in _passes(rbe))
+                run = _Run(rbe, Path(sources.workspace), context, site, secrets, started + rbe.timeout_seconds, step, set())
+                passes = tuple(run.test(name, [*own, *flags]) for name, flags in _passes(rbe))
         finally:
             clean_up(context)
     return BazelRun(passes, context.results / "bazel.log", started_at, round(time.monotonic() - started, 3))
@@ -171,10 +170,6 @@ class _Site:
     outputs: Path
     container: Container | None
 
-    def testlogs(self) -> Path:
-        """The link to the tests' logs."""
-        return self.outputs / "bazel-testlogs"
-
 
 @contextmanager
 def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Site]:
@@ -188,9 +183,13 @@ def _site(rbe: Rbe, sources: SourceBuild, context: BazelContext) -> Iterator[_Si
         yield _Site(rbe.bazel, inside / "output", inside / "install", inside, container)
 
 
-def _command_line(
-    rbe: Rbe, site: _Site, events: Path, credentials: Path, flags: Iterable[str], substitutions: Mapping[str, str]
-) -> list[str]:
+def _substituted(flag: str, substitutions: Mapping[str, str]) -> str:
+    for name, value in substitutions.items():
+        flag = flag.replace(f"{{{name}}}", value)
+    return flag
+
+
+def _command_line(rbe: Rbe, site: _Site, events: Path, credentials: Path, flags: Iterable[str]) -> list[str]:
     """The command of one pass; it holds no secret."""
     remote = {
         "remote_executor": rbe.executor,
@@ -199,11 +198,6 @@ def _command_line(
         "bes_backend": rbe.event_service,
         "bes_results_url": rbe.event_results_url,
     }
-    own = []
-    for flag in rbe.flags:
-        for name, value in substitutions.items():
-            flag = flag.replace(f"{{{name}}}", value)
-        own.append(flag)
     return [
         site.bazel,
         f"--output_user_root={site.install}",
@@ -226,7 +220,6 @@ def _command_line(
         *(f"--config={config}" for config in rbe.configs),
         *(f"--{name}={value}" for name, value in remote.items() if value is not None),
         *(_REMOTE if rbe.executor is not None else ()),
-        *own,
         *flags,
         "--",
         *rbe.targets,
@@ -257,11 +250,10 @@ class _Run:
     """The context that all passes of a run share."""
 
     rbe: Rbe
-    sources: SourceBuild
+    workspace: Path
     context: BazelContext
     site: _Site
     secrets: Mapping[str, str]
-    substitutions: Mapping[str, str]
     deadline: float
     step: Step
     tests: set[str]
@@ -277,7 +269,7 @@ class _Run:
             RedactedPipe.unnamed(self.context.results / "bazel.log", redactor) as log,
         ):
             progress = BuildProgress(folder / "bep.ndjson", self.step, self.tests)
-            command = _command_line(self.rbe, self.site, pipe, credentials, flags, self.substitutions)
+            command = _command_line(self.rbe, self.site, pipe, credentials, flags)
 
             def look() -> None:
                 if events.pass_on(_LOOK_EVERY_S):  # Bazel has read its options
@@ -293,19 +285,13 @@ class _Run:
 
     def _wait(self, command: list[str], output: int, look: Callable[[], None]) -> int | None:
         """Wait for the command. Return its exit status, or None if it was ended at the deadline."""
-        folder, environment, container = Path(self.sources.workspace), _environment(self.rbe), self.site.container
+        folder, environment, container = self.workspace, _environment(self.rbe), self.site.container
         if container is not None:
             own = {n: v for n, v in environment.items() if n in self.rbe.pass_environment}
             command = container.command(command, folder, own)
             environment |= {n: v for n, v in os.environ.items() if n.startswith("DOCKER_")}
-        with subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+        with Popen(
+            command, cwd=folder, env=environment, stdin=DEVNULL, stdout=output, stderr=output, start_new_session=True
         ) as process:
             try:
                 while process.poll() is None:
@@ -320,16 +306,22 @@ class _Run:
         return process.returncode
 
     def _keep_reports(self, folder: Path, redactor: Redactor) -> None:
-        """Copy logs and reports of tests and of failed actions from Bazel's outputs."""
-        testlogs, actions = self.site.testlogs(), self.site.output_base
+        """Copy the logs and reports of tests and the output of failed actions, but no build outputs."""
+        testlogs, actions = self.site.outputs / "bazel-testlogs", self.site.output_base
         if self.site.container is not None:
             fetched = self.context.private / "fetched"
             shutil.rmtree(fetched, ignore_errors=True)
             inside = ["sh", "-c", _FETCH, "fetch", str(actions), str(testlogs), str(fetched)]
-            with contextlib.suppress(BuildError):  # the container may be gone; the events remain
+            with suppress(BuildError):  # the container may be gone; the events remain
                 self.site.container.run(inside, Path("/"))
             testlogs, actions = fetched / "testlogs", fetched
-        _keep_reports(testlogs, actions, folder, redactor)
+        for parent, _, names in os.walk(testlogs):
+            for name in names:
+                if name in _REPORTS or Path(parent).name == "test_attempts":
+                    copy = folder / "testlogs" / Path(parent).relative_to(testlogs) / name
+                    _copy(Path(parent) / name, copy, redactor)
+        for file in actions.glob("execroot/*/bazel-out/_tmp/actions/std*"):
+            _copy(file, folder / "actions" / file.name, redactor)
 
 
 _FETCH = """
@@ -341,7 +333,7 @@ done
 """
 
 
-def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
+def _interrupt(process: Popen[bytes], look: Callable[[], None]) -> None:
     """Have Bazel cancel its work and read its last output, then kill it."""
     deadline = time.monotonic() + _GRACE_S
     try:
@@ -352,8 +344,8 @@ def _interrupt(process: subprocess.Popen[bytes], look: Callable[[], None]) -> No
         _signal_group(process, signal.SIGKILL)
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
+def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
@@ -361,17 +353,6 @@ def _environment(rbe: Rbe) -> dict[str, str]:
     """The environment of Bazel: without our secrets."""
     hidden = set(rbe.headers.values())
     return {n: v for n, v in os.environ.items() if n in (*_KEPT, *rbe.pass_environment) and n not in hidden}
-
-
-def _keep_reports(logs: Path, outputs: Path, folder: Path, redactor: Redactor) -> None:
-    """Copy the logs and reports of tests and the output of failed actions, but no build outputs."""
-    if logs.is_dir():
-        for parent, _, names in os.walk(logs):
-            for name in names:
-                if name in _REPORTS or Path(parent).name == "test_attempts":
-                    _copy(Path(parent) / name, folder / "testlogs" / Path(parent).relative_to(logs) / name, redactor)
-    for file in outputs.glob("execroot/*/bazel-out/_tmp/actions/std*"):
-        _copy(file, folder / "actions" / file.name, redactor)
 
 
 def _copy(source: Path, destination: Path, redactor: Redactor) -> None:

@@ -1,6 +1,6 @@
 """Show progress from the build events that Bazel is writing: targets built, tests passed, failed and cached.
 
-Only what shows a person that work goes on is read here. `accel_ci.reports` reads the results.
+Results are not read here, but in `accel_ci.reports`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from accel_ci.progress import Step
+from accel_ci.reports.bep import is_cached
+from accel_ci.reports.json_lines import object_of
 
 _READ_BYTES = 1 << 22
 
@@ -41,27 +42,24 @@ class BuildProgress:
 
     def _take(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
-            kind, its_id = next(iter(event["id"].items()))
-        except (ValueError, LookupError, TypeError, AttributeError, StopIteration):
+            event = object_of(json.loads(line))
+        except (ValueError, RecursionError):
             return
-        if not isinstance(its_id, dict) or not isinstance(event, dict):
-            return
-        label = str(its_id.get("label"))
-        if kind == "targetConfigured" and "testSize" in _object(event.get("configured")):
+        kind, its_id = next(iter(object_of(event, "id").items()), ("", None))
+        label = str(object_of(its_id).get("label"))
+        if kind == "targetConfigured" and "testSize" in object_of(event, "configured"):
             self.tests.add(label)
             self.step.total(len(self.tests))
         elif kind == "targetCompleted":
-            built = _object(event.get("completed")).get("success") is True
+            built = object_of(event, "completed").get("success") is True
             self._count("built" if built else "failed to build")
             if not built and label in self.tests:
                 self._finished(label)
         elif kind == "testResult":
-            result = _object(event.get("testResult"))
-            if True in (result.get("cachedLocally"), _object(result.get("executionInfo")).get("cachedRemotely")):
+            if is_cached(object_of(event, "testResult")):
                 self._count("cached")
         elif kind == "testSummary":
-            self._count(str(_object(event.get("testSummary")).get("overallStatus", "NO_STATUS")).lower())
+            self._count(str(object_of(event, "testSummary").get("overallStatus", "NO_STATUS")).lower())
             self._finished(label)
 
     def _count(self, what: str) -> None:
@@ -77,7 +75,3 @@ class BuildProgress:
     def line(self) -> str:
         """The counts so far."""
         return ", ".join(f"{count} {what}" for what, count in self.counts.items())
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,46 +49,38 @@ class RedactedPipe:
         os.mkfifo(pipe, 0o600)
         end = os.open(pipe, os.O_RDWR)  # both ends: without a writer, reading would report its end
         kinds = [f'{{"id":{{"{kind}"'.encode() for kind in left_out]
-        with copy.open("wb") as file:
-            both = cls(end, end, file, redactor, kinds)
-            try:
+        try:
+            with copy.open("wb") as file, closing(cls(end, end, file, redactor, kinds)) as both:
                 yield both
-            finally:
-                both.end()
-                os.close(end)
-                pipe.unlink()
+        finally:
+            pipe.unlink()
 
     @classmethod
     @contextmanager
     def unnamed(cls, copy: Path, redactor: Redactor) -> Iterator[RedactedPipe]:
         """Make a pipe for a process's output, which is appended to the file."""
-        readable, writable = os.pipe()
-        with copy.open("ab") as file:
-            both = cls(readable, writable, file, redactor, ())
-            try:
-                yield both
-            finally:
-                both.end()
-                os.close(writable)
-                os.close(readable)
+        with copy.open("ab") as file, closing(cls(*os.pipe(), file, redactor, ())) as both:
+            yield both
 
     def pass_on(self, wait_s: float) -> bool:
         """Copy what can be read within `wait_s` seconds. Return whether there was anything."""
         if not select.select([self._readable], [], [], wait_s)[0]:
             return False
-        with contextlib.suppress(BlockingIOError):
+        with suppress(BlockingIOError):
             while added := os.read(self._readable, 1 << 20):
                 *lines, self._rest = (self._rest + added).split(b"\n")
-                self._copy.writelines(
-                    self._redactor.text(line) + b"\n" for line in lines if not line.startswith(self._left_out)
-                )
+                kept = (line for line in lines if not line.startswith(self._left_out))
+                self._copy.writelines(self._redactor.text(line) + b"\n" for line in kept)
         self._copy.flush()
         return True
 
-    def end(self) -> None:
-        """Copy the rest, including a last line without a line break."""
-        while self.pass_on(0):
-            pass
-        if self._rest and not self._rest.startswith(self._left_out):
-            self._copy.write(self._redactor.text(self._rest))
-            self._rest = b""
+    def close(self) -> None:
+        """Copy the rest, including a last line without a line break, and close both ends."""
+        try:
+            while self.pass_on(0):
+                pass
+            if self._rest and not self._rest.startswith(self._left_out):
+                self._copy.write(self._redactor.text(self._rest))
+        finally:
+            for end in {self._readable, self.writable}:
+                os.close(end)

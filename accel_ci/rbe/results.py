@@ -1,30 +1,23 @@
-"""What a run of Bazel amounts to: rows as they are stored, the targets with their logs, and the word on remote execution.
+"""Turn a run of Bazel into results: the rows to store, the targets with their logs, and a message on remote execution.
 
-A test that Bazel expected has a row whatever became of it. Where remote execution was out of reach, the tests that have no
-result of their own are put down to the infrastructure, with one message.
+Every test that Bazel expected has a row. If remote execution cannot be reached, tests without a result of their own count
+as lost to the infrastructure, with one message.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import astuple
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Rbe
 from accel_ci.errors import BuildError
-from accel_ci.model import (
-    BAZEL_SUITE,
-    OUTCOMES,
-    BazelActions,
-    BazelTarget,
-    BazelTestResults,
-    Build,
-)
+from accel_ci.model import BAZEL_SUITE, OUTCOMES, BazelActions, BazelTarget, BazelTestResults, Build
 from accel_ci.rbe.bazel import BazelPass, BazelRun
 from accel_ci.reports.bep import below_folder
 from accel_ci.reports.bep_build import BuildSummary, TargetBuild, read_build
@@ -38,7 +31,7 @@ from accel_ci.storage.artifacts import ArtifactStore
 TARGETS = TypeAdapter(list[BazelTarget])
 
 _OUT_OF_REACH = {32, 33, 34, 36, 37, 38, 39, 45}
-"""Exit statuses that speak of Bazel's surroundings, not of what is built: remote execution, memory, the machine, itself."""
+"""Exit statuses that are not about the build, but about remote execution, memory, the machine, or Bazel itself."""
 
 _NO_TESTS = 4
 _LOOK_BACK = timedelta(days=31)
@@ -51,28 +44,29 @@ def store_results(
 ) -> BazelTestResults:
     """Judge a run, store its rows, and keep its targets, logs and events as artifacts; `day` is the revision's.
 
-    The tests of the variant's last build are lost to the infrastructure when Bazel did not come to name any. Raises
-    `BuildError` when Bazel named no test and the infrastructure is not to blame.
+    If the infrastructure failed before Bazel named any test, the tests of the variant's last build are lost. Raises
+    `BuildError` if Bazel named no test for another reason.
     """
-    summaries = [read_build(one.folder) for one in run.passes]
-    infra = _infra(run.passes, summaries, rbe)
-    tables = [_rows(one, summary, infra, rbe) for one, summary in zip(run.passes, summaries, strict=True)]
+    passes = [(one, read_build(one.folder)) for one in run.passes]
+    infra = _infra(passes, rbe)
+    tables = [_rows(one, summary, infra, rbe) for one, summary in passes]
     if any(map(len, tables)):
-        tables += [
-            _silent(one, s, infra, rbe) for one, s, rows in zip(run.passes, summaries, tables, strict=True) if not len(rows)
-        ]
+        tables += [_silent(*each, infra, rbe) for each, rows in zip(passes, tables, strict=True) if not len(rows)]
     table = pa.concat_tables(tables)
     if not len(table):
         if infra is None:
-            raise BuildError(_nothing_tested(run, summaries, rbe))
-        table = _lost(_known_tests(store, build, day) or rbe.targets, infra)
+            raise BuildError(_nothing_tested(run, [summary for _, summary in passes], rbe))
+        lost = {"outcome": "not_run", "message": infra, "infra": infra}
+        tests = _known_tests(store, build, day) or rbe.targets
+        table = pa.Table.from_pylist([{"test": test, **lost} for test in tests], schema=REPORT)
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
     merged = rows
     for earlier in store.suites(day, day, build, suite=BAZEL_SUITE):
         merged = with_earlier(rows, store.read(earlier))
     stored = store.write_rows(build, day, BAZEL_SUITE, [merged])
     counts = counts_of(rows["outcome"])
-    targets = [_target(target, one, artifacts) for one, s in zip(run.passes, summaries, strict=True) for target in _shown(s)]
+    shown = [(target, one) for one, summary in passes for target in summary.targets.values() if _is_shown(target)]
+    targets = [_target(target, one, artifacts) for target, one in shown]
     return BazelTestResults(
         artifacts.put_bytes(TARGETS.dump_json(targets), "bazel-targets.json"),
         artifacts.put_bytes(b"".join(_bytes(one.folder / "bep.ndjson") for one in run.passes), "bep.ndjson"),
@@ -81,7 +75,7 @@ def store_results(
         {outcome: counts[outcome] for outcome in OUTCOMES if counts.get(outcome)},
         kernels.sum(rows["cached"]).as_py() or 0,
         dict(Counter(target.status for target in targets)),
-        _sum([summary.actions for summary in summaries]),
+        BazelActions(*map(sum, zip(*(astuple(summary.actions) for _, summary in passes), strict=True))),
         infra,
         run.makespan_s,
         work_s,
@@ -97,9 +91,9 @@ def _known_tests(store: ResultsStore, build: Build, day: date) -> list[str]:
 
 
 def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
-    """The rows, with what an earlier run of the same build attempted in place of results that are from a cache alone.
+    """The rows, where an earlier run's own attempts of the same build replace results that come only from a cache.
 
-    The cache holds that very attempt, or an older one: the earlier run's own attempts tell more.
+    The cache holds that same attempt or an older one, so the earlier run's attempts have more information.
     """
     made = earlier.filter(kernels.invert(kernels.fill_null(earlier["cached"], False)))
     run_now = kernels.unique(rows.filter(kernels.invert(kernels.fill_null(rows["cached"], False)))["test"])
@@ -113,9 +107,6 @@ def read_targets(results: BazelTestResults, artifacts: ArtifactStore) -> list[Ba
     return TARGETS.validate_json(artifacts.path(results.targets).read_bytes())
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
-
-
 def _rows(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) -> pa.Table:
     """The rows of a pass (columns of `REPORT`); a target that failed to build has one."""
     table = report_table(read_group(one.folder)) if (one.folder / "bep.ndjson").is_file() else REPORT.empty_table()
@@ -123,15 +114,15 @@ def _rows(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) ->
     named = {row["target"] for row in rows}
     for target in summary.targets.values():
         if not target.is_test and target.status == "FAILED_TO_BUILD" and target.label not in named:
-            rows.append(
-                {"target": target.label, "classname": target.label, "name": _short(target.label), "outcome": "error"}
-            )
+            label = target.label
+            rows.append({"target": label, "classname": label, "name": _short(label), "outcome": "error"})
     for row in rows:
         known = summary.targets.get(row["target"], TargetBuild(row["target"]))
         row["infra"] = None
         if row["outcome"] == "error" and known.message:
             row["message"] = known.message
-        lost = known.out_of_reach or (infra is not None and not _has_own_result(known))
+        has_own_result = known.status in _RAN or (known.status == "FAILED_TO_BUILD" and known.message is not None)
+        lost = known.out_of_reach or (infra is not None and not has_own_result)
         if lost and row["outcome"] in ("error", "not_run"):
             row["infra"] = row["message"] = infra or known.message or "remote execution failed"
         elif row["outcome"] == "not_run" and one.status is None:
@@ -139,17 +130,12 @@ def _rows(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) ->
     return pa.Table.from_pylist(rows, schema=REPORT)
 
 
-def _has_own_result(target: TargetBuild) -> bool:
-    """Whether what is said of the target is its own: its tests ran, or its compiler complained."""
-    return target.status in _RAN or (target.status == "FAILED_TO_BUILD" and target.message is not None)
-
-
 def _silent(one: BazelPass, summary: BuildSummary, infra: str | None, rbe: Rbe) -> pa.Table:
-    """The row of a pass that named no test beside passes that did, unless it had none to run: it is not to go unnoticed."""
+    """The row that shows a pass that named no test beside passes that did; none if it had no test to run."""
     if one.status in (0, _NO_TESTS):
         return REPORT.empty_table()
-    said = "; ".join(summary.errors[:3]) or f"Bazel named no test and ended with exit status {one.status}"
-    row: dict[str, Any] = {"test": f"(pass {one.name})", "outcome": "error", "message": said}
+    message = "; ".join(summary.errors[:3]) or f"Bazel named no test and ended with exit status {one.status}"
+    row = {"test": f"(pass {one.name})", "outcome": "error", "message": message}
     if infra is not None:
         row |= {"outcome": "not_run", "message": infra, "infra": infra}
     elif one.status is None:
@@ -161,14 +147,9 @@ def _ended(rbe: Rbe) -> str:
     return f"Bazel was ended after {rbe.timeout_seconds:g} s (rbe.timeout_seconds)"
 
 
-def _lost(tests: Sequence[str], infra: str) -> pa.Table:
-    rows = [{"test": test, "outcome": "not_run", "message": infra, "infra": infra} for test in tests]
-    return pa.Table.from_pylist(rows, schema=REPORT)
-
-
-def _infra(passes: Sequence[BazelPass], summaries: Sequence[BuildSummary], rbe: Rbe) -> str | None:
-    """The one message on what was out of reach; None when nothing was."""
-    for one, summary in zip(passes, summaries, strict=True):
+def _infra(passes: Sequence[tuple[BazelPass, BuildSummary]], rbe: Rbe) -> str | None:
+    """A message on what could not be reached; None if everything could."""
+    for one, summary in passes:
         lost = next((t for t in summary.targets.values() if t.out_of_reach), None)
         code = summary.exit_code if summary.complete else one.status
         if code in _OUT_OF_REACH or lost is not None:
@@ -194,11 +175,8 @@ def _nothing_tested(run: BazelRun, summaries: Sequence[BuildSummary], rbe: Rbe) 
     return f"Bazel tested nothing ({status}): {'; '.join(errors[:3])}. Its output is {run.log}"
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
-
-
-def _shown(summary: BuildSummary) -> list[TargetBuild]:
-    return [t for t in summary.targets.values() if t.is_test or t.status == "FAILED_TO_BUILD" or t.logs]
+def _is_shown(target: TargetBuild) -> bool:
+    return target.is_test or target.status == "FAILED_TO_BUILD" or bool(target.logs)
 
 
 def _target(target: TargetBuild, one: BazelPass, artifacts: ArtifactStore) -> BazelTarget:
@@ -214,12 +192,3 @@ def _short(label: str) -> str:
 
 def _bytes(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
-
-
-def _sum(actions: Sequence[BazelActions]) -> BazelActions:
-    return BazelActions(
-        sum(a.created for a in actions),
-        sum(a.executed for a in actions),
-        sum(a.local_cache_hits for a in actions),
-        sum(a.remote_cache_hits for a in actions),
-    )

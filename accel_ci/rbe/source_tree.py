@@ -19,7 +19,7 @@ from accel_ci.config.settings import Project, Rbe
 from accel_ci.errors import SourceError
 from accel_ci.model import Revision, SourceBuild
 from accel_ci.source.patches import AppliedSeries, apply_series, read_series
-from accel_ci.source.revision import checkout_backend, checkout_upstream
+from accel_ci.source.revision import checkout_backend, checkout_state
 
 _SERIES = TypeAdapter(AppliedSeries)
 
@@ -31,28 +31,21 @@ def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBu
     """
     started = time.monotonic()
     first, *below = Path(rbe.workspace).parts
-    backend = checkout_backend(project, revision.backend, submodules=rbe.submodules)
-    sources = backend if first == "backend" else checkout_upstream(project, revision.upstream, submodules=rbe.submodules)
+    backend = sources = checkout_backend(project, revision.backend, submodules=rbe.submodules)
+    if first == "upstream":
+        repository = project.settings.upstream.repository
+        sources = checkout_state(project, revision.upstream, repository, submodules=rbe.submodules)
     tree, series, reused = sources, AppliedSeries((), ()), True
     if rbe.patches is not None:
         patches = read_series(backend / rbe.patches)
         tree, series, reused = _patched(sources, patches, project.home / "rbe" / "sources")
     workspace = tree.joinpath(*below)
     if not any((workspace / name).is_file() for name in ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel")):
-        raise SourceError(
-            f"rbe.workspace: {'/'.join((first, *below))} of {revision.key} has neither MODULE.bazel nor WORKSPACE; "
-            "name the folder of the Bazel workspace"
-        )
-    return SourceBuild(
-        str(workspace),
-        tree.name,
-        revision.backend.label,
-        revision.upstream.sha if first == "upstream" else None,
-        series.names,
-        series.already,
-        reused,
-        round(time.monotonic() - started, 3),
-    )
+        problem = f"{'/'.join((first, *below))} of {revision.key} has neither MODULE.bazel nor WORKSPACE"
+        raise SourceError(f"rbe.workspace: {problem}; name the folder of the Bazel workspace")
+    label, sha = revision.backend.label, revision.upstream.sha if first == "upstream" else None
+    work_s = round(time.monotonic() - started, 3)
+    return SourceBuild(str(workspace), tree.name, label, sha, series.names, series.already, reused, work_s)
 
 
 def _patched(sources: Path, patches: tuple[Path, ...], folder: Path) -> tuple[Path, AppliedSeries, bool]:

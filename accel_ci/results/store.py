@@ -230,7 +230,7 @@ def open_results(project: Project) -> ResultsStore:
         return ResultsStore(project.home / "results")
     cache = project.home / "cache" / "results"
     keys = environment_keys()
-    return ResultsStore(open_bucket(settings.bucket, settings.prefix, cache, settings.endpoint, *keys, settings.region))
+    return ResultsStore(open_bucket(settings.bucket, settings.prefix, cache, settings.endpoint, keys, settings.region))
 
 
 def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:

@@ -9,16 +9,17 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from subprocess import TimeoutExpired
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
 from accel_ci.errors import SourceChangedError, SourceError
 from accel_ci.model import Source
+from accel_ci.process.run import run_apart
 from accel_ci.storage.archive import TarError, unpack
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -27,34 +28,25 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 def run_git(
     arguments: Sequence[str], *, timeout_s: float, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run one git command and return its standard output. Raises `SourceError` with the last line of git's message."""
+    """Run one git command and return what it prints. Raises `SourceError` with the last line of git's message."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_SSL")}
     clean |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=clean | dict(environment or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
+        own = {**clean, **(environment or {})}
+        done = run_apart(["git", *arguments], timeout_s=timeout_s, environment=own, folder=folder)
     except FileNotFoundError:
         raise SourceError("git is not installed; install it and try again") from None
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         raise SourceError(f"git {arguments[0]} did not answer within {timeout_s:g} s") from None
     if done.returncode != 0:
         message = without_credentials((done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1])
         raise SourceError(f"git {arguments[0]} failed: {message}")
-    return done.stdout
+    return done.stdout.strip("\n")
 
 
 def without_credentials(text: str) -> str:
     """Remove user names and passwords from the URLs in a text."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)
+    return re.sub(r"(\w+://)[^/\s]+@", r"\1", text)
 
 
 def local_path(repository: str, root: Path) -> Path | None:
@@ -82,19 +74,19 @@ def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, 
     folder = local_path(repository, root)
     if folder is None:
         sha = ref if _SHA.fullmatch(ref) else remote_sha(repository, ref, timeout_s=timeout_s)
-        return Source(_display(repository), ref, sha, subdirectory)
+        return Source(without_credentials(repository), ref, sha, subdirectory)
     if not folder.is_dir():
         raise SourceError(f"{repository}: there is no such folder (relative to {root})")
     top, below, bare = _anchor(folder, subdirectory, timeout_s)
     log = ["log", "-1", "--format=%H", "--end-of-options", ref, "--", below]
-    sha = run_git(log, folder=top, timeout_s=timeout_s).strip()
+    sha = run_git(log, folder=top, timeout_s=timeout_s)
     if not sha:
         raise SourceError(f"{repository}: no commit of {ref} has {subdirectory!r}; commit the backend's sources first")
     committed = tree = _tree(top, sha, below, timeout_s)
     if ref == "HEAD" and not bare:
         with tempfile.TemporaryDirectory(prefix="accel-ci-git-") as scratch:
             tree = _write_working_tree(top, below, _scratch_environment(top, Path(scratch), timeout_s), timeout_s)
-    return Source(_display(repository), ref, sha, subdirectory, tree, dirty=tree != committed)
+    return Source(without_credentials(repository), ref, sha, subdirectory, tree, dirty=tree != committed)
 
 
 def resolved_sha(source: Source) -> str:
@@ -141,8 +133,7 @@ def _check_out_with_submodules(
         run_git(["remote", "add", "origin", address], folder=clone, timeout_s=timeout_s)
         run_git(["fetch", "--quiet", "--depth", "1", "origin", sha], folder=clone, timeout_s=3600)
         run_git(["checkout", "--quiet", "--detach", sha], folder=clone, timeout_s=600)
-        update = ["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"]
-        run_git(update, folder=clone, timeout_s=3600)
+        run_git(["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"], folder=clone, timeout_s=3600)
         for metadata in clone.rglob(".git"):
             (shutil.rmtree if metadata.is_dir() else Path.unlink)(metadata)
         files = (clone / below).resolve()
@@ -161,20 +152,17 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
             run_git(["init", "--quiet", "--bare", str(folder)], timeout_s=timeout_s)
             run_git(["fetch", "--quiet", "--depth", "1", "--", repository, sha], folder=folder, timeout_s=3600)
             tree = _tree(folder, sha, source.subdirectory, timeout_s)
-        elif source.dirty:
-            folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
-            environment = _scratch_environment(folder, scratch, timeout_s)
-            tree = _write_working_tree(folder, below, environment, timeout_s)
-            if tree != source.tree:
-                raise SourceChangedError(f"{repository}: the working tree has changed since this revision; start a new run")
         else:
             folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
             tree = source.tree or _tree(folder, sha, below, timeout_s)
-        archive = scratch / "source.tar"
-        run_git(
-            ["archive", "--format=tar", f"--output={archive}", tree], folder=folder, environment=environment, timeout_s=600
-        )
-        files = scratch / "files"
+            if source.dirty:
+                environment = _scratch_environment(folder, scratch, timeout_s)
+                if _write_working_tree(folder, below, environment, timeout_s) != tree:
+                    problem = "the working tree has changed since this revision; start a new run"
+                    raise SourceChangedError(f"{repository}: {problem}")
+        archive, files = scratch / "source.tar", scratch / "files"
+        pack = ["archive", "--format=tar", f"--output={archive}", tree]
+        run_git(pack, folder=folder, environment=environment, timeout_s=600)
         try:
             with archive.open("rb") as file:
                 unpack(file, files)
@@ -183,24 +171,19 @@ def _check_out(source: Source, sha: str, repository: str, root: Path, destinatio
         files.rename(destination)
 
 
-def _display(repository: str) -> str:
-    parts = urlsplit(repository)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.scheme else repository
-
-
 def _anchor(folder: Path, subdirectory: str, timeout_s: float) -> tuple[Path, str, bool]:
     """The root of the repository that holds `folder`, the path of `subdirectory` from there, and whether it is bare."""
-    if run_git(["rev-parse", "--is-bare-repository"], folder=folder, timeout_s=timeout_s).strip() == "true":
+    if run_git(["rev-parse", "--is-bare-repository"], folder=folder, timeout_s=timeout_s) == "true":
         return folder, subdirectory, True
     show = ["rev-parse", "--show-toplevel", "--show-prefix"]
-    top, prefix = run_git(show, folder=folder, timeout_s=timeout_s).split("\n")[:2]
+    top, _, prefix = run_git(show, folder=folder, timeout_s=timeout_s).partition("\n")
     return Path(top), os.path.normpath(os.path.join(prefix, subdirectory)), False  # noqa: PTH118
 
 
 def _tree(folder: Path, commit: str, subdirectory: str, timeout_s: float) -> str:
     path = "" if subdirectory == "." else subdirectory.rstrip("/")
     try:
-        return run_git(["rev-parse", "--verify", f"{commit}:{path}"], folder=folder, timeout_s=timeout_s).strip()
+        return run_git(["rev-parse", "--verify", f"{commit}:{path}"], folder=folder, timeout_s=timeout_s)
     except SourceError:
         raise SourceError(f"commit {commit[:12]} has no folder {subdirectory!r}") from None
 
@@ -209,7 +192,7 @@ def _scratch_environment(folder: Path, scratch: Path, timeout_s: float) -> dict[
     """An environment in which git writes its index and objects to `scratch` and leaves the repository unchanged."""
 
     def git_path(name: str) -> Path:
-        return folder / run_git(["rev-parse", "--git-path", name], folder=folder, timeout_s=timeout_s).strip()
+        return folder / run_git(["rev-parse", "--git-path", name], folder=folder, timeout_s=timeout_s)
 
     objects = scratch / "objects"
     objects.mkdir()
@@ -226,4 +209,4 @@ def _write_working_tree(top: Path, below: str, environment: Mapping[str, str], t
     """Write the working files in the folder `below` as a git tree and return its id."""
     run_git(["add", "--all", "--", below], folder=top, environment=environment, timeout_s=max(timeout_s, 120))
     arguments = ["write-tree", *([] if below == "." else [f"--prefix={below}/"])]
-    return run_git(arguments, folder=top, environment=environment, timeout_s=timeout_s).strip()
+    return run_git(arguments, folder=top, environment=environment, timeout_s=timeout_s)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 from accel_ci.errors import SourceError
+from accel_ci.process.run import run_apart
 
 _LIMIT_S = 120
 _FAILED = re.compile(r"^error: patch failed: (?P<file>.+):(?P<line>\d+)$", re.MULTILINE)
@@ -60,26 +61,14 @@ def apply_series(patches: tuple[Path, ...], tree: Path) -> AppliedSeries:
 def _apply(patch: Path, tree: Path, *options: str) -> str | None:
     """Apply a patch; returns git's error message, or None if the patch applied."""
     # Outside a repository, git applies patches to plain files; the ceiling keeps git from finding a repository further up.
-    environment = {
-        "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
-        "LC_ALL": "C",
-        "PATH": os.environ.get("PATH", os.defpath),
-    }
+    environment = {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent), "LC_ALL": "C"}
+    environment["PATH"] = os.environ.get("PATH", os.defpath)
     command = ["git", "apply", "--verbose", *options, "--", str(patch.resolve())]
     try:
-        done = subprocess.run(
-            command,
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-        )
+        done = run_apart(command, timeout_s=_LIMIT_S, environment=environment, folder=tree)
     except FileNotFoundError:
         raise SourceError("git is not installed; install it and try again") from None
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         raise SourceError(f"{patch.name}: git apply did not finish within {_LIMIT_S} s") from None
     return None if done.returncode == 0 else done.stderr.strip() or "no message"
 

@@ -88,16 +88,11 @@ def resolve_backend(
     project: Project, trigger: Trigger, backend_ref: str | None = None, pull_request: int | None = None
 ) -> Source:
     """Resolve the backend's state for a trigger. Raises `SourceError`."""
-    settings, limits = project.settings, project.settings.limits
-    if trigger == "pr" and backend_ref is None and local_path(settings.backend.repository, project.root) is None:
+    settings, limit_s = project.settings.backend, project.settings.limits.git_seconds
+    if trigger == "pr" and backend_ref is None and local_path(settings.repository, project.root) is None:
         backend_ref = f"refs/pull/{pull_request}/head"
-    return resolve_source(
-        settings.backend.repository,
-        backend_ref or settings.backend.ref,
-        settings.backend.subdirectory,
-        project.root,
-        timeout_s=limits.git_seconds,
-    )
+    ref = backend_ref or settings.ref
+    return resolve_source(settings.repository, ref, settings.subdirectory, project.root, timeout_s=limit_s)
 
 
 def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> Source:
@@ -108,10 +103,8 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         state = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds)
         return replace(state, tree=None, dirty=False)
     except SourceError as error:
-        built_from = [
-            n for n in INTEGRATION.job_for(trigger).variants(settings) if settings.variant(n).torch_source == "main"
-        ]
-        if built_from:
+        names = INTEGRATION.job_for(trigger).variants(settings)
+        if built_from := [name for name in names if settings.variant(name).torch_source == "main"]:
             raise SourceError(
                 f"cannot resolve {upstream.ref} of upstream {upstream.repository}, which {', '.join(built_from)} "
                 f"is built from: {error}. Check the network, or set upstream.repository in the configuration"
@@ -121,14 +114,10 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
 
 def checkout_backend(project: Project, backend: Source, *, submodules: bool = False) -> Path:
     """Check out the backend's sources at a state, with submodules on request, and return their folder."""
-    return _checkout(project, backend, project.settings.backend.repository, submodules)
+    return checkout_state(project, backend, project.settings.backend.repository, submodules=submodules)
 
 
-def checkout_upstream(project: Project, upstream: Source, *, submodules: bool = False) -> Path:
-    """Check out upstream's sources at a state, with submodules on request, and return their folder."""
-    return _checkout(project, upstream, project.settings.upstream.repository, submodules)
-
-
-def _checkout(project: Project, source: Source, repository: str, submodules: bool) -> Path:
+def checkout_state(project: Project, source: Source, repository: str, *, submodules: bool = False) -> Path:
+    """Check out a state of a configured repository, with submodules on request, and return its folder."""
     limit_s = project.settings.limits.git_seconds
     return checkout(source, repository, project.root, project.home / "sources", timeout_s=limit_s, submodules=submodules)

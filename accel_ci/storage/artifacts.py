@@ -8,11 +8,12 @@ removes only what no manifest refers to and nobody has used for a day.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock
 
@@ -31,23 +32,25 @@ class ArtifactStore:
 
     def put(self, file: Path, name: str | None = None) -> Artifact:
         """Keep a copy of `file` under `name` (its own by default)."""
-        artifact = Artifact(_sha256(file), Path(name or file.name).name, file.stat().st_size)
+        with file.open("rb") as content:
+            return self._keep(content, name or file.name)
+
+    def put_bytes(self, content: bytes, name: str) -> Artifact:
+        """Keep `content` under `name`."""
+        return self._keep(io.BytesIO(content), name)
+
+    def _keep(self, content: IO[bytes], name: str) -> Artifact:
+        artifact = Artifact(sha256_of(content), Path(name).name, content.tell())
         destination = self._place(artifact)
         with self.lock():
             if destination.is_file():
                 os.utime(destination)
                 return artifact
             destination.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("rb") as content, whole_file(destination) as copy:
+            content.seek(0)
+            with whole_file(destination) as copy:
                 shutil.copyfileobj(content, copy, 1 << 20)
         return artifact
-
-    def put_bytes(self, content: bytes, name: str) -> Artifact:
-        """Keep `content` under `name`."""
-        with tempfile.TemporaryDirectory(prefix="accel-ci-") as scratch:
-            file = Path(scratch) / Path(name).name
-            file.write_bytes(content)
-            return self.put(file)
 
     def path(self, artifact: Artifact) -> Path:
         """The artifact's file. Raises `AccelCiError` when it is gone."""
@@ -76,9 +79,9 @@ class ArtifactStore:
         return self.root / artifact.sha256[:2] / artifact.sha256 / Path(artifact.name).name
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(stream: IO[bytes]) -> str:
+    """Read a stream to its end and return its digest."""
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
+    while block := stream.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()

@@ -6,13 +6,12 @@ scratch file, so that those of killed writers can be told from those in use (`re
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,7 +33,11 @@ def whole_file(path: Path, *, durable: bool = False, mode: int = 0o666) -> Itera
             os.fsync(file.fileno())
         Path(file.name).replace(path)
     if durable:
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_whole_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
@@ -65,7 +68,7 @@ def replace_link(path: Path, target: Path) -> None:
 def remove_abandoned(folder: Path) -> None:
     """Remove the scratch files that nobody holds a lock on: their writers were killed."""
     for path in folder.glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file.fileno())
             if status.st_size or time.time() - status.st_mtime > _UNLOCKED_AT_MOST_S:
@@ -85,11 +88,3 @@ def _scratch_file(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 def _scratch_name(folder: Path) -> Path:
     return folder / f"{_SCRATCH}{uuid.uuid4().hex}"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,15 +10,16 @@ import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 from tenacity import (
     RetryError,
-    Retrying,
     before_sleep_log,
+    retry,
     retry_if_exception_type,
     stop_after_attempt,
     wait_random_exponential,
@@ -27,7 +28,7 @@ from tenacity import (
 from accel_ci.errors import AccelCiError
 from accel_ci.storage.atomic_file import whole_file
 from accel_ci.storage.object_store import Entry
-from accel_ci.storage.s3 import s3_client, s3_session
+from accel_ci.storage.s3 import Keys, s3_client, s3_session
 
 TRIES = 8
 """The number of times that a `PUT` is tried while others write the same object."""
@@ -69,13 +70,11 @@ class BucketStore:
 
     def find(self, name: str) -> Entry | None:
         """See `ObjectStore`."""
-        with self._explained(name):
-            try:
+        try:
+            with self._explained(name, {404: FileNotFoundError(name)}):
                 head = self._client.head_object(Bucket=self._bucket, Key=self._prefix + name)
-            except self._client.exceptions.ClientError as error:
-                if _status(error) == 404:
-                    return None
-                raise
+        except FileNotFoundError:
+            return None
         return Entry(name, head["ETag"].strip('"'), head["ContentLength"])
 
     def fetch(self, entry: Entry) -> Path:
@@ -88,45 +87,34 @@ class BucketStore:
             _trim(self._cache)
             self._trimmed = True
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._explained(entry.name):
-            try:
-                answer = self._client.get_object(
-                    Bucket=self._bucket, Key=self._prefix + entry.name, IfMatch=f'"{entry.version}"'
-                )
-            except self._client.exceptions.ClientError as error:
-                if _status(error) in (404, 412):
-                    raise FileNotFoundError(entry.name) from None
-                raise
+        key, gone = self._prefix + entry.name, FileNotFoundError(entry.name)
+        with self._explained(entry.name, {404: gone, 412: gone}):
+            answer = self._client.get_object(Bucket=self._bucket, Key=key, IfMatch=f'"{entry.version}"')
             with whole_file(path) as file:
                 file.writelines(answer["Body"].iter_chunks(1 << 20))
         return path
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
         """See `ObjectStore`. Raises `AccelCiError` if others keep writing the same object."""
-        retrying = Retrying(
-            retry=retry_if_exception_type(_ChangedError),
-            stop=stop_after_attempt(TRIES),
-            wait=wait_random_exponential(0.05, max=2),
-            before_sleep=before_sleep_log(_LOG, logging.INFO),
-        )
         try:
-            return retrying(self._put, name, content.to_pybytes())
+            return self._put(name, content.to_pybytes())
         except RetryError:
             problem = f"{name} in bucket {self._bucket} changed during each of {TRIES} writes"
             raise AccelCiError(f"{problem}; let one process write a build") from None
 
+    @retry(
+        retry=retry_if_exception_type(_ChangedError),
+        stop=stop_after_attempt(TRIES),
+        wait=wait_random_exponential(0.05, max=2),
+        before_sleep=before_sleep_log(_LOG, logging.INFO),
+    )
     def _put(self, name: str, data: bytes) -> Entry:
         there = self.find(name)
         if there is not None and there.version == hashlib.md5(data, usedforsecurity=False).hexdigest():
             return there
         condition = {"IfNoneMatch": "*"} if there is None else {"IfMatch": f'"{there.version}"'}
-        with self._explained(name):
-            try:
-                answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
-            except self._client.exceptions.ClientError as error:
-                if _status(error) in (404, 409, 412):
-                    raise _ChangedError(name) from None
-                raise
+        with self._explained(name, dict.fromkeys((404, 409, 412), _ChangedError(name))):
+            answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
         return Entry(name, answer["ETag"].strip('"'), len(data))
 
     def delete(self, name: str) -> None:
@@ -135,38 +123,30 @@ class BucketStore:
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     @contextlib.contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
-        """Turn errors of boto3 into one that says what to check."""
+    def _explained(self, name: str, refusals: Mapping[int, Exception] = MappingProxyType({})) -> Iterator[None]:
+        """Turn errors of boto3 into one that says what to check, but answers with a status in `refusals` into those."""
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
         try:
             yield
         except (BotoCoreError, ClientError) as error:
+            answer = getattr(error, "response", {})
+            if refusal := refusals.get(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)):
+                raise refusal from None
             problem = f"bucket {self._bucket}, {name}: {error}"
             raise AccelCiError(f"{problem}; check its endpoint, credentials and policy") from error
 
 
 def open_bucket(
-    bucket: str,
-    prefix: str,
-    cache: Path,
-    endpoint: str | None = None,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    region: str | None = None,
+    bucket: str, prefix: str, cache: Path, endpoint: str | None, keys: Keys = (None, None), region: str | None = None
 ) -> BucketStore:
-    """Open a bucket; arguments that are None come from boto3's own chain (environment, profile, instance role)."""
-    client = s3_client(s3_session(access_key, secret_key, region), endpoint)
-    return BucketStore(client, bucket, prefix, cache)
+    """Open a bucket; keys and a region that are None come from boto3's own chain (environment, profile, instance role)."""
+    return BucketStore(s3_client(s3_session(*keys, region), endpoint), bucket, prefix, cache)
 
 
 def _before(first: str) -> str:
     """A text just before `first`: SeaweedFS takes a folder's name in `StartAfter` to come after all of its objects."""
     return f"{first[:-1]}{chr(ord(first[-1]) - 1)}~"
-
-
-def _status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def _trim(cache: Path) -> None:

@@ -19,15 +19,13 @@ def acquire_or_wait(lock_file: Path, say: Callable[[str], None], what: str) -> I
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         _LOG.info("waiting for %s, which another run holds (%s)", what, lock_file)
         say(f"waiting for {what}, which another run holds")
         started = time.monotonic()
-        lock.acquire()
+        held = lock.acquire()
         _LOG.info("%s came free after %.1f s", what, time.monotonic() - started)
         say(f"{what} came free")
-    try:
+    with held:
         yield
-    finally:
-        lock.release()

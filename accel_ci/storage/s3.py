@@ -13,6 +13,9 @@ from accel_ci.config.extras import require_extra
 ACCESS_KEY_ENVIRONMENT = "ACCEL_CI_S3_ACCESS_KEY"
 SECRET_KEY_ENVIRONMENT = "ACCEL_CI_S3_SECRET_KEY"  # noqa: S105 (a variable's name)
 
+Keys = tuple[str | None, str | None]
+"""The access key and the secret key."""
+
 
 def s3_session(access_key: str | None = None, secret_key: str | None = None, region: str | None = None) -> Any:
     """Make a session; arguments that are None come from boto3's own chain (environment, profile, instance role)."""
@@ -40,6 +43,6 @@ def s3_client(session: Any, endpoint: str | None = None, *, connections: int = 1
     return session.client("s3", endpoint_url=endpoint, region_name=region, config=settings)
 
 
-def environment_keys() -> tuple[str | None, str | None]:
+def environment_keys() -> Keys:
     """The access key and the secret key from the variables of accel-ci, if set."""
     return os.environ.get(ACCESS_KEY_ENVIRONMENT), os.environ.get(SECRET_KEY_ENVIRONMENT)

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 
 from accel_ci.config.settings import Wheels
-from accel_ci.config.values import size_in_bytes
+from accel_ci.config.values import Size, size_in_bytes
 from accel_ci.model import CheckResult
 from accel_ci.process.run import Finished, run_tool
 from accel_ci.wheels.secret_strings import secrets_in_archive
@@ -39,7 +39,7 @@ _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "ma
 
 
 @dataclass(frozen=True)
-class LinkedCode:
+class _LinkedCode:
     """auditwheel's report on compiled code: the oldest platform that its symbols allow, and the libraries that it links."""
 
     symbol_tag: str
@@ -48,11 +48,7 @@ class LinkedCode:
 
 
 def audit_wheel(
-    wheel: Path,
-    rules: Wheels,
-    environment: Mapping[str, str],
-    sdist: Path | None = None,
-    package: Path | None = None,
+    wheel: Path, rules: Wheels, environment: Mapping[str, str], sdist: Path | None = None, package: Path | None = None
 ) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of `AUDIT_NAMES`; twine checks the sdist too if there is one.
 
@@ -75,11 +71,20 @@ def audit_wheel(
 
 def judge(name: str, done: Finished) -> CheckResult:
     """Turn a tool's exit status and output into the result of a check."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.tail)
-    lines = tuple(line.strip() for line in plain.splitlines() if line.strip())
-    passed = done.status == 0
-    last = lines[-1] if lines else "no output"
-    return CheckResult(name, passed, "passed" if passed else last, () if passed else lines)
+    if done.status == 0:
+        return CheckResult(name, True, "passed")
+    lines = _lines(re.sub(r"\x1b\[[0-9;]*m", "", done.tail))
+    return CheckResult(name, False, lines[-1] if lines else "no output", lines)
+
+
+def check_size(name: str, size: int, budget: Size | None, setting: str, largest: Iterable[str]) -> CheckResult:
+    """Compare a size in bytes with the budget of a setting; `largest` describes the parts to look at."""
+    if budget is None:
+        return CheckResult(name, True, f"{size:,} bytes")
+    limit = size_in_bytes(budget)
+    if size <= limit:
+        return CheckResult(name, True, f"{size:,} bytes of {limit:,}")
+    return CheckResult(name, False, f"{size:,} bytes, {size - limit:,} over {setting}", tuple(largest))
 
 
 def is_pure(wheel: Path) -> bool:
@@ -87,29 +92,28 @@ def is_pure(wheel: Path) -> bool:
     return all(tag.platform == "any" for tag in parse_wheel_filename(wheel.name)[3])
 
 
-def linked_code(wheel: Path, environment: Mapping[str, str]) -> LinkedCode | str:
+def _linked_code(wheel: Path, environment: Mapping[str, str]) -> _LinkedCode | str:
     """Return the findings of `auditwheel show` in a compiled wheel, or the reason why it has none."""
     done = run_module(["auditwheel", "show", "--json", str(wheel)], environment)
     try:
         found: dict[str, Any] = json.loads(done.output[done.output.index("{") :])
         if "error" in found:
             return str(found["error"])
-        return LinkedCode(found["sym_tag"], found["versioned_symbols"], tuple(found["external_libs"]))
+        return _LinkedCode(found["sym_tag"], found["versioned_symbols"], tuple(found["external_libs"]))
     except (ValueError, KeyError):
         return done.tail or f"auditwheel ended with {done.status}"
 
 
-def is_allowed(library: str, rules: Wheels) -> bool:
-    """Whether a wheel may link a library that it does not contain."""
-    return any(fnmatchcase(library, pattern) for pattern in (*TORCH_LIBRARIES, *rules.external_libraries))
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _check_contents(done: Finished) -> CheckResult:
-    rules = list(dict.fromkeys(re.findall(r"^.*?\.whl: (W\d{3}: .*?):?$", done.output, re.MULTILINE)))
-    findings = tuple(line.strip() for line in done.output.splitlines() if line.strip())
-    passed = done.status == 0
-    summary = "passed" if passed else "; ".join(rules) or done.tail.strip().rpartition("\n")[2]
-    return CheckResult("check_wheel_contents", passed, summary, () if passed else findings)
+    if done.status == 0:
+        return CheckResult("check_wheel_contents", True, "passed")
+    rules = dict.fromkeys(re.findall(r"^.*?\.whl: (W\d{3}: .*?):?$", done.output, re.MULTILINE))
+    summary = "; ".join(rules) or done.tail.strip().rpartition("\n")[2]
+    return CheckResult("check_wheel_contents", False, summary, _lines(done.output))
 
 
 def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) -> tuple[CheckResult, CheckResult]:
@@ -118,7 +122,7 @@ def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) 
         stray = _compiled_files(wheel)
         summary = f"{stray[0]} is compiled code, but the wheel's tag is for pure Python" if stray else "no compiled code"
         return CheckResult(names[0], not stray, summary, stray), CheckResult(names[1], True, "no compiled code")
-    found = linked_code(wheel, environment)
+    found = _linked_code(wheel, environment)
     if isinstance(found, str):
         summary = f"auditwheel cannot read it: {found.splitlines()[-1]}"
         advice = "auditwheel can only tell the platform of an extension that links a symbol of the C library"
@@ -127,24 +131,23 @@ def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) 
     return _check_symbols(wheel, rules, found), _check_libraries(rules, found)
 
 
-def _check_symbols(wheel: Path, rules: Wheels, found: LinkedCode) -> CheckResult:
+def _check_symbols(wheel: Path, rules: Wheels, found: _LinkedCode) -> CheckResult:
     declared = sorted({tag.platform for tag in parse_wheel_filename(wheel.name)[3]})
     findings = []
     for wanted in [rules.platform] if rules.platform else declared:
         if _PLATFORM.fullmatch(_modern(wanted)) and not _is_no_newer(found.symbol_tag, wanted):
             newest = ", ".join(f"{library} {symbols[-1]}" for library, symbols in found.symbols.items() if symbols)
-            findings.append(
-                f"symbols need {found.symbol_tag}, which is newer than {wanted} ({newest}); build in an older image "
-                "(wheels.builder)"
-            )
+            newer = f"symbols need {found.symbol_tag}, which is newer than {wanted} ({newest})"
+            findings.append(f"{newer}; build in an older image (wheels.builder)")
     if rules.platform and not any(_is_no_newer(each, rules.platform) for each in declared):
         findings.append(f"is tagged {'.'.join(declared)}, not {rules.platform} or older; set wheels.repair")
     summary = findings[0] if findings else f"symbols need {found.symbol_tag}, tagged {'.'.join(declared)}"
     return CheckResult("platform_tag", not findings, summary, tuple(findings))
 
 
-def _check_libraries(rules: Wheels, found: LinkedCode) -> CheckResult:
-    strangers = tuple(name for name in found.external_libraries if not is_allowed(name, rules))
+def _check_libraries(rules: Wheels, found: _LinkedCode) -> CheckResult:
+    patterns = (*TORCH_LIBRARIES, *rules.external_libraries)
+    strangers = tuple(name for name in found.external_libraries if not any(fnmatchcase(name, each) for each in patterns))
     allowed = len(found.external_libraries) - len(strangers)
     summary = f"{allowed} external libraries, all allowed"
     if strangers:
@@ -155,8 +158,7 @@ def _check_libraries(rules: Wheels, found: LinkedCode) -> CheckResult:
 def _check_abi3(wheel: Path, environment: Mapping[str, str]) -> CheckResult:
     if not any(tag.abi == "abi3" for tag in parse_wheel_filename(wheel.name)[3]):
         return CheckResult("abi3", True, "not tagged abi3")
-    done = run_module(["abi3audit", "--strict", "--summary", "--verbose", str(wheel)], environment)
-    return judge("abi3", done)
+    return judge("abi3", run_module(["abi3audit", "--strict", "--summary", "--verbose", str(wheel)], environment))
 
 
 def _check_tags(wheel: Path, rules: Wheels) -> CheckResult:
@@ -167,14 +169,10 @@ def _check_tags(wheel: Path, rules: Wheels) -> CheckResult:
 
 
 def _check_size(wheel: Path, rules: Wheels) -> CheckResult:
-    size = wheel.stat().st_size
-    budget = size_in_bytes(rules.size_budget) if rules.size_budget else None
-    if budget is None or size <= budget:
-        return CheckResult("size", True, f"{size:,} bytes" + ("" if budget is None else f" of {budget:,}"))
     with zipfile.ZipFile(wheel) as archive:
         largest = sorted(archive.infolist(), key=lambda entry: -entry.compress_size)[:20]
-    findings = tuple(f"{entry.filename}: {entry.compress_size:,} bytes packed" for entry in largest)
-    return CheckResult("size", False, f"{size:,} bytes, {size - budget:,} over wheels.size_budget", findings)
+    findings = (f"{entry.filename}: {entry.compress_size:,} bytes packed" for entry in largest)
+    return check_size("size", wheel.stat().st_size, rules.size_budget, "wheels.size_budget", findings)
 
 
 def _check_secrets(wheel: Path) -> CheckResult:

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +21,8 @@ from accel_ci.model import Source, Wheel
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
-from accel_ci.wheels.audit import is_pure
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
-from accel_ci.wheels.repair import repair_wheel, repaired_wheel
 from accel_ci.wheels.uv_environment import PackageSource
 
 _WHEEL = TypeAdapter(Wheel)
@@ -54,18 +51,15 @@ def build_wheel(
         "builder": image,
     }
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
-    reused = _reuse(manifest, artifacts)
-    if reused is not None:
+    if (reused := _reuse(manifest, artifacts)) is not None:
         return reused
-    packages = PackageSource.from_settings(variant.torch_backend)
+    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
     builder = Builder(image, rules, packages, cache.absolute() / "compiler", settings.limits.build_seconds)
     with tempfile.TemporaryDirectory(prefix="accel-ci-wheel-") as scratch_name:
-        scratch = Path(scratch_name)
-        copy = scratch / "sources"
+        scratch, copy = Path(scratch_name), Path(scratch_name) / "sources"
         shutil.copytree(sources, copy, symlinks=True)
         applied = apply_series(patches, copy)
-        built = _build_all(settings, variant, source, copy, scratch, builder)
-        main, *companions = built
+        main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder)
         name, version, _, _ = parse_wheel_filename(main.wheel.name)
         checks = check_wheels(built, settings, variant, source, packages, scratch)
         wheel = Wheel(
@@ -104,27 +98,20 @@ def _build_all(
 ) -> list[BuiltWheel]:
     """Build the backend's wheel, then its companions."""
     backend = settings.backend
-    main = Companion(
-        distribution=backend.distribution,
-        subdirectory=".",
-        import_name=backend.import_name,
-        entry_points=backend.entry_points,
-    )
+    own = backend.model_dump(include={"distribution", "import_name", "entry_points"})
+    main = Companion(**own, subdirectory=".")
     given = {**backend.build_environment, **variant.build_environment}
     environment = {name: value.replace("{label}", source.label) for name, value in given.items()}
     built = []
     for number, part in enumerate((main, *backend.companions)):
-        out = scratch / f"dist-{number}"
-        folder = sources / part.subdirectory
+        out, folder = scratch / f"dist-{number}", sources / part.subdirectory
         if not folder.is_dir():
-            raise BuildError(
-                f"the sources have no folder {part.subdirectory}; fix the companion {part.distribution} of the backend"
-            )
+            problem = f"the sources have no folder {part.subdirectory}"
+            raise BuildError(f"{problem}; fix the companion {part.distribution} of the backend")
         wheel, sdist = _build(part.distribution, folder, out, variant, builder, environment)
         if builder.rules.repair:
-            wheel = _repair(wheel, scratch / f"repaired-{number}", builder)
-        package = _package_folder(folder, part.import_name)
-        built.append(BuiltWheel(wheel, sdist, part.distribution, part.import_name, part.entry_points, package))
+            wheel = builder.repair(wheel, scratch / f"repaired-{number}")
+        built.append(BuiltWheel(wheel, sdist, part, _package_folder(folder, part.import_name)))
     return built
 
 
@@ -136,22 +123,14 @@ def _build(
     if done.status != 0 or len(wheels) != 1 or len(sdists) != 1:
         raise BuildError(f"the wheel of {distribution} cannot be built:\n{done.tail}")
     if parse_wheel_filename(wheels[0].name)[1] != parse_sdist_filename(sdists[0].name)[1]:
-        raise BuildError(
-            f"{wheels[0].name} and {sdists[0].name} have different versions: one of their builds ignores the environment"
-        )
+        names = f"{wheels[0].name} and {sdists[0].name}"
+        raise BuildError(f"{names} have different versions: one of their builds ignores the environment")
     return wheels[0], sdists[0]
-
-
-def _repair(wheel: Path, out: Path, builder: Builder) -> Path:
-    if builder.image is None or is_pure(wheel):
-        return repair_wheel(wheel, builder.rules, out, builder.packages.environment)
-    return repaired_wheel(wheel, out, builder.repair(wheel, out))
 
 
 def _package_folder(folder: Path, import_name: str | None) -> Path | None:
     """The folder of a package in the sources, in one of the two usual layouts; None if it is somewhere else."""
     if import_name is None:
         return None
-    parts: Sequence[str] = import_name.split(".")[:1]  # for a namespace package, its first part
-    places = (folder.joinpath("src", *parts), folder.joinpath(*parts))
-    return next((place for place in places if place.is_dir()), None)
+    first = import_name.partition(".")[0]  # for a namespace package, its first part
+    return next((place for place in (folder / "src" / first, folder / first) if place.is_dir()), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from accel_ci.config.settings import Settings, Variant
+from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
 from accel_ci.process.run import Finished, run_tool
@@ -41,13 +41,11 @@ sys.exit(failed)
 
 @dataclass(frozen=True)
 class BuiltWheel:
-    """A wheel with its sdist and its configuration; `package` is its folder in the sources."""
+    """A wheel with its sdist and the settings of its part of the backend; `package` is its folder in the sources."""
 
     wheel: Path
     sdist: Path
-    distribution: str
-    import_name: str | None
-    entry_points: tuple[str, ...]
+    part: Companion
     package: Path | None = None
 
 
@@ -63,7 +61,7 @@ def check_wheels(
     of_each = [
         (
             *audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package),
-            _check_identity(each.wheel, each.distribution, source, labelled=labelled),
+            _check_identity(each.wheel, each.part.distribution, source, labelled=labelled),
         )
         for each in built
     ]
@@ -76,7 +74,7 @@ def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...
         if len(results) == 1:
             yield results[0]
             continue
-        named = list(zip((each.distribution for each in built), results, strict=True))
+        named = list(zip((each.part.distribution for each in built), results, strict=True))
         shown = [pair for pair in named if not pair[1].passed] or named
         summary = "; ".join(f"{name}: {result.summary}" for name, result in shown)
         findings = tuple(f"{name}: {finding}" for name, result in named for finding in result.findings)
@@ -86,22 +84,24 @@ def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...
 def _check_installed(
     built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, scratch: Path
 ) -> list[CheckResult]:
-    names = [each.import_name for each in built if each.import_name]
-    entry_points = [entry_point for each in built for entry_point in each.entry_points]
+    imports = "\n".join(f"import {each.part.import_name}" for each in built if each.part.import_name)
+    entry_points = [entry_point for each in built for entry_point in each.part.entry_points]
+    check = ["pip", "check", "--python"]
     checks: dict[str, Callable[[Path], Finished]] = {
-        "dependencies": lambda python: run_uv(
-            ["pip", "check", "--python", str(python)], packages, timeout_s=_TOOL_TIMEOUT_S
-        ),
-        "imports": lambda python: _run_python(python, packages, "-c", "\n".join(f"import {name}" for name in names)),
-        "entry_points": lambda python: _run_python(python, packages, "-c", _ENTRY_POINT_PROBE, *entry_points),
+        "dependencies": lambda python: run_uv([*check, str(python)], packages, timeout_s=_TOOL_TIMEOUT_S),
+        "imports": lambda python: _run_python(python, packages, imports),
+        "entry_points": lambda python: _run_python(python, packages, _ENTRY_POINT_PROBE, *entry_points),
     }
+    limit = settings.limits.install_seconds
+    requirements = [*(f"{each.part.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
     try:
-        python = _install_clean(built, variant, settings, packages, scratch / "clean")
+        pins = resolve(requirements, variant.python, packages, timeout_s=limit)
+        python = create(scratch / "clean", variant.python, pins, packages, timeout_s=limit)
     except BuildError as error:
         failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
         return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
     installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
-    return [installed, *(judge(name, check(python)) for name, check in checks.items())]
+    return [installed, *(judge(name, run(python)) for name, run in checks.items())]
 
 
 def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled: bool) -> CheckResult:
@@ -117,20 +117,7 @@ def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled:
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))
 
 
-def _install_clean(
-    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, folder: Path
-) -> Path:
-    prerelease, limit = variant.torch_source == "main", settings.limits.install_seconds
-    requirements = [*(f"{each.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
-    pins = resolve(requirements, variant.python, packages, prerelease=prerelease, timeout_s=limit)
-    return create(folder, variant.python, pins, packages, prerelease=prerelease, timeout_s=limit)
-
-
-def _run_python(python: Path, packages: PackageSource, *arguments: str) -> Finished:
+def _run_python(python: Path, packages: PackageSource, code: str, *arguments: str) -> Finished:
+    command = [str(python), "-I", "-c", code, *arguments]
     with tempfile.TemporaryDirectory(prefix="accel-ci-") as elsewhere:  # so that nothing is imported from the sources
-        return run_tool(
-            [str(python), "-I", *arguments],
-            timeout_s=_TOOL_TIMEOUT_S,
-            environment=packages.environment,
-            folder=Path(elsewhere),
-        )
+        return run_tool(command, timeout_s=_TOOL_TIMEOUT_S, environment=packages.environment, folder=Path(elsewhere))

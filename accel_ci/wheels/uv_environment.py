@@ -40,18 +40,21 @@ def uv_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class PackageSource:
-    """The source of packages: an environment for uv, and the options that follow from it."""
+    """The source of packages: an environment for uv, and the options of its `pip` commands."""
 
     environment: Mapping[str, str]
     options: tuple[str, ...] = ()
 
     @classmethod
-    def from_settings(cls, torch_backend: str | None, base: Mapping[str, str] | None = None) -> PackageSource:
+    def from_settings(
+        cls, torch_backend: str | None, base: Mapping[str, str] | None = None, *, prerelease: bool = False
+    ) -> PackageSource:
         """Take PyTorch from its index for `torch_backend` (uv's name for it), unless the user has configured an index."""
         environment = uv_environment(base)
         own_places = any(environment.get(n) for n in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"))
         wanted = torch_backend and not own_places and "UV_TORCH_BACKEND" not in environment
-        return cls(environment, ("--torch-backend", str(torch_backend)) if wanted else ())
+        options = ["--torch-backend", str(torch_backend)] if wanted else []
+        return cls(environment, (*options, *(["--prerelease", "allow"] if prerelease else [])))
 
 
 def run_uv(arguments: Sequence[str], source: PackageSource, *, timeout_s: float, stdin: str = "") -> Finished:
@@ -59,10 +62,9 @@ def run_uv(arguments: Sequence[str], source: PackageSource, *, timeout_s: float,
     return run_tool([uv.find_uv_bin(), *arguments], timeout_s=timeout_s, environment=source.environment, stdin=stdin)
 
 
-def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, prerelease: bool, timeout_s: float) -> str:
+def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, timeout_s: float) -> str:
     """Resolve `requirements` to exact pins, one per line. Raises `BuildError` with uv's explanation."""
     arguments = ["pip", "compile", "-", "--python", python, "--no-header", "--no-annotate", "--quiet", *source.options]
-    arguments += ["--prerelease", "allow"] if prerelease else []
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin="\n".join(requirements))
     if done.status != 0:
         raise BuildError(
@@ -72,14 +74,13 @@ def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, 
     return "".join(f"{line}\n" for line in done.output.splitlines() if line and not line.startswith("warning:"))
 
 
-def create(folder: Path, python: str, pins: str, source: PackageSource, *, prerelease: bool, timeout_s: float) -> Path:
+def create(folder: Path, python: str, pins: str, source: PackageSource, *, timeout_s: float) -> Path:
     """Create a virtual environment with exactly `pins`, and return its interpreter. Raises `BuildError`."""
     done = run_uv(["venv", "--python", python, "--clear", str(folder)], source, timeout_s=timeout_s)
     if done.status != 0:
         raise BuildError(f"an environment with Python {python} cannot be created:\n{done.tail}")
     interpreter = folder / "bin" / "python"
     arguments = ["pip", "install", "--python", str(interpreter), "-r", "-", "--no-deps", *source.options]
-    arguments += ["--prerelease", "allow"] if prerelease else []
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin=pins)
     if done.status != 0:
         raise BuildError(f"the packages cannot be installed:\n{done.tail}")

@@ -96,6 +96,7 @@ def test_git_variables_of_a_caller_do_not_leak_in(repository: Path, tmp_path: Pa
 
 def test_credentials_do_not_show() -> None:
     assert without_credentials("https://user:token@host/x and ssh://me@h") == "https://host/x and ssh://h"
+    assert without_credentials("https://user:p@ss@host/x@y") == "https://host/x@y"
     with pytest.raises(SourceError) as caught:
         run_git(["ls-remote", "--", "https://user:secret@127.0.0.1:1/x"], timeout_s=30)
     assert "secret" not in str(caught.value)

@@ -106,7 +106,7 @@ def test_a_listing_of_many_pages_has_only_its_days(bucket_store: BucketStore) ->
 
 
 def test_a_bucket_that_does_not_answer_is_an_error_with_advice(tmp_path: Path) -> None:
-    bucket_store = open_bucket("b", "", tmp_path, "http://127.0.0.1:9", "key", "secret-of-mine")
+    bucket_store = open_bucket("b", "", tmp_path, "http://127.0.0.1:9", ("key", "secret-of-mine"))
     with pytest.raises(AccelCiError, match=r"bucket b, day=1/a: .*endpoint, credentials and policy") as raised:
         bucket_store.find("day=1/a")
     assert "secret-of-mine" not in str(raised.value)
@@ -115,7 +115,7 @@ def test_a_bucket_that_does_not_answer_is_an_error_with_advice(tmp_path: Path) -
 @real_s3
 def test_the_error_on_wrong_credentials_does_not_show_them(tmp_path: Path) -> None:
     endpoint, bucket, access, _ = (os.environ[name] for name in NEEDED)
-    bucket_store = open_bucket(bucket, "x", tmp_path, endpoint, access, "wrong-secret")
+    bucket_store = open_bucket(bucket, "x", tmp_path, endpoint, (access, "wrong-secret"))
     with pytest.raises(AccelCiError, match="credentials") as raised:
         bucket_store.put("day=1/a", pa.py_buffer(b"x"))
     assert "wrong-secret" not in str(raised.value)

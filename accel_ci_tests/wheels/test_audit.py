@@ -10,13 +10,18 @@ import pytest
 from accel_ci.config.settings import Wheels
 from accel_ci.errors import BuildError
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel
-from accel_ci.wheels.repair import repair_wheel
+from accel_ci.wheels.front_end import Builder
 from accel_ci.wheels.secret_strings import secrets_in
+from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci_tests.fixtures.project import Run
 
 from .compiled import compiled_wheel
 
 TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in parts, so that scanners do not report this file
+
+
+def repair(wheel: Path, rules: Wheels, out: Path) -> Path:
+    return Builder(None, rules, PackageSource(dict(os.environ)), out / "cache", 300).repair(wheel, out)
 
 
 def failed(wheel: Path, rules: Wheels) -> dict[str, str]:
@@ -79,11 +84,11 @@ def test_the_header_of_a_key_alone_is_not_a_secret() -> None:
 def test_repair_copies_libraries_that_are_not_allowed_outside(tmp_path: Path) -> None:
     wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
     rules = Wheels(repair=True, platform="manylinux_2_39_x86_64")
-    repaired = repair_wheel(wheel, rules, tmp_path / "out", dict(os.environ))
+    repaired = repair(wheel, rules, tmp_path / "out")
     assert "manylinux" in repaired.name
     assert failed(repaired, rules) == {}
     external = Wheels(repair=True, platform="manylinux_2_39_x86_64", external_libraries=("libvendor_*",))
-    kept = repair_wheel(wheel, external, tmp_path / "kept", dict(os.environ))
+    kept = repair(wheel, external, tmp_path / "kept")
     assert kept.stat().st_size < repaired.stat().st_size
     assert "external_libraries" in failed(kept, rules)
 
@@ -91,7 +96,7 @@ def test_repair_copies_libraries_that_are_not_allowed_outside(tmp_path: Path) ->
 def test_a_missing_library_is_an_error_of_the_repair_with_advice(tmp_path: Path) -> None:
     wheel = compiled_wheel(tmp_path, vendor="vendor_runtime")
     with pytest.raises(BuildError, match=r"libvendor_runtime\.so\.1[\s\S]*wheels\.external_libraries"):
-        repair_wheel(wheel, Wheels(repair=True, platform="manylinux_2_39_x86_64"), tmp_path / "out", dict(os.environ))
+        repair(wheel, Wheels(repair=True, platform="manylinux_2_39_x86_64"), tmp_path / "out")
 
 
 @pytest.fixture
