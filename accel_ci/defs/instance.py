@@ -34,12 +34,6 @@ def open_instance(project: Project) -> dg.DagsterInstance:
 
     Output stays on the terminal: Dagster would redirect that of steps into files, with two more processes for each step.
     """
-    own_output = {
-        "compute_logs": {
-            "module": "dagster._core.storage.noop_compute_log_manager",
-            "class": "NoOpComputeLogManager",
-            "config": {},
-        }
-    }
-    reference = InstanceRef.from_dir(str(prepare_dagster_home(project)), overrides=own_output)
-    return dg.DagsterInstance.from_ref(reference)
+    manager = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {}}
+    home = str(prepare_dagster_home(project))
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(home, overrides={"compute_logs": manager}))

@@ -31,13 +31,9 @@ def of_image(image: RuntimeImage, artifacts: ArtifactStore) -> dict[str, Any]:
     """Describe a runtime image: its containers, or the bill of materials of a virtual environment, and its packages."""
     shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(artifacts.uri(image.sbom))} if image.sbom else {}
     for container in image.containers:
-        shown |= {
-            container.target: container.reference,
-            f"{container.target}_bytes": container.size_bytes,
-            f"{container.target}_layers": table(
-                ["bytes", "made by"], [[layer.size_bytes, layer.made_by] for layer in container.layers]
-            ),
-        }
+        layers = table(["bytes", "made by"], [[layer.size_bytes, layer.made_by] for layer in container.layers])
+        name, size = container.target, container.size_bytes
+        shown |= {name: container.reference, f"{name}_bytes": size, f"{name}_layers": layers}
     development, runtime = image.container("development"), image.container("runtime")
     if development is not None and runtime is not None:
         shown["runtime_over_development"] = round(runtime.size_bytes / development.size_bytes, 3)
@@ -92,8 +88,8 @@ def of_plan(plan: TestPlan) -> dict[str, Any]:
     }
 
 
-def of_results(results: DeviceTestResults) -> dict[str, Any]:
-    """Describe a stage's results: attempts by outcome, its rounds and its cards."""
+def of_results(results: DeviceTestResults, failures: Sequence[Attempt]) -> dict[str, Any]:
+    """Describe a stage's results: attempts by outcome, its rounds, its cards and its failed attempts."""
     bound = results.lower_bound_s
     return {
         **{f"attempts_{outcome}": count for outcome, count in results.counts.items() if count},
@@ -109,12 +105,8 @@ def of_results(results: DeviceTestResults) -> dict[str, Any]:
             [[c.card, c.healthy, c.reason or "", c.attempts, f"{c.busy_s:.1f}", f"{c.setup_s:.1f}"] for c in results.cards],
         ),
         "work_seconds": results.work_s,
+        "failures": table(
+            ["test", "round", "outcome", "card", "infra", "message"],
+            [[a.test, a.round, a.outcome, a.card, a.infra or "", a.message or ""] for a in failures],
+        ),
     }
-
-
-def failures(failures: Sequence[Attempt]) -> dg.MetadataValue:
-    """List failed attempts."""
-    return table(
-        ["test", "round", "outcome", "card", "infra", "message"],
-        [[a.test, a.round, a.outcome, a.card, a.infra or "", a.message or ""] for a in failures],
-    )

@@ -22,16 +22,15 @@ def prune_project(project: Project, *, dry_run: bool = False) -> list[Pruned]:
 
 
 def _prune(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Pruned]:
-    now = datetime.now(timezone.utc)
+    now, revisions = datetime.now(timezone.utc), str(REVISIONS.name)
     register = RevisionRegister(
-        lambda: _busy_revisions(instance, now),
-        lambda key: instance.delete_dynamic_partition(str(REVISIONS.name), key),
+        lambda: _busy_revisions(instance, now), lambda key: instance.delete_dynamic_partition(revisions, key)
     )
     return prune(Workspace(project), register, now, dry_run=dry_run)
 
 
 def _busy_revisions(instance: dg.DagsterInstance, now: datetime) -> set[str]:
-    """The revisions with runs that are queued or running; a run that was killed stays STARTED and counts for a day."""
+    """Return the revisions with queued or running runs; a run that was killed stays STARTED and counts for a day."""
     unfinished = dg.RunsFilter(statuses=[status for status in dg.DagsterRunStatus if status not in _FINISHED])
     return {
         revision
@@ -41,40 +40,31 @@ def _busy_revisions(instance: dg.DagsterInstance, now: datetime) -> set[str]:
     }
 
 
-def prune_job(project: Project) -> dg.JobDefinition:
-    """The job of the schedule; it fails when something could not be removed."""
+def prune_schedule(project: Project) -> dg.ScheduleDefinition:
+    """Make the schedule, which runs where `retention` is configured. Its job fails when something cannot be removed."""
 
     @dg.op(description="Remove what the section 'retention' leaves no use for.")
     def remove_unused(context: dg.OpExecutionContext) -> None:
         found = _prune(project, context.instance)
-        for item in found:
-            if item.problem is not None:
-                context.log.warning(f"{item.kind} {item.name} stays: {item.problem}")
+        stays = [item for item in found if item.problem is not None]
+        for item in stays:
+            context.log.warning(f"{item.kind} {item.name} stays: {item.problem}")
         freed = sum(item.size_bytes for item in found)
         context.log.info(f"{len(found)} things pruned, {freed:,} bytes freed")
         context.add_output_metadata({"things": len(found), "bytes": freed})
-        problems = sum(item.problem is not None for item in found)
-        if problems:
-            raise dg.Failure(f"{problems} of {len(found)} things cannot be removed; the run's log names them")
+        if stays:
+            raise dg.Failure(f"{len(stays)} of {len(found)} things cannot be removed; the run's log names them")
 
-    @dg.job(
-        name="prune",
+    job = dg.GraphDefinition(
+        "prune",
         description="Removes builds that no keep rule holds, and what nothing refers to any more. Attempts are kept.",
-        executor_def=dg.in_process_executor,
-    )
-    def prune_all() -> None:
-        remove_unused()
-
-    return prune_all
-
-
-def prune_schedule(project: Project) -> dg.ScheduleDefinition:
-    """The schedule; it runs where the section `retention` is configured."""
+        node_defs=[remove_unused],
+    ).to_job(executor_def=dg.in_process_executor)
     configured = project.settings.retention
     cron = (configured or Retention()).cron
     return dg.ScheduleDefinition(
         name="prune_schedule",
-        job=prune_job(project),
+        job=job,
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if configured else dg.DefaultScheduleStatus.STOPPED,

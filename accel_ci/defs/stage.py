@@ -30,10 +30,7 @@ def stage_asset(
     checks: Sequence[str] = (),
     deps: Sequence[str] = (),
 ) -> dg.AssetsDefinition:
-    """Make an asset of a pipeline from `work`, the function of its name that makes its manifest.
-
-    `checks` are the names of blocking checks.
-    """
+    """Make an asset of a pipeline from `work`, the function of its name; `checks` are the names of blocking checks."""
     settings = workspace.project.settings
     make = dg.asset(
         group_name=pipeline.name,
@@ -52,7 +49,7 @@ class Stages:
     """The stages of one Dagster run, which has the pipelines of its build to itself."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
-        self._workspace = workspace
+        self.workspace = workspace
         self._progress = progress
 
     @contextmanager
@@ -63,7 +60,7 @@ class Stages:
         an earlier run that passed. Such a failure is not retried, since it would come again.
         """
         name = context.asset_key.path[-1]
-        self._workspace.manifests.begin(name, build_of(context))
+        self.workspace.manifests.begin(name, build_of(context))
         try:
             with self._progress.step(name) as step:
                 yield step
@@ -90,14 +87,14 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
             for run, pipeline, build in _pipelines(workspace, context.run):
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                until_the_run_ends.enter_context(_timed(workspace.manifests, run, pipeline, build))
+                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, run))
             yield Stages(workspace, progress)
 
     return stages
 
 
 @contextmanager
-def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Pipeline, build: Build) -> Iterator[None]:
+def _timed(manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> Iterator[None]:
     """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
     asked = run.tags.get(TRIGGERED_AT)
     times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
@@ -118,9 +115,9 @@ def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None:
         return []
-    pipelines = workspace.pipelines
     if steps := run.step_keys_to_execute:
-        chosen = [pipeline for pipeline in pipelines if not set(pipeline.stages).isdisjoint(steps)]
+        chosen = [pipeline for pipeline in workspace.pipelines if not set(pipeline.stages).isdisjoint(steps)]
     else:
-        chosen = [one for one in pipelines if any(job.name == run.job_name for job in one.jobs)] or list(pipelines)
+        chosen = [one for one in workspace.pipelines if any(job.name == run.job_name for job in one.jobs)]
+        chosen = chosen or list(workspace.pipelines)
     return [(run, pipeline, Build(revision, variant)) for pipeline in chosen]

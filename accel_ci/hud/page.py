@@ -157,14 +157,6 @@ class FailedTest:
 
 
 @dataclass(frozen=True)
-class CardLine:
-    """A card in one stage of a build."""
-
-    stage: str
-    report: CardReport
-
-
-@dataclass(frozen=True)
 class TorchSeen:
     """A PyTorch that the latest revision was tested with."""
 
@@ -175,7 +167,7 @@ class TorchSeen:
 
 @dataclass(frozen=True)
 class BuildDetail:
-    """One build in full. `compared_with` is the revision that tells new failures from known ones."""
+    """One build in full. `compared_with` is the revision that tells new failures from known ones, `cards` have a stage."""
 
     record: BuildRecord
     anchor: str
@@ -190,7 +182,7 @@ class BuildDetail:
     infra: Listed[TestVerdict]
     not_run: Listed[TestVerdict]
     slowest: tuple[TestVerdict, ...]
-    cards: Listed[CardLine]
+    cards: Listed[tuple[str, CardReport]]
 
 
 @dataclass(frozen=True)
@@ -259,28 +251,15 @@ def make_page(
     its attempts.
     """
     now = in_utc(now)
-    detailed = latest_builds(revisions)
+    detailed, variants = latest_builds(revisions), _variants(revisions)
     anchors = {record.build: _anchor(record.build) for record in detailed}
-    variants = _variants(revisions)
-    newest = {variant: _of_variant(revisions, variant)[0].build for variant in variants}
     return HudPage(
         project=project,
         generated_at=now,
         variants=variants,
         rows=tuple(_row(revision, variants, anchors, now) for revision in revisions),
         torch=_torch_seen(revisions[0].builds) if revisions else (),
-        builds=tuple(
-            _detail(
-                record,
-                finished_before(revisions, record.build),
-                tests,
-                anchors[record.build],
-                latest=record.build == newest[record.build.variant],
-                now=now,
-                listed=listed,
-            )
-            for record in detailed
-        ),
+        builds=tuple(_detail(record, revisions, tests.get(record.build), now, listed) for record in detailed),
         flaky=_listed(flakiness.flaky, listed),
         flaky_window_days=flakiness.window_days,
         tests_seen=flakiness.tests,
@@ -329,48 +308,38 @@ def _row(revision: RevisionRecord, variants: Iterable[str], anchors: Mapping[Bui
 
 
 def _detail(
-    record: BuildRecord,
-    before: BuildRecord | None,
-    tests: Mapping[Build, BuildTests],
-    anchor: str,
-    *,
-    latest: bool,
-    now: datetime,
-    listed: int,
+    record: BuildRecord, revisions: Sequence[RevisionRecord], tests: BuildTests | None, now: datetime, listed: int
 ) -> BuildDetail:
-    found = tests.get(record.build, BuildTests((), None))
+    before = finished_before(revisions, record.build)
+    found = tests or BuildTests((), None)
     own = sorted(found.verdicts, key=lambda v: (v.suite, v.test))
     failed = [FailedTest(v, (v.suite, v.test) in (found.newly_failing or ())) for v in own if v.verdict == "failed"]
     failed.sort(key=lambda test: not test.new)
-    timed = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
-    device, ledger = record.device_test_results, record.ledger
-    makespan, bound = (
-        (ledger.makespan_s, ledger.lower_bound_s) if ledger
-        else (device.makespan_s, device.lower_bound_s) if device
-        else (0.0, 0.0)
-    )  # fmt: skip
+    slowest = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
+    ledger = record.ledger
+    timed = ledger or record.device_test_results
     return BuildDetail(
         record=record,
-        anchor=anchor,
+        anchor=_anchor(record.build),
         state=build_state(record, now),
-        latest=latest,
+        latest=record is _of_variant(revisions, record.build.variant)[0],
         bar=verdict_bar(ledger.counts) if ledger else (),
-        ratio=makespan / bound if bound > 0 else None,
-        verdicts_known=record.build in tests,
+        ratio=timed.makespan_s / timed.lower_bound_s if timed and timed.lower_bound_s > 0 else None,
+        verdicts_known=tests is not None,
         compared_with=before.build.revision if before and found.newly_failing is not None else None,
         new_failures=sum(test.new for test in failed),
         failed=_listed(failed, listed),
         infra=_listed([v for v in own if v.verdict == "infra"], listed),
         not_run=_listed([v for v in own if v.verdict == "not_run"], listed),
-        slowest=tuple(timed[:SLOWEST]),
-        cards=_listed(_card_lines(record), listed),
+        slowest=tuple(slowest[:SLOWEST]),
+        cards=_listed(_cards(record), listed),
     )
 
 
-def _card_lines(record: BuildRecord) -> list[CardLine]:
+def _cards(record: BuildRecord) -> list[tuple[str, CardReport]]:
     stages = {"smoke": record.smoke_results, "device": record.device_test_results}
-    lines = [CardLine(name, card) for name, results in stages.items() if results for card in results.cards]
-    return sorted(lines, key=lambda line: (line.report.healthy, line.stage, line.report.card))
+    cards = [(stage, card) for stage, results in stages.items() if results for card in results.cards]
+    return sorted(cards, key=lambda pair: (pair[1].healthy, pair[0], pair[1].card))
 
 
 def _torch_seen(builds: Iterable[BuildRecord]) -> tuple[TorchSeen, ...]:

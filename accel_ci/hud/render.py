@@ -33,12 +33,9 @@ def render_hud(page: HudPage) -> str:
 @cache
 def _template() -> Template:
     """The page's template; compiled once, since that takes as long as gathering the page."""
+    loader = PackageLoader("accel_ci.hud", "templates")
     environment = Environment(
-        loader=PackageLoader("accel_ci.hud", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     filters = (
         text.duration, text.excerpt, text.first_line, text.number, text.one_line, text.percent, text.repository_name,

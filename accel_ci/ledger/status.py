@@ -10,7 +10,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.ledger.shortcomings import shortcomings
 from accel_ci.model import Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
-from accel_ci.storage.manifests import ManifestStore, begun_pipelines
+from accel_ci.storage.manifests import ManifestStore
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         "work_s": round(work, 3),
     }
     if LEDGER not in made:
-        begun = begun_pipelines(paths[LEDGER].parent, manifests.pipelines)
+        begun = manifests.begun(build)
         state = f"stopped at {next_stage(made, begun, manifests.pipelines)}"
         return BuildStatus(build, state, False, None, {}, makespan_s=None, lower_bound_s=None, **common)
     ledger = manifests.read(paths[LEDGER], Ledger)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.defs import integration_metadata, rbe_metadata
+from accel_ci.defs import integration_metadata, rbe
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.model import (
     Artifact,
@@ -108,17 +108,17 @@ def test_results_show_their_rounds_and_cards_and_how_far_they_are_from_the_bound
         lower_bound_s=8.0,
         work_s=12.0,
     )
-    shown = integration_metadata.of_results(results)
+    failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
+    shown = integration_metadata.of_results(results, [failed])
     assert (shown["attempts_passed"], shown["attempts_failed"], shown["makespan_over_lower_bound"]) == (22, 1, 1.25)
     assert plain_rows(shown["rounds"]) == ["1 | 23 | 2 | 9.5 | 8.0"]
     assert plain_rows(shown["cards"]) == ["0 | True |  | 20 | 9.0 | 1.5", "1 | False | bad sum | 3 | 2.0 | 1.0"]
-    assert integration_metadata.of_results(replace(results, lower_bound_s=0.0))["makespan_over_lower_bound"] == 0.0
-    failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
-    assert plain_rows(integration_metadata.failures([failed])) == ["t.py::a | 1 | failed | 0 |  | assert 1 | 2"]
+    assert plain_rows(shown["failures"]) == ["t.py::a | 1 | failed | 0 |  | assert 1 | 2"]
+    assert integration_metadata.of_results(replace(results, lower_bound_s=0.0), [])["makespan_over_lower_bound"] == 0.0
 
 
 def test_a_source_tree_tells_patches_that_were_there_already() -> None:
-    shown = rbe_metadata.of_sources(
+    shown = rbe.sources_metadata(
         SourceBuild("/tree", "d" * 64, "g1", None, ("one.patch", "two.patch"), ("two.patch",), False, 3.0)
     )
     assert plain_rows(shown["patches"]) == ["one.patch | applied", "two.patch | was there already"]
@@ -127,7 +127,7 @@ def test_a_source_tree_tells_patches_that_were_there_already() -> None:
 
 def test_targets_of_bazel_that_failed_come_first_with_their_logs() -> None:
     targets = [BazelTarget("//:a", "PASSED", True, (LOG,)), BazelTarget("//:b", "FAILED", False, (LOG,), "boom")]
-    shown = rbe_metadata.of_results(BAZEL, targets, STORE)
+    shown = rbe.results_metadata(BAZEL, targets, STORE)
     assert plain_rows(shown["targets"]) == [
         f"//:b | FAILED | False | boom | {STORE.uri(LOG)}",
         f"//:a | PASSED | True |  | {STORE.uri(LOG)}",
@@ -137,5 +137,5 @@ def test_targets_of_bazel_that_failed_come_first_with_their_logs() -> None:
 
 
 def test_the_note_of_bazel_is_what_was_out_of_reach_else_the_counts() -> None:
-    assert rbe_metadata.results_note(BAZEL) == "2 passed, 1 failed; 1 cached; 4 actions ran, 2 local and 3 remote cache hits"
-    assert rbe_metadata.results_note(replace(BAZEL, infra="the executor did not answer")) == "the executor did not answer"
+    assert rbe.results_note(BAZEL) == "2 passed, 1 failed; 1 cached; 4 actions ran, 2 local and 3 remote cache hits"
+    assert rbe.results_note(replace(BAZEL, infra="the executor did not answer")) == "the executor did not answer"
