@@ -57,7 +57,5 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
 
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew and return its address."""
-    name = workspace.project.settings.backend.name
     with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
-        page = gather(workspace.manifests, workspace.results, name, flakiness, now=datetime.now(timezone.utc))
-        return write_hud(page, workspace.hud).as_uri()
+        return write_hud(gather(workspace, flakiness, now=datetime.now(timezone.utc)), workspace.hud).as_uri()
