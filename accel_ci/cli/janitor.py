@@ -24,7 +24,7 @@ def janitor(project: Project, dry_run: bool) -> None:
 
     Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
     """
-    from accel_ci.defs.leftovers import clear_leftovers_here
+    from accel_ci.defs.upkeep import clear_leftovers_here
 
     found = clear_leftovers_here(project, dry_run=dry_run)
     for leftover in found:

@@ -32,7 +32,7 @@ def prune(project: Project, dry_run: bool, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from accel_ci.defs.retention import prune_project
+    from accel_ci.defs.upkeep import prune_project
     from accel_ci.hud.text import one_line, size
 
     found = prune_project(project, dry_run=dry_run)

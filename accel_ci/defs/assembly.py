@@ -9,12 +9,10 @@ import dagster as dg
 from accel_ci.config.settings import Project
 from accel_ci.defs.automation import build_schedules, build_sensors
 from accel_ci.defs.ledger import ledger_asset
-from accel_ci.defs.leftovers import leftovers_schedules
-from accel_ci.defs.manifest_io import ManifestIOManager
 from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
-from accel_ci.defs.retention import prune_schedule
-from accel_ci.defs.stage import stages_of_a_run
+from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run
+from accel_ci.defs.upkeep import upkeep_schedules
 from accel_ci.model import Build
 from accel_ci.pipelines import PIPELINES, REVISION, Job, Pipeline
 from accel_ci.progress import LineProgress
@@ -39,7 +37,7 @@ def build_definitions(
     )
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
-    jobs, schedules = [], [*leftovers_schedules(project), prune_schedule(project)]
+    jobs, schedules = [], upkeep_schedules(project)
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)

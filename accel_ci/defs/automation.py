@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.settings import CronJob
+from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
 from accel_ci.errors import SourceError
@@ -13,14 +14,6 @@ from accel_ci.pipelines import INTEGRATION, Job, Pipeline
 from accel_ci.source.git import resolve_source, resolved_sha
 from accel_ci.source.watch import Wait, next_step
 from accel_ci.workspace import Workspace
-
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 def build_schedules(workspace: Workspace, pipeline: Pipeline) -> list[dg.ScheduleDefinition]:
@@ -40,7 +33,7 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         if job.skip_while_running:
-            unfinished = dg.RunsFilter(job_name=job.name, statuses=_UNFINISHED)
+            unfinished = dg.RunsFilter(job_name=job.name, statuses=UNFINISHED)
             for run in context.instance.get_runs(unfinished, limit=1):
                 return dg.SkipReason(f"the {job.command} run {run.run_id} has not finished")
         now = context.scheduled_execution_time
@@ -79,8 +72,8 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
             return dg.SkipReason(f"upstream cannot be asked: {error}")
-        requests = run_requests(project.settings, job, revision, f"{job.command}:{sha}")
-        return dg.SensorResult(run_requests=list(requests), cursor=sha)
+        requests = list(run_requests(project.settings, job, revision, f"{job.command}:{sha}"))
+        return dg.SensorResult(run_requests=requests, cursor=sha)
 
     @dg.run_failure_sensor(
         name="stopped_build_sensor",

@@ -10,6 +10,10 @@ from dagster._core.instance.ref import InstanceRef  # the public class has no wa
 from accel_ci.config.settings import Project
 from accel_ci.storage.atomic_file import replace_link
 
+_FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
+"""The statuses of runs that are queued or running."""
+
 
 def prepare_dagster_home(project: Project) -> Path:
     """Return the folder for `DAGSTER_HOME`; without one of the user's, make it with the project's or our `dagster.yaml`."""
@@ -20,8 +24,7 @@ def prepare_dagster_home(project: Project) -> Path:
     ignore = project.home / ".gitignore"
     if not ignore.is_file():  # the data folder may lie in a repository, and is not source
         ignore.write_text("*\n")
-    link = home / "dagster.yaml"
-    own = project.root / "dagster.yaml"
+    link, own = home / "dagster.yaml", project.root / "dagster.yaml"
     with as_file(files("accel_ci") / "dagster.yaml") as packaged:
         target = own if own.is_file() else packaged.resolve()
         if not link.exists() or not link.samefile(target):

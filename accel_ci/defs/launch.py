@@ -25,8 +25,6 @@ from accel_ci.workspace import Workspace
 class FinishedRun:
     """A finished run of a build; `problems` has a text for each cause that stopped it, an interruption included."""
 
-    build: Build
-    run_id: str
     problems: tuple[str, ...]
     interrupted: bool
 
@@ -74,7 +72,7 @@ def run_build(project: Project, job: Job, build: Build, progress: Progress, trig
     if not result.success:
         workspace = Workspace(project)
         refresh_hud(workspace, current_flakiness(workspace))
-    return FinishedRun(build, result.run_id, problems, interrupted)
+    return FinishedRun(problems, interrupted)
 
 
 def _was_interrupted(event: dg.DagsterEvent) -> bool:

@@ -59,16 +59,17 @@ def ledger(context: dg.AssetExecutionContext, revision: Revision, stages: dg.Res
         manifests.write(path, account)
         missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
         step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
-    checks = [*_checks(account), _collected_check(workspace, build)]
     return dg.MaterializeResult(
         data_version=dg.DataVersion(account.digest),
-        check_results=[check_result(check, warn=check.name == "all_passed") for check in checks],
+        check_results=[check_result(one, warn=one.name == "all_passed") for one in _checks(workspace, account)],
         metadata=_metadata(workspace, account, path),
     )
 
 
 def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, Any]:
+    suites = [[suite, *(counts[verdict] for verdict in VERDICTS)] for suite, counts in account.suites.items()]
     bad = bad_tests(workspace.results, account.build, account.suites)
+    not_passed = [[v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""] for v in bad]
     return {
         "manifest": dg.MetadataValue.path(str(path)),
         "expected": account.expected,
@@ -76,14 +77,8 @@ def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, An
         "infra_attempts": account.infra_attempts,
         "missing_suites": table(["suite"], [[suite] for suite in account.missing_suites]),
         "unexpected": table(["test"], [[test] for test in account.unexpected]),
-        "suites": table(
-            ["suite", *VERDICTS],
-            [[suite, *(counts[verdict] for verdict in VERDICTS)] for suite, counts in account.suites.items()],
-        ),
-        "not_passed": table(
-            ["suite", "test", "verdict", "attempts", "message"],
-            [[v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""] for v in bad],
-        ),
+        "suites": table(["suite", *VERDICTS], suites),
+        "not_passed": table(["suite", "test", "verdict", "attempts", "message"], not_passed),
     }
 
 
@@ -118,10 +113,11 @@ def _collected(results: object) -> int | None:
     return results.expected if isinstance(results, BazelTestResults) and results.infra is None else None
 
 
-def _checks(account: Ledger) -> list[CheckResult]:
+def _checks(workspace: Workspace, account: Ledger) -> list[CheckResult]:
     total, bad = sum(account.counts.values()), shortcomings(account)
     return [
         CheckResult("balanced", total == account.expected, f"{account.expected} expected, {total} accounted for"),
         CheckResult("not_empty", account.expected > 0, f"{account.expected} tests expected"),
         CheckResult("all_passed", not bad, ", ".join(bad) or "nothing failed"),
+        _collected_check(workspace, account.build),
     ]

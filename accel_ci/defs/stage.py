@@ -1,14 +1,16 @@
-"""What every stage of a build needs as an asset: its partitions, its turn at the build, and clear failures."""
+"""What every stage of a build needs as an asset: partitions, manifests, its turn at the build, and clear failures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from inspect import signature
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.triggers import TRIGGERED_AT
 from accel_ci.errors import AccelCiError
@@ -39,10 +41,42 @@ def stage_asset(
         ins={REVISION: of_revision()} if REVISION in signature(work).parameters else {},
         deps=deps,
         kinds=kinds,
-        dagster_type=produces(manifest),
+        dagster_type=_manifest_type(manifest),
         check_specs=[dg.AssetCheckSpec(name, asset=work.__name__, blocking=True) for name in checks],
     )
     return make(work)
+
+
+@cache
+def _manifest_type(value_type: type) -> dg.DagsterType:
+    """Return Dagster's type of a manifest: it reads no annotation of an asset with checks, and wants each name once."""
+    return dg.PythonObjectDagsterType(value_type, name=f"{value_type.__name__}Manifest")
+
+
+class ManifestIOManager(dg.IOManager):
+    """Writes what assets return as JSON manifests, and reads them as the type that the reader names."""
+
+    def __init__(self, manifests: ManifestStore) -> None:
+        self._manifests = manifests
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Write the manifest of the asset."""
+        if obj is not None:
+            path = self._path(context)
+            self._manifests.write(path, obj)
+            context.add_output_metadata({"manifest": dg.MetadataValue.path(str(path))})
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Read the manifest of an upstream asset as the type of the asset's parameter."""
+        return self._manifests.read(self._path(context), context.dagster_type.typing_type)
+
+    def _path(self, context: dg.OutputContext | dg.InputContext) -> Path:
+        name = context.asset_key.path[-1]
+        if not context.has_asset_partitions:
+            return self._manifests.path(name)
+        key = context.asset_partition_key
+        dimensions = key.keys_by_dimension if isinstance(key, dg.MultiPartitionKey) else {REVISION: key}
+        return self._manifests.path(name, dimensions[REVISION], dimensions.get("variant"))
 
 
 class Stages:

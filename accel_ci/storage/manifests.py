@@ -42,11 +42,6 @@ class RunTimes:
     asked_at: datetime
     ended_at: datetime | None = None
 
-    @property
-    def wall_s(self) -> float | None:
-        """Seconds from the request to the end, None while it runs."""
-        return None if self.ended_at is None else (self.ended_at - self.asked_at).total_seconds()
-
 
 class ManifestStore:
     """The manifests below a data folder."""
@@ -126,9 +121,9 @@ class ManifestStore:
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
         runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in self.pipelines)
-        seconds = {run.run: run.wall_s for run in runs if run is not None}  # a run may have had both pipelines
-        known = [value for value in seconds.values() if value is not None]
-        return round(sum(known), 3) if known and len(known) == len(seconds) else None
+        known = {run.run: run for run in runs if run is not None}.values()  # a run may have had both pipelines
+        seconds = [(run.ended_at - run.asked_at).total_seconds() for run in known if run.ended_at is not None]
+        return round(sum(seconds), 3) if seconds and len(seconds) == len(known) else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""

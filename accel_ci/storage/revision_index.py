@@ -73,11 +73,10 @@ def list_folders(folder: Path, *, follow_links: bool = True) -> list[str]:
 
 
 def _signature(file: str) -> list[int] | None:
-    try:
+    with contextlib.suppress(OSError):
         seen = os.stat(file)  # noqa: PTH116
-    except OSError:
-        return None
-    return [seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino]
+        return [seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino]
+    return None
 
 
 def _make_entry(key: str, signature: list[int], read_revision: Callable[[str], Revision | None]) -> _Entry | None:
@@ -95,13 +94,11 @@ def _make_entry(key: str, signature: list[int], read_revision: Callable[[str], R
 
 def _load(file: Path) -> dict[str, _Entry]:
     """The entries of the index; none when it is missing, damaged or of another version."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         digest, _, content = file.read_bytes().partition(b"\n")
-        if digest.decode("ascii") != _digest(content):
-            return {}
-        return {key: (signature, seen_at, trigger) for key, (signature, seen_at, trigger) in json.loads(content).items()}
-    except (OSError, ValueError):
-        return {}
+        if digest.decode("ascii") == _digest(content):
+            return {key: (signature, seen_at, trigger) for key, (signature, seen_at, trigger) in json.loads(content).items()}
+    return {}
 
 
 def _digest(content: bytes) -> str:
