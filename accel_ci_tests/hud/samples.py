@@ -40,7 +40,7 @@ from accel_ci.quality.flakiness import Flakiness, FlakyTest
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
-from accel_ci_tests.conftest import minimal_config
+from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
