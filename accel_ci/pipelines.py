@@ -56,15 +56,10 @@ class Job:
 class Pipeline:
     """What a build goes through between its revision and its ledger.
 
-    Args:
-        name: Also the Dagster group of its assets and, where it must be configured, the section of its settings.
-        stages: The names of its assets and of their manifests, in order.
-        assets: The function that makes the assets from a `Workspace`, as `module:function`.
-        jobs: At most one for each trigger.
-        suites: The suites that a trigger asks for.
-        outline: A line about what a trigger would run.
-        configured: Whether the project has the pipeline.
-        follows: Whether it tests the revision that the day's nightly has resolved, rather than one of its own.
+    `name` is also the Dagster group of its assets and, where it must be configured, the section of its settings. `stages`
+    are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
+    `module:function`. It has at most one job for each trigger. `suites` and `outline`, a line, are what a trigger asks for.
+    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than one of its own.
     """
 
     name: str
@@ -91,10 +86,6 @@ class Pipeline:
         return any(own.enabled for job in jobs if (own := job.settings(settings)) is not None)
 
 
-def _integration_suites(settings: Settings, trigger: Trigger) -> tuple[str, ...]:
-    return (*settings.suites_of(trigger, "smoke"), *settings.suites_of(trigger, "device"))
-
-
 def _integration_outline(settings: Settings, trigger: Trigger) -> str:
     smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
     return f"smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s)"
@@ -104,41 +95,39 @@ def _rbe_outline(settings: Settings, trigger: Trigger) -> str:
     return f"bazel test {' '.join(settings.rbe.targets) if settings.rbe else 'nothing: there is no section rbe'}"
 
 
-_INTEGRATION_JOBS = (
-    Job("nightly_integration", "nightly", ("nightly", "manual"), lambda settings: settings.jobs.nightly,
-        "Everything in scope, once a night: wheel, runtime image, smoke, device tests, ledger, flakiness, HUD."),
-    Job("intraday", "intraday", ("intraday",), lambda settings: settings.jobs.intraday,
-        "The nightly's stages several times a day, on what is in scope by day; skipped while one still runs.",
-        skip_while_running=True),
-    Job("main", "main", ("main",), lambda settings: settings.jobs.main,
-        "A new upstream commit starts it: the quick suites, one run for each commit that is tested."),
-    Job("pr", "pr", ("pr",), lambda settings: settings.jobs.pr,
-        "A pull request of the backend starts it; its result blocks nobody."),
-)  # fmt: skip
 INTEGRATION = Pipeline(
     name="integration",
     stages=(WHEEL, RUNTIME_IMAGE, SMOKE_RESULTS, TEST_SELECTION, TEST_PLAN, DEVICE_TEST_RESULTS),
     assets="accel_ci.defs.integration:build_assets",
-    jobs=_INTEGRATION_JOBS,
-    suites=_integration_suites,
+    jobs=(
+        Job("nightly_integration", "nightly", ("nightly", "manual"), lambda settings: settings.jobs.nightly,
+            "Everything in scope, once a night: wheel, runtime image, smoke, device tests, ledger, flakiness, HUD."),
+        Job("intraday", "intraday", ("intraday",), lambda settings: settings.jobs.intraday,
+            "The nightly's stages several times a day, on what is in scope by day; skipped while one still runs.",
+            skip_while_running=True),
+        Job("main", "main", ("main",), lambda settings: settings.jobs.main,
+            "A new upstream commit starts it: the quick suites, one run for each commit that is tested."),
+        Job("pr", "pr", ("pr",), lambda settings: settings.jobs.pr,
+            "A pull request of the backend starts it; its result blocks nobody."),
+    ),
+    suites=lambda settings, trigger: (*settings.suites_of(trigger, "smoke"), *settings.suites_of(trigger, "device")),
     outline=_integration_outline,
-)
+)  # fmt: skip
 """The wheel as a user would install it, in an image, tested on cards."""
 
-_RBE_JOBS = (
-    Job("nightly_rbe", "nightly_rbe", ("nightly",), lambda settings: settings.jobs.nightly_rbe,
-        "The source build of the night's revision: sources, patches, Bazel's build and tests, ledger, flakiness, HUD."),
-)  # fmt: skip
 RBE = Pipeline(
     name="rbe",
     stages=(SOURCE_BUILD, BAZEL_TEST_RESULTS),
     assets="accel_ci.defs.rbe:build_assets",
-    jobs=_RBE_JOBS,
+    jobs=(
+        Job("nightly_rbe", "nightly_rbe", ("nightly",), lambda settings: settings.jobs.nightly_rbe,
+            "The source build of the night's revision: sources, patches, Bazel's build and tests, ledger, flakiness, HUD."),
+    ),
     suites=lambda settings, trigger: (BAZEL_SUITE,),
     outline=_rbe_outline,
     configured=lambda settings: settings.rbe is not None,
     follows=True,
-)
+)  # fmt: skip
 """The backend's and upstream's sources, built and tested by Bazel with remote execution."""
 
 PIPELINES = (INTEGRATION, RBE)

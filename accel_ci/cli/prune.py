@@ -32,7 +32,7 @@ def prune(workspace: Workspace, dry_run: bool, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from accel_ci.defs.retention import prune_project
+    from accel_ci.defs.upkeep import prune_project
     from accel_ci.hud.text import one_line, size
 
     found = prune_project(workspace.project, dry_run=dry_run)
@@ -68,7 +68,7 @@ def janitor(workspace: Workspace, dry_run: bool) -> None:
 
     Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
     """
-    from accel_ci.defs.leftovers import clear_leftovers_here
+    from accel_ci.defs.upkeep import clear_leftovers_here
 
     found = clear_leftovers_here(workspace.project, dry_run=dry_run)
     for leftover in found:

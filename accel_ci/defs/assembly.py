@@ -1,44 +1,49 @@
 """All definitions of a project, put together: also the seam where tests and the command line replace resources."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
 import dagster as dg
 
 from accel_ci.config.settings import Project
-from accel_ci.defs.jobs import build_job
+from accel_ci.defs.automation import build_schedules, build_sensors
 from accel_ci.defs.ledger import ledger_asset
-from accel_ci.defs.leftovers import leftovers_schedules
-from accel_ci.defs.manifest_io import ManifestIOManager
+from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
-from accel_ci.defs.retention import prune_schedule
-from accel_ci.defs.revision import revision_spec
-from accel_ci.defs.schedules import build_schedules
-from accel_ci.defs.sensors import build_sensors
-from accel_ci.defs.stage import stages_of_a_run
-from accel_ci.pipelines import PIPELINES, Pipeline
+from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run
+from accel_ci.defs.upkeep import upkeep_schedules
+from accel_ci.model import Build
+from accel_ci.pipelines import PIPELINES, REVISION, Job, Pipeline
 from accel_ci.progress import LineProgress
 from accel_ci.workspace import Workspace
 
+BUILD_TAG = "accel_ci/build"
+"""The run tag with the build and the pipeline that a run works on: `dagster.yaml` lets one run for each value start."""
+
 
 def build_definitions(
-    project: Project,
-    *,
-    pipelines: tuple[Pipeline, ...] = PIPELINES,
-    resource_overrides: Mapping[str, Any] | None = None,
+    project: Project, *, pipelines: tuple[Pipeline, ...] = PIPELINES, resource_overrides: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
     """Make the definitions of a project; `resource_overrides` replaces resources by name, such as `progress`."""
     workspace, settings = Workspace(project, pipelines), project.settings
-    variants = [variant.name for variant in settings.variants]
+    revision = dg.AssetSpec(  # a trigger reports it, and no run makes it
+        REVISION,
+        description="The exact source SHAs tested together, resolved once when the build is triggered.",
+        group_name="sources",
+        kinds={"git"},
+        owners=list(settings.backend.owners),
+        partitions_def=REVISIONS,
+    )
     common = [ledger_asset(workspace), *quality_assets(workspace)]
-    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision_spec(workspace), *common]
-    jobs, schedules = [], [*leftovers_schedules(project), prune_schedule(project)]
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
+    jobs, schedules = [], upkeep_schedules(project)
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
             assets += own
-            jobs += [build_job(pipeline, job, [*own, *common], variants) for job in pipeline.jobs]
+            partitions = builds([variant.name for variant in settings.variants])
+            jobs += [_job(pipeline, job, [*own, *common], partitions) for job in pipeline.jobs]
             schedules += build_schedules(workspace, pipeline)
     return dg.Definitions(
         assets=assets,
@@ -53,4 +58,25 @@ def build_definitions(
             "workspace": workspace,
             **(resource_overrides or {}),
         },
+    )
+
+
+def _job(
+    pipeline: Pipeline, job: Job, assets: Sequence[dg.AssetsDefinition], partitions: dg.MultiPartitionsDefinition
+) -> Any:
+    """Make a job of a pipeline over `assets`. Its steps share a process: a process each would cost seconds."""
+
+    def tags(key: str) -> dict[str, str]:
+        dimensions = partitions.get_partition_key_from_str(key).keys_by_dimension
+        return {BUILD_TAG: f"{Build(dimensions[REVISION], dimensions['variant']).name}/{pipeline.name}"}
+
+    return dg.define_asset_job(
+        job.name,
+        selection=dg.AssetSelection.assets(*assets),
+        description=job.description,
+        executor_def=dg.in_process_executor,
+        tags={"accel_ci/trigger": job.triggers[0]},
+        config=dg.PartitionedConfig(
+            partitions, run_config_for_partition_key_fn=lambda key: {}, tags_for_partition_key_fn=tags
+        ),
     )

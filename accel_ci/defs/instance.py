@@ -10,6 +10,10 @@ from dagster._core.instance.ref import InstanceRef  # the public class has no wa
 from accel_ci.config.settings import Project
 from accel_ci.storage.atomic_file import replace_link
 
+_FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
+"""The statuses of runs that are queued or running."""
+
 
 def prepare_dagster_home(project: Project) -> Path:
     """Return the folder for `DAGSTER_HOME`; without one of the user's, make it with the project's or our `dagster.yaml`."""
@@ -20,8 +24,7 @@ def prepare_dagster_home(project: Project) -> Path:
     ignore = project.home / ".gitignore"
     if not ignore.is_file():  # the data folder may lie in a repository, and is not source
         ignore.write_text("*\n")
-    link = home / "dagster.yaml"
-    own = project.root / "dagster.yaml"
+    link, own = home / "dagster.yaml", project.root / "dagster.yaml"
     with as_file(files("accel_ci") / "dagster.yaml") as packaged:
         target = own if own.is_file() else packaged.resolve()
         if not link.exists() or not link.samefile(target):
@@ -34,12 +37,6 @@ def open_instance(project: Project) -> dg.DagsterInstance:
 
     Output stays on the terminal: Dagster would redirect that of steps into files, with two more processes for each step.
     """
-    own_output = {
-        "compute_logs": {
-            "module": "dagster._core.storage.noop_compute_log_manager",
-            "class": "NoOpComputeLogManager",
-            "config": {},
-        }
-    }
-    reference = InstanceRef.from_dir(str(prepare_dagster_home(project)), overrides=own_output)
-    return dg.DagsterInstance.from_ref(reference)
+    manager = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {}}
+    home = str(prepare_dagster_home(project))
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(home, overrides={"compute_logs": manager}))

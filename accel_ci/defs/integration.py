@@ -1,22 +1,35 @@
 """The integration pipeline: the wheel as a user would install it, in an image, tested on cards."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs import integration_metadata as metadata
-from accel_ci.defs.metadata import check_result
+from accel_ci.defs.metadata import stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.runtime_image import make_runtime_image
-from accel_ci.model import CheckResult, DeviceTestResults, Revision, RuntimeImage, TestPlan, TestSelection, Wheel, WorkerSpec
+from accel_ci.model import (
+    Attempt,
+    CheckResult,
+    DeviceTestResults,
+    Revision,
+    RuntimeImage,
+    Source,
+    TestPlan,
+    TestSelection,
+    Wheel,
+    WorkerSpec,
+)
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import StageContext, collect_tests, plan_device_tests, run_device_stage, run_smoke_stage
+from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
@@ -25,16 +38,10 @@ from accel_ci.workspace import Workspace
 def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets of the pipeline."""
     checks = _image_checks(workspace)
+    image_kinds = {"python", "docker" if checks else "uv"}
     return [
         stage_asset(INTEGRATION, workspace, wheel, Wheel, kinds={"python", "wheel"}, checks=CHECK_NAMES),
-        stage_asset(
-            INTEGRATION,
-            workspace,
-            runtime_image,
-            RuntimeImage,
-            kinds={"python", "docker" if checks else "uv"},
-            checks=checks,
-        ),
+        stage_asset(INTEGRATION, workspace, runtime_image, RuntimeImage, kinds=image_kinds, checks=checks),
         stage_asset(INTEGRATION, workspace, smoke_results, DeviceTestResults, kinds={"pytest"}, checks=["smoke_passed"]),
         stage_asset(INTEGRATION, workspace, test_selection, TestSelection, kinds={"pytest"}, deps=[SMOKE_RESULTS]),
         stage_asset(INTEGRATION, workspace, test_plan, TestPlan, kinds={"python"}),
@@ -42,64 +49,41 @@ def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ]
 
 
-def wheel(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
-) -> dg.MaterializeResult:
+def wheel(context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
     """The backend's wheel and sdist, built in isolation from the revision's sources and checked as a user's install."""
-    project, backend = workspace.project, revision.backend
-    settings = project.settings
+    workspace, project, backend = stages.workspace, stages.workspace.project, revision.backend
+    settings, artifacts = project.settings, workspace.artifacts
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
         sources = checkout_backend(project, backend)
-        built = build_wheel(settings, variant, backend, sources, workspace.artifacts, workspace.wheel_cache, project.root)
+        built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
-    return dg.MaterializeResult(
-        value=built,
-        data_version=dg.DataVersion(built.wheel.sha256),
-        check_results=[check_result(check) for check in built.checks],
-        metadata=metadata.of_wheel(built, backend, workspace.artifacts),
-    )
+    return stage_result(built, built.wheel.sha256, wheel_metadata(built, backend, artifacts), built.checks)
 
 
-def runtime_image(
-    context: dg.AssetExecutionContext,
-    wheel: Wheel,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
-) -> dg.MaterializeResult:
+def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
     """The environment under test: the wheel, the variant's PyTorch and what the tests need, by exact pins."""
-    settings = workspace.project.settings
+    workspace, settings = stages.workspace, stages.workspace.project.settings
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
         image = make_runtime_image(settings, variant, wheel, workspace.artifacts, workspace.images)
-        step.note(metadata.image_note(image))
+        step.note(image_note(image))
     made = {check.name: check for check in image.checks}
     venv = CheckResult("", True, "this variant's image is a virtual environment")
-    return dg.MaterializeResult(
-        value=image,
-        data_version=dg.DataVersion(image.digest),
-        check_results=[check_result(replace(made.get(name, venv), name=name)) for name in _image_checks(workspace)],
-        metadata=metadata.of_image(image, workspace.artifacts),
-    )
+    checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
+    return stage_result(image, image.digest, image_metadata(image, workspace.artifacts), checks)
 
 
 def smoke_results(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    runtime_image: RuntimeImage,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
+    context: dg.AssetExecutionContext, revision: Revision, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The smoke suites on a single card: whether there is any use in taking the others."""
-    settings = workspace.project.settings
+    settings = stages.workspace.project.settings
     suites = settings.suites_of(revision.trigger, "smoke")
     with stages.stage(context) as step:
-        spec = _worker_spec(workspace, revision, runtime_image)
-        results = run_smoke_stage(settings, suites, spec, _stage_context(context, workspace, revision, "smoke"), step)
-    failures = failed_attempts(workspace.results, build_of(context), results.suites)
+        spec, place = _worker(context, stages.workspace, revision, runtime_image, "smoke")
+        results = run_smoke_stage(settings, suites, spec, place, step)
+    failures = failed_attempts(stages.workspace.results, build_of(context), results.suites)
     passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
     check = CheckResult(
@@ -108,44 +92,26 @@ def smoke_results(
         f"{counts}: {'the device tests may begin' if passed else 'no further card is taken'}",
         tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
     )
-    return dg.MaterializeResult(
-        value=results,
-        data_version=dg.DataVersion(results.digest),
-        check_results=[check_result(check)],
-        metadata=metadata.of_results(results) | {"failures": metadata.failures(failures)},
-    )
+    return stage_result(results, results.digest, results_metadata(results, failures), [check])
 
 
 def test_selection(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    runtime_image: RuntimeImage,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
+    context: dg.AssetExecutionContext, revision: Revision, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
-    settings = workspace.project.settings
+    settings = stages.workspace.project.settings
     with stages.stage(context) as step:
-        spec = _worker_spec(workspace, revision, runtime_image)
-        place = _stage_context(context, workspace, revision, "device")
+        spec, place = _worker(context, stages.workspace, revision, runtime_image, "device")
         selection = collect_tests(settings, settings.suites_of(revision.trigger, "device"), spec, place)
         step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
-    return dg.MaterializeResult(
-        value=selection,
-        data_version=dg.DataVersion(selection.tests.sha256),
-        metadata=metadata.of_selection(selection),
-    )
+    return stage_result(selection, selection.tests.sha256, selection_metadata(selection))
 
 
 def test_plan(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    test_selection: TestSelection,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
+    context: dg.AssetExecutionContext, revision: Revision, test_selection: TestSelection, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
-    build, settings = build_of(context), workspace.project.settings
+    build, workspace, settings = build_of(context), stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         durations = median_durations(workspace.results, build.variant, revision.created_at.date())
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
@@ -155,9 +121,7 @@ def test_plan(
             f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
             f"{plan.predicted_s:.1f} s are expected"
         )
-    return dg.MaterializeResult(
-        value=plan, data_version=dg.DataVersion(plan.batches.sha256), metadata=metadata.of_plan(plan)
-    )
+    return stage_result(plan, plan.batches.sha256, plan_metadata(plan))
 
 
 def device_test_results(
@@ -166,24 +130,108 @@ def device_test_results(
     runtime_image: RuntimeImage,
     test_selection: TestSelection,
     test_plan: TestPlan,
-    workspace: dg.ResourceParam[Workspace],
     stages: dg.ResourceParam[Stages],
 ) -> dg.MaterializeResult:
     """Every attempt of every test in scope on the pool's cards; failed tests ran once more, afresh and on another card."""
-    suites = [suite.suite for suite in test_selection.suites]
+    workspace, suites = stages.workspace, [suite.suite for suite in test_selection.suites]
     with stages.stage(context) as step:
-        spec = _worker_spec(workspace, revision, runtime_image)
-        place = _stage_context(context, workspace, revision, "device")
+        spec, place = _worker(context, workspace, revision, runtime_image, "device")
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
-    return dg.MaterializeResult(
-        value=results,
-        data_version=dg.DataVersion(results.digest),
-        metadata=metadata.of_results(results)
-        | {
-            "predicted_makespan_seconds": test_plan.predicted_s,
-            "failures": metadata.failures(failed_attempts(workspace.results, build_of(context), results.suites)),
-        },
-    )
+    failures = failed_attempts(workspace.results, build_of(context), results.suites)
+    predicted = {"predicted_makespan_seconds": test_plan.predicted_s}
+    return stage_result(results, results.digest, results_metadata(results, failures) | predicted)
+
+
+def wheel_metadata(built: Wheel, backend: Source, artifacts: ArtifactStore) -> dict[str, Any]:
+    """Describe a wheel and the state of the backend that it was built from."""
+    return {
+        "version": built.version,
+        "source": f"{backend.repository} at {backend.label}",
+        "wheel": dg.MetadataValue.url(artifacts.uri(built.wheel)),
+        "sdist": dg.MetadataValue.url(artifacts.uri(built.sdist)),
+        "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
+        "size": built.wheel.size_bytes,
+        "built_in": built.built_in,
+        "patches": table(["patch"], [[patch] for patch in built.patches]),
+        "reused": built.reused,
+        "work_seconds": built.work_s,
+        "checks": table(["check", "passed", "summary"], [[c.name, c.passed, c.summary] for c in built.checks]),
+    }
+
+
+def image_metadata(image: RuntimeImage, artifacts: ArtifactStore) -> dict[str, Any]:
+    """Describe a runtime image: its containers, or the bill of materials of a virtual environment, and its packages."""
+    shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(artifacts.uri(image.sbom))} if image.sbom else {}
+    for container in image.containers:
+        layers = table(["bytes", "made by"], [[layer.size_bytes, layer.made_by] for layer in container.layers])
+        name, size = container.target, container.size_bytes
+        shown |= {name: container.reference, f"{name}_bytes": size, f"{name}_layers": layers}
+    development, runtime = image.container("development"), image.container("runtime")
+    if development is not None and runtime is not None:
+        shown["runtime_over_development"] = round(runtime.size_bytes / development.size_bytes, 3)
+        shown["cached_steps"] = f"{image.cached_steps} of {image.steps}"
+    return shown | {
+        "python": image.python_version,
+        "torch": image.torch_version,
+        "upstream_sha": image.torch_sha or "unknown",
+        "interpreter": dg.MetadataValue.path(image.python),
+        "reused": image.reused,
+        "work_seconds": image.work_s,
+        "packages": table(["package"], [[package] for package in image.packages], limit=200),
+    }
+
+
+def image_note(image: RuntimeImage) -> str:
+    """Return the PyTorch version of an image, and what of it was reused or came from a cache."""
+    reused = ["reused"] if image.reused else []
+    if image.kind == "docker":
+        reused.append(f"{image.steps if image.reused else image.cached_steps} of {image.steps} steps cached")
+    return f"torch {image.torch_version}" + (f" ({', '.join(reused)})" if reused else "")
+
+
+def selection_metadata(selection: TestSelection) -> dict[str, Any]:
+    """Describe a selection: counts by suite, what is out of scope and why, and files that cannot be collected."""
+    suites = [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites]
+    out_of_scope = [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()]
+    return {
+        "collected": selection.collected,
+        "selected": selection.selected,
+        "suites": table(["suite", "collected", "selected", "cannot be collected"], suites),
+        "out_of_scope": table(["suite", "tests", "reason"], out_of_scope),
+        "collection_errors": table(["file"], [[e] for s in selection.suites for e in s.collection_errors]),
+        "work_seconds": selection.work_s,
+    }
+
+
+def plan_metadata(plan: TestPlan) -> dict[str, Any]:
+    """Describe a plan; times are in seconds."""
+    return {
+        "tests": plan.tests,
+        "batches": plan.batch_count,
+        "never_seen": plan.unknown,
+        "cards": plan.cards,
+        "estimated_seconds": plan.estimated_s,
+        "lower_bound_seconds": plan.lower_bound_s,
+        "predicted_makespan_seconds": plan.predicted_s,
+    }
+
+
+def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt]) -> dict[str, Any]:
+    """Describe a stage's results: attempts by outcome, its rounds, its cards and its failed attempts."""
+    bound = results.lower_bound_s
+    rounds = [[r.round, r.tests, r.cards, f"{r.makespan_s:.1f}", f"{r.lower_bound_s:.1f}"] for r in results.rounds]
+    cards = [[c.card, c.healthy, c.reason or "", c.attempts, f"{c.busy_s:.1f}", f"{c.setup_s:.1f}"] for c in results.cards]
+    failed = [[a.test, a.round, a.outcome, a.card, a.infra or "", a.message or ""] for a in failures]
+    return {
+        **{f"attempts_{outcome}": count for outcome, count in results.counts.items() if count},
+        "makespan_seconds": round(results.makespan_s, 2),
+        "lower_bound_seconds": round(bound, 2),
+        "makespan_over_lower_bound": round(results.makespan_s / bound, 3) if bound else 0.0,
+        "rounds": table(["round", "tests", "cards", "makespan s", "lower bound s"], rounds),
+        "cards": table(["card", "healthy", "reason", "attempts", "busy s", "set-up s"], cards),
+        "work_seconds": results.work_s,
+        "failures": table(["test", "round", "outcome", "card", "infra", "message"], failed),
+    }
 
 
 def _image_checks(workspace: Workspace) -> tuple[str, ...]:
@@ -192,10 +240,9 @@ def _image_checks(workspace: Workspace) -> tuple[str, ...]:
     return IMAGE_CHECK_NAMES if any(settings.image_of(variant) for variant in settings.variants) else ()
 
 
-def _worker_spec(workspace: Workspace, revision: Revision, image: RuntimeImage) -> WorkerSpec:
-    project = workspace.project
-    return worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
-
-
-def _stage_context(context: dg.AssetExecutionContext, workspace: Workspace, revision: Revision, stage: str) -> StageContext:
-    return workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)
+def _worker(
+    context: dg.AssetExecutionContext, workspace: Workspace, revision: Revision, image: RuntimeImage, stage: str
+) -> tuple[WorkerSpec, StageContext]:
+    """Return what the workers of a stage run in, and where the stage runs its tests."""
+    spec = worker_spec_for(workspace.project.settings, image, checkout_backend(workspace.project, revision.backend))
+    return spec, workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)

@@ -25,8 +25,6 @@ from accel_ci.workspace import Workspace
 class FinishedRun:
     """A finished run of a build; `problems` has a text for each cause that stopped it, an interruption included."""
 
-    build: Build
-    run_id: str
     problems: tuple[str, ...]
     interrupted: bool
 
@@ -47,15 +45,15 @@ def plan_builds(
             f"{project.config_path.name} has no section {pipeline.name!r}; `accel-ci init` writes a starter that shows one"
         )
     if revision_key is not None:
-        named = workspace.manifests.revision(revision_key)
-        if named is None:
+        revision = workspace.manifests.revision(revision_key)
+        if revision is None:
             raise ConfigError(f"there is no revision {revision_key!r}; `accel-ci run nightly` makes one")
-        return builds_of(settings, job, named)
-    tonights = tonights_revision(workspace.manifests, datetime.now(timezone.utc)) if pipeline.follows else None
-    if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):
-        return builds_of(settings, job, tonights)
-    with open_instance(project) as instance:
-        return builds_of(settings, job, start_revision(instance, workspace, trigger, **how))
+        return builds_of(settings, job, revision)
+    revision = tonights_revision(workspace.manifests, datetime.now(timezone.utc)) if pipeline.follows else None
+    if revision is None or revision.backend != resolve_backend(project, trigger, how.get("backend_ref")):
+        with open_instance(project) as instance:
+            revision = start_revision(instance, workspace, trigger, **how)
+    return builds_of(settings, job, revision)
 
 
 def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
@@ -69,12 +67,12 @@ def run_build(project: Project, job: Job, build: Build, progress: Progress, trig
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             raise_on_error=False,
         )
-        problems = () if result.success else tuple(_problems(result))
         interrupted = any(_was_interrupted(event) for event in result.all_events)
+        problems = () if result.success else tuple(_problems(result, interrupted))
     if not result.success:
         workspace = Workspace(project)
         refresh_hud(workspace, current_flakiness(workspace))
-    return FinishedRun(build, result.run_id, problems, interrupted)
+    return FinishedRun(problems, interrupted)
 
 
 def _was_interrupted(event: dg.DagsterEvent) -> bool:
@@ -82,9 +80,10 @@ def _was_interrupted(event: dg.DagsterEvent) -> bool:
     return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
 
 
-def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
+def _problems(result: dg.ExecuteInProcessResult, interrupted: bool) -> list[str]:
     checks = [
-        f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: {event.description}{_findings(event)}"
+        f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
+        + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
         for event in result.get_asset_check_evaluations()
         if not event.passed and event.blocking
     ]
@@ -98,11 +97,6 @@ def _problems(result: dg.ExecuteInProcessResult) -> list[str]:
         elif data.error is not None and not checks:
             cause = data.error.cause or data.error
             steps.append(f"{event.step_key}: {cause.message.strip()}\n{''.join(cause.stack[-2:]).rstrip()}")
-    if not checks and not steps and any(_was_interrupted(event) for event in result.all_events):
+    if interrupted and not checks and not steps:
         return ["interrupted before its first step"]
     return [*checks, *steps] or ["the run failed outside its steps; its page in the UI has the details"]
-
-
-def _findings(evaluation: dg.AssetCheckEvaluation) -> str:
-    findings = evaluation.metadata.get("findings")
-    return "".join(f"\n{row}" for row in plain_rows(findings)) if findings is not None else ""

@@ -4,6 +4,9 @@ Each pipeline ends in it. It takes what both have reported so far from their man
 other pipeline may not have run.
 """
 
+from pathlib import Path
+from typing import Any
+
 import dagster as dg
 
 from accel_ci.defs.metadata import check_result, table
@@ -11,100 +14,77 @@ from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.stage import Stages
 from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.status import collected_drop, shortcomings
-from accel_ci.model import (
-    VERDICTS,
-    BazelTestResults,
-    Build,
-    CheckResult,
-    DeviceTestResults,
-    Ledger,
-    Revision,
-    TestSelection,
-)
+from accel_ci.model import VERDICTS, BazelTestResults, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
 from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, REVISION, SMOKE_RESULTS, TEST_SELECTION
 from accel_ci.results.questions import bad_tests
-from accel_ci.storage.manifests import begun_pipelines
 from accel_ci.workspace import Workspace
 
-GROUP = "results"
+_CHECKS = (
+    dg.AssetCheckSpec("balanced", asset=LEDGER, blocking=True, description="The verdicts sum to the expected tests."),
+    dg.AssetCheckSpec("not_empty", asset=LEDGER, blocking=True, description="A build without tests is no pass."),
+    dg.AssetCheckSpec("collected", asset=LEDGER, description="No test vanished since the build before."),
+    dg.AssetCheckSpec("all_passed", asset=LEDGER, description="No test failed, none was lost."),
+)
 
 
 def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
-    """The ledger, partitioned as the builds are."""
+    """Make the ledger, partitioned as the builds are."""
     settings = workspace.project.settings
-    reporters = [SMOKE_RESULTS, TEST_SELECTION, DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])]
-
-    @dg.asset(
-        group_name=GROUP,
+    make = dg.asset(
+        group_name="results",
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
         ins={REVISION: of_revision()},
-        deps=reporters,
+        deps=[SMOKE_RESULTS, TEST_SELECTION, DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])],
         kinds={"parquet", "duckdb"},
-        check_specs=[
-            dg.AssetCheckSpec(
-                "balanced", asset=LEDGER, blocking=True, description="The verdicts sum to the expected tests."
-            ),
-            dg.AssetCheckSpec("not_empty", asset=LEDGER, blocking=True, description="A build without tests is no pass."),
-            dg.AssetCheckSpec("collected", asset=LEDGER, description="No test vanished since the build before."),
-            dg.AssetCheckSpec("all_passed", asset=LEDGER, description="No test failed, none was lost."),
-        ],
+        check_specs=_CHECKS,
     )
-    def ledger(
-        context: dg.AssetExecutionContext,
-        revision: Revision,
-        stages: dg.ResourceParam[Stages],
-    ) -> dg.MaterializeResult:
-        """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
-        build, manifests = build_of(context), workspace.manifests
-        path = manifests.path(LEDGER, build.revision, build.variant)
-        with stages.stage(context) as step, manifests.ledger_lock(build):
-            device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
-            account = close_ledger(
-                build,
-                [results for results in device if results is not None],
-                manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
-                _wanted_suites(workspace, revision, build),
-                workspace.artifacts,
-                workspace.results.around(revision.created_at.date()),
-            )
-            manifests.write(path, account)
-            missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
-            step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(account.digest),
-            check_results=[
-                *(check_result(check, warn=check.name == "all_passed") for check in _checks(account)),
-                check_result(_collected_check(workspace, build)),
-            ],
-            metadata={
-                "manifest": dg.MetadataValue.path(str(path)),
-                "expected": account.expected,
-                **{str(verdict): count for verdict, count in account.counts.items()},
-                "infra_attempts": account.infra_attempts,
-                "missing_suites": table(["suite"], [[suite] for suite in account.missing_suites]),
-                "unexpected": table(["test"], [[test] for test in account.unexpected]),
-                "suites": table(
-                    ["suite", *VERDICTS],
-                    [[suite, *(counts[verdict] for verdict in VERDICTS)] for suite, counts in account.suites.items()],
-                ),
-                "not_passed": table(
-                    ["suite", "test", "verdict", "attempts", "message"],
-                    [
-                        [v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""]
-                        for v in bad_tests(workspace.results, build, account.suites)
-                    ],
-                ),
-            },
-        )
+    return make(ledger)
 
-    return ledger
+
+def ledger(context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
+    """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
+    build, workspace, manifests = build_of(context), stages.workspace, stages.workspace.manifests
+    path = manifests.path(LEDGER, build.revision, build.variant)
+    with stages.stage(context) as step, manifests.ledger_lock(build):
+        device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
+        account = close_ledger(
+            build,
+            [results for results in device if results is not None],
+            manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
+            _wanted_suites(workspace, revision, build),
+            workspace.artifacts,
+            workspace.results.around(revision.created_at.date()),
+        )
+        manifests.write(path, account)
+        missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
+        step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(account.digest),
+        check_results=[check_result(one, warn=one.name == "all_passed") for one in _checks(workspace, account)],
+        metadata=_metadata(workspace, account, path),
+    )
+
+
+def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, Any]:
+    suites = [[suite, *(counts[verdict] for verdict in VERDICTS)] for suite, counts in account.suites.items()]
+    bad = bad_tests(workspace.results, account.build, account.suites)
+    not_passed = [[v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""] for v in bad]
+    return {
+        "manifest": dg.MetadataValue.path(str(path)),
+        "expected": account.expected,
+        **{str(verdict): count for verdict, count in account.counts.items()},
+        "infra_attempts": account.infra_attempts,
+        "missing_suites": table(["suite"], [[suite] for suite in account.missing_suites]),
+        "unexpected": table(["test"], [[test] for test in account.unexpected]),
+        "suites": table(["suite", *VERDICTS], suites),
+        "not_passed": table(["suite", "test", "verdict", "attempts", "message"], not_passed),
+    }
 
 
 def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> list[str]:
-    """The suites of the pipelines that such a build always has, and of those that have begun on this one."""
-    settings, manifests = workspace.project.settings, workspace.manifests
-    begun = begun_pipelines(manifests.path(LEDGER, build.revision, build.variant).parent, workspace.pipelines)
+    """Return the suites of the pipelines that such a build always has, and of those that have begun on this one."""
+    settings, begun = workspace.project.settings, workspace.manifests.begun(build)
     return [
         suite
         for pipeline in workspace.pipelines
@@ -114,39 +94,30 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
 
 
 def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
-    """Whether either pipeline lost tests since the build before."""
+    """Check that neither pipeline lost tests since the build before."""
     manifests, reason = workspace.manifests, workspace.project.settings.quality.fewer_tests_reason
-    faults, said = [], []
-    for what, now, before in (
-        (
-            "",
-            manifests.find(TEST_SELECTION, build, TestSelection),
-            manifests.previous(TEST_SELECTION, build, TestSelection),
-        ),
-        (
-            "Bazel: ",
-            manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
-            manifests.previous(BAZEL_TEST_RESULTS, build, BazelTestResults),
-        ),
-    ):
-        if now is None or (isinstance(now, BazelTestResults) and now.infra is not None):
-            continue
-        known = isinstance(before, BazelTestResults) and before.infra is not None
-        count, earlier = _collected(now), None if before is None or known else _collected(before)
-        if fault := collected_drop(count, earlier, reason):
-            faults.append(f"{what}{fault}")
-        said.append(f"{what}{count} collected, {'none' if earlier is None else earlier} in the build before")
-    return CheckResult("collected", not faults, "; ".join(faults or said) or "nothing was collected yet")
+    faults, counts = [], []
+    for what, stage, kind in (("", TEST_SELECTION, TestSelection), ("Bazel: ", BAZEL_TEST_RESULTS, BazelTestResults)):
+        count, before = _collected(manifests.find(stage, build, kind)), _collected(manifests.previous(stage, build, kind))
+        if count is not None:
+            if fault := collected_drop(count, before, reason):
+                faults.append(f"{what}{fault}")
+            counts.append(f"{what}{count} collected, {'none' if before is None else before} in the build before")
+    return CheckResult("collected", not faults, "; ".join(faults or counts) or "nothing was collected yet")
 
 
-def _collected(results: TestSelection | BazelTestResults) -> int:
-    return results.collected if isinstance(results, TestSelection) else results.expected
+def _collected(results: object) -> int | None:
+    """Return the number of collected tests; None where a stage has not ended, or Bazel met bad infrastructure."""
+    if isinstance(results, TestSelection):
+        return results.collected
+    return results.expected if isinstance(results, BazelTestResults) and results.infra is None else None
 
 
-def _checks(account: Ledger) -> list[CheckResult]:
+def _checks(workspace: Workspace, account: Ledger) -> list[CheckResult]:
     total, bad = sum(account.counts.values()), shortcomings(account)
     return [
         CheckResult("balanced", total == account.expected, f"{account.expected} expected, {total} accounted for"),
         CheckResult("not_empty", account.expected > 0, f"{account.expected} tests expected"),
         CheckResult("all_passed", not bad, ", ".join(bad) or "nothing failed"),
+        _collected_check(workspace, account.build),
     ]

@@ -1,25 +1,17 @@
-"""The parts of metadata in the Dagster UI: tables and checks."""
+"""The parts of results in the Dagster UI: tables and checks."""
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from accel_ci.model import CheckResult
 
-_ESCAPES = {
-    ord("&"): "&amp;",
-    ord("\\"): "\\\\",
-    ord("|"): "\\|",
-    ord("<"): "&lt;",
-    ord(">"): "&gt;",
-    ord("`"): "\\`",
-    ord("["): "\\[",
-    ord("\n"): " ",
-    ord("\r"): " ",
-}
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", "\\": "\\\\", "|": "\\|", "<": "&lt;", ">": "&gt;", "`": "\\`", "[": "\\[", "\n": " ", "\r": " "}
+)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50) -> dg.MetadataValue:
@@ -31,10 +23,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50
     return dg.MetadataValue.md("\n".join([*(f"| {line} |" for line in lines), *more]) if rows else "none")
 
 
-def plain_rows(value: dg.MetadataValue) -> list[str]:
-    """Return the rows of a table of one column as they were before they were escaped."""
-    text = str(value.value)
-    rows = [] if text == "none" else [line.removeprefix("| ").removesuffix(" |") for line in text.splitlines()[2:]]
+def plain_rows(value: dg.MetadataValue | None) -> list[str]:
+    """Return the rows of a table of one column as they were before they were escaped; none without a table."""
+    lines = str(value.value).splitlines() if value else []
+    rows = [line.removeprefix("| ").removesuffix(" |") for line in lines[2:]]
     return [re.sub(r"\\([|`\[\\])", r"\1", html.unescape(row)) for row in rows]
 
 
@@ -46,4 +38,16 @@ def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResu
         severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
         description=check.summary,
         metadata={"findings": table(["finding"], [[finding] for finding in check.findings])},
+    )
+
+
+def stage_result(
+    manifest: Any, version: str, metadata: Mapping[str, Any], checks: Iterable[CheckResult] = ()
+) -> dg.MaterializeResult:
+    """Make the result of a stage from its manifest, the version of its data, its metadata and its checks."""
+    return dg.MaterializeResult(
+        value=manifest,
+        data_version=dg.DataVersion(version),
+        check_results=[check_result(check) for check in checks],
+        metadata=metadata,
     )

@@ -13,15 +13,13 @@ from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.workspace import Workspace
 
-GROUP = "quality"
-
 
 def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets."""
     owners = list(workspace.project.settings.backend.owners)
     return [
-        dg.asset(group_name=GROUP, owners=owners, deps=[LEDGER], kinds={"duckdb"})(flakiness),
-        dg.asset(group_name=GROUP, owners=owners, deps=[LEDGER], kinds={"html"})(hud),
+        dg.asset(group_name="quality", owners=owners, deps=[LEDGER], kinds={kind})(work)
+        for work, kind in ((flakiness, "duckdb"), (hud, "html"))
     ]
 
 
@@ -32,22 +30,13 @@ def flakiness(
     with progress.step("flakiness") as step:
         found = current_flakiness(workspace)
         step.note(f"{len(found.flaky)} of {found.tests} tests are flaky")
-    return dg.MaterializeResult(
-        value=found,
-        metadata={
-            "tests": found.tests,
-            "flaky": len(found.flaky),
-            "window_days": found.window_days,
-            "worst": table(
-                ["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"],
-                [
-                    [f.variant, f.suite, f.test, f.flaky_builds, f.builds, f"{f.rate:.1%}",
-                     f"{f.rate_low:.1%} to {f.rate_high:.1%}"]
-                    for f in found.flaky
-                ],
-            ),
-        },
-    )  # fmt: skip
+    rows = [
+        [f.variant, f.suite, f.test, f.flaky_builds, f.builds, f"{f.rate:.1%}", f"{f.rate_low:.1%} to {f.rate_high:.1%}"]
+        for f in found.flaky
+    ]
+    worst = table(["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"], rows)
+    counts = {"tests": found.tests, "flaky": len(found.flaky), "window_days": found.window_days}
+    return dg.MaterializeResult(value=found, metadata={**counts, "worst": worst})
 
 
 def hud(
@@ -68,7 +57,5 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
 
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew and return its address."""
-    name = workspace.project.settings.backend.name
     with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
-        page = gather(workspace.manifests, workspace.results, name, flakiness, now=datetime.now(timezone.utc))
-        return write_hud(page, workspace.hud).as_uri()
+        return write_hud(gather(workspace, flakiness, now=datetime.now(timezone.utc)), workspace.hud).as_uri()

@@ -4,19 +4,24 @@ Nothing here knows of the integration pipeline; the two meet at `revision` and i
 """
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import dagster as dg
 
 from accel_ci.config.settings import Rbe
-from accel_ci.defs import rbe_metadata as metadata
+from accel_ci.defs.metadata import stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
-from accel_ci.model import BazelTestResults, Revision, SourceBuild
+from accel_ci.model import BazelTarget, BazelTestResults, Revision, SourceBuild
 from accel_ci.pipelines import RBE
 from accel_ci.rbe.bazel import run_bazel
 from accel_ci.rbe.results import read_targets, store_results
 from accel_ci.rbe.source_tree import make_source_tree
+from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.workspace import Workspace
+
+_PASSED = ("PASSED", "FLAKY")
 
 
 def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
@@ -28,41 +33,74 @@ def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
 
 
 def source_build(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
+    context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The sources at the revision's SHAs with the backend's patches applied in order."""
     with stages.stage(context) as step:
-        sources = make_source_tree(workspace.project, _rbe(workspace), revision)
+        sources = make_source_tree(stages.workspace.project, _rbe(stages.workspace), revision)
         step.note(f"{len(sources.patches)} patches{' (reused)' if sources.reused else ''}")
-    return dg.MaterializeResult(
-        value=sources, data_version=dg.DataVersion(sources.digest), metadata=metadata.of_sources(sources)
-    )
+    return stage_result(sources, sources.digest, sources_metadata(sources))
 
 
 def bazel_test_results(
-    context: dg.AssetExecutionContext,
-    revision: Revision,
-    source_build: SourceBuild,
-    workspace: dg.ResourceParam[Workspace],
-    stages: dg.ResourceParam[Stages],
+    context: dg.AssetExecutionContext, revision: Revision, source_build: SourceBuild, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """Every attempt of every test of the source build; what failed to build has the compiler's message."""
-    build, rbe = build_of(context), _rbe(workspace)
-    variant = workspace.project.settings.variant(build.variant)
+    workspace, build = stages.workspace, build_of(context)
+    rbe, variant = _rbe(workspace), workspace.project.settings.variant(build.variant)
     with stages.stage(context) as step:
         started = time.monotonic()
         words = {"variant": variant.name, "python": variant.python}
         run = run_bazel(rbe, source_build, workspace.bazel_context(build), words, step)
         work_s, day = round(time.monotonic() - started, 3), revision.created_at.date()
         results = store_results(run, build, day, rbe, workspace.artifacts, workspace.results, work_s)
-        step.note(metadata.results_note(results))
-    return dg.MaterializeResult(
-        value=results,
-        data_version=dg.DataVersion(results.digest),
-        metadata=metadata.of_results(results, read_targets(results, workspace.artifacts), workspace.artifacts),
+        step.note(results_note(results))
+    targets = read_targets(results, workspace.artifacts)
+    return stage_result(results, results.digest, results_metadata(results, targets, workspace.artifacts))
+
+
+def sources_metadata(sources: SourceBuild) -> dict[str, Any]:
+    """Describe a source tree and its patches."""
+    patches = [[n, "was there already" if n in sources.already_applied else "applied"] for n in sources.patches]
+    return {
+        "workspace": dg.MetadataValue.path(sources.workspace),
+        "backend": sources.backend,
+        "upstream_sha": sources.upstream or "not used",
+        "patches": table(["patch", "state"], patches),
+        "reused": sources.reused,
+        "work_seconds": sources.work_s,
+    }
+
+
+def results_metadata(results: BazelTestResults, targets: Iterable[BazelTarget], artifacts: ArtifactStore) -> dict[str, Any]:
+    """Describe Bazel's results: counts, cache hits, and the targets with their logs, failed ones first."""
+    targets = sorted(targets, key=lambda target: (target.status in _PASSED, target.label))
+    rows = [[t.label, t.status, t.cached, t.message or "", " ".join(artifacts.uri(log) for log in t.logs)] for t in targets]
+    failed = [target for target in targets[:20] if target.status not in _PASSED and target.logs]
+    return {
+        "infra": results.infra or "none",
+        "tests": results.expected,
+        **{f"attempts_{outcome}": count for outcome, count in results.counts.items()},
+        "attempts_cached": results.cached,
+        "actions_executed": results.actions.executed,
+        "local_cache_hits": results.actions.local_cache_hits,
+        "remote_cache_hits": results.actions.remote_cache_hits,
+        "makespan_seconds": results.makespan_s,
+        "work_seconds": results.work_s,
+        "events": dg.MetadataValue.url(artifacts.uri(results.events)),
+        "log": dg.MetadataValue.url(artifacts.uri(results.log)),
+        "targets": table(["target", "status", "cached", "message", "logs"], rows, limit=200),
+        **{f"log {target.label}": dg.MetadataValue.url(artifacts.uri(target.logs[0])) for target in failed},
+    }
+
+
+def results_note(results: BazelTestResults) -> str:
+    """Sum the results up in a line."""
+    actions = results.actions
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
+    return results.infra or (
+        f"{counts}; {results.cached} cached; {actions.executed} actions ran, {actions.local_cache_hits} local and "
+        f"{actions.remote_cache_hits} remote cache hits"
     )
 
 

@@ -1,14 +1,16 @@
-"""What every stage of a build needs as an asset: its partitions, its turn at the build, and clear failures."""
+"""What every stage of a build needs as an asset: partitions, manifests, its turn at the build, and clear failures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache
 from inspect import signature
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.manifest_io import produces
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.triggers import TRIGGERED_AT
 from accel_ci.errors import AccelCiError
@@ -30,10 +32,7 @@ def stage_asset(
     checks: Sequence[str] = (),
     deps: Sequence[str] = (),
 ) -> dg.AssetsDefinition:
-    """Make an asset of a pipeline from `work`, the function of its name that makes its manifest.
-
-    `checks` are the names of blocking checks.
-    """
+    """Make an asset of a pipeline from `work`, the function of its name; `checks` are the names of blocking checks."""
     settings = workspace.project.settings
     make = dg.asset(
         group_name=pipeline.name,
@@ -42,17 +41,49 @@ def stage_asset(
         ins={REVISION: of_revision()} if REVISION in signature(work).parameters else {},
         deps=deps,
         kinds=kinds,
-        dagster_type=produces(manifest),
+        dagster_type=_manifest_type(manifest),
         check_specs=[dg.AssetCheckSpec(name, asset=work.__name__, blocking=True) for name in checks],
     )
     return make(work)
+
+
+@cache
+def _manifest_type(value_type: type) -> dg.DagsterType:
+    """Return Dagster's type of a manifest: it reads no annotation of an asset with checks, and wants each name once."""
+    return dg.PythonObjectDagsterType(value_type, name=f"{value_type.__name__}Manifest")
+
+
+class ManifestIOManager(dg.IOManager):
+    """Writes what assets return as JSON manifests, and reads them as the type that the reader names."""
+
+    def __init__(self, manifests: ManifestStore) -> None:
+        self._manifests = manifests
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Write the manifest of the asset."""
+        if obj is not None:
+            path = self._path(context)
+            self._manifests.write(path, obj)
+            context.add_output_metadata({"manifest": dg.MetadataValue.path(str(path))})
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Read the manifest of an upstream asset as the type of the asset's parameter."""
+        return self._manifests.read(self._path(context), context.dagster_type.typing_type)
+
+    def _path(self, context: dg.OutputContext | dg.InputContext) -> Path:
+        name = context.asset_key.path[-1]
+        if not context.has_asset_partitions:
+            return self._manifests.path(name)
+        key = context.asset_partition_key
+        dimensions = key.keys_by_dimension if isinstance(key, dg.MultiPartitionKey) else {REVISION: key}
+        return self._manifests.path(name, dimensions[REVISION], dimensions.get("variant"))
 
 
 class Stages:
     """The stages of one Dagster run, which has the pipelines of its build to itself."""
 
     def __init__(self, workspace: Workspace, progress: Progress) -> None:
-        self._workspace = workspace
+        self.workspace = workspace
         self._progress = progress
 
     @contextmanager
@@ -63,7 +94,7 @@ class Stages:
         an earlier run that passed. Such a failure is not retried, since it would come again.
         """
         name = context.asset_key.path[-1]
-        self._workspace.manifests.begin(name, build_of(context))
+        self.workspace.manifests.begin(name, build_of(context))
         try:
             with self._progress.step(name) as step:
                 yield step
@@ -90,14 +121,14 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
             for run, pipeline, build in _pipelines(workspace, context.run):
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                until_the_run_ends.enter_context(_timed(workspace.manifests, run, pipeline, build))
+                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, run))
             yield Stages(workspace, progress)
 
     return stages
 
 
 @contextmanager
-def _timed(manifests: ManifestStore, run: dg.DagsterRun, pipeline: Pipeline, build: Build) -> Iterator[None]:
+def _timed(manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> Iterator[None]:
     """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
     asked = run.tags.get(TRIGGERED_AT)
     times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
@@ -118,9 +149,9 @@ def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None:
         return []
-    pipelines = workspace.pipelines
     if steps := run.step_keys_to_execute:
-        chosen = [pipeline for pipeline in pipelines if not set(pipeline.stages).isdisjoint(steps)]
+        chosen = [pipeline for pipeline in workspace.pipelines if not set(pipeline.stages).isdisjoint(steps)]
     else:
-        chosen = [one for one in pipelines if any(job.name == run.job_name for job in one.jobs)] or list(pipelines)
+        chosen = [one for one in workspace.pipelines if any(job.name == run.job_name for job in one.jobs)]
+        chosen = chosen or list(workspace.pipelines)
     return [(run, pipeline, Build(revision, variant)) for pipeline in chosen]

@@ -29,7 +29,6 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
         revision = manifests.add_revision(wanted)
         if revision.sources == wanted.sources:
             break  # otherwise another trigger has just taken the key for other sources
-    path = manifests.path(REVISION, revision.key)
     if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
         instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
         instance.report_runless_asset_event(
@@ -41,7 +40,7 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
                     "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
                     "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
                     "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
-                    "manifest": dg.MetadataValue.path(str(path)),
+                    "manifest": dg.MetadataValue.path(str(manifests.path(REVISION, revision.key))),
                 },
                 tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
             )

@@ -1,7 +1,7 @@
 """The HUD's page as frozen dataclasses, and the pure function that makes it.
 
-All decisions are made here: which builds are green, which are shown in full, and which items are listed or only counted. No
-file is read here (`gather.py`), and no string is formatted for HTML (`text.py`, `render.py`).
+All decisions are made here: which builds are green, which are shown in full, and what their lists have. No file is read here
+(`gather.py`), and no string is formatted for HTML (`text.py`, `render.py`).
 """
 
 from __future__ import annotations
@@ -10,33 +10,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
+from accel_ci import model
 from accel_ci.hud.text import duration, in_utc, number
 from accel_ci.ledger.status import shortcomings
-from accel_ci.model import (
-    FAILING_OUTCOMES,
-    VERDICTS,
-    BazelTestResults,
-    Build,
-    CardReport,
-    DeviceTestResults,
-    Ledger,
-    Revision,
-    RuntimeImage,
-    SourceBuild,
-    TestSelection,
-    TestVerdict,
-    Verdict,
-    Wheel,
-)
+from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Ledger, Revision, TestVerdict, Verdict
 from accel_ci.pipelines import LEDGER, STAGES, next_stage
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 
-T = TypeVar("T")
-
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
 """The state of a build. Only `passed` and `flaky` pass."""
+
+Bar = dict[Verdict, tuple[float, float]]
+"""The parts of the bar of verdicts, worst first: where each starts and how wide it is, in percent of the bar."""
 
 SLOWEST = 20
 """The number of tests that are listed as the slowest of a build."""
@@ -44,9 +31,7 @@ SLOWEST = 20
 RECENT = timedelta(hours=6)
 """A build without a ledger may still be running while its newest manifest is younger than this."""
 
-_WORST_FIRST: tuple[Verdict, ...] = (
-    "failed", "infra", "not_run", "flaky", "xpassed", "xfailed", "skipped", "passed",
-)  # fmt: skip
+_WORST_FIRST: tuple[Verdict, ...] = ("failed", "infra", "not_run", "flaky", "xpassed", "xfailed", "skipped", "passed")
 
 
 @dataclass(frozen=True)
@@ -61,13 +46,13 @@ class BuildRecord:
     unreadable: tuple[str, ...] = ()
     changed_at: datetime | None = None
     begun: tuple[str, ...] = ()
-    wheel: Wheel | None = None
-    runtime_image: RuntimeImage | None = None
-    smoke_results: DeviceTestResults | None = None
-    test_selection: TestSelection | None = None
-    device_test_results: DeviceTestResults | None = None
-    source_build: SourceBuild | None = None
-    bazel_test_results: BazelTestResults | None = None
+    wheel: model.Wheel | None = None
+    runtime_image: model.RuntimeImage | None = None
+    smoke_results: model.DeviceTestResults | None = None
+    test_selection: model.TestSelection | None = None
+    device_test_results: model.DeviceTestResults | None = None
+    source_build: model.SourceBuild | None = None
+    bazel_test_results: model.BazelTestResults | None = None
     ledger: Ledger | None = None
 
 
@@ -100,20 +85,6 @@ class State:
     words: str
     detail: str = ""
 
-    @property
-    def passes(self) -> bool:
-        """True if the build may look green."""
-        return self.kind in ("passed", "flaky")
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of the bar of verdicts, in percent of its width."""
-
-    verdict: Verdict
-    start: float
-    width: float
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -122,7 +93,7 @@ class Cell:
     build: Build
     state: State
     anchor: str | None
-    bar: tuple[Segment, ...]
+    bar: Bar
 
 
 @dataclass(frozen=True)
@@ -136,85 +107,54 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Listed(Generic[T]):
-    """The beginning of a list, and the number of items that follow."""
-
-    items: tuple[T, ...]
-    more: int
-
-    @property
-    def total(self) -> int:
-        """All of them, shown or not."""
-        return len(self.items) + self.more
-
-
-@dataclass(frozen=True)
-class FailedTest:
-    """A failure; `new` when the build before it of the same variant did not have it."""
-
-    verdict: TestVerdict
-    new: bool
-
-
-@dataclass(frozen=True)
-class CardLine:
-    """A card in one stage of a build."""
-
-    stage: str
-    report: CardReport
-
-
-@dataclass(frozen=True)
-class TorchSeen:
-    """A PyTorch that the latest revision was tested with."""
-
-    version: str
-    sha: str | None
-    variants: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class BuildDetail:
-    """One build in full. `compared_with` is the revision that tells new failures from known ones."""
+    """One build in full. `compared_with` is the revision that tells new failures from known ones.
+
+    `newly_failing` are (suite, test), `cards` (stage, card).
+    """
 
     record: BuildRecord
     anchor: str
     state: State
     latest: bool
-    bar: tuple[Segment, ...]
+    bar: Bar
     ratio: float | None
     verdicts_known: bool
     compared_with: str | None
     new_failures: int
-    failed: Listed[FailedTest]
-    infra: Listed[TestVerdict]
-    not_run: Listed[TestVerdict]
+    newly_failing: frozenset[tuple[str, str]]
+    failed: tuple[TestVerdict, ...]
+    infra: tuple[TestVerdict, ...]
+    not_run: tuple[TestVerdict, ...]
     slowest: tuple[TestVerdict, ...]
-    cards: Listed[CardLine]
+    cards: tuple[tuple[str, model.CardReport], ...]
 
 
 @dataclass(frozen=True)
 class HudPage:
-    """The page."""
+    """The page. A list shows `listed` items and counts the rest.
+
+    `torch` has the variants of the latest revision by the version and commit of their PyTorch.
+    """
 
     project: str
     generated_at: datetime
     variants: tuple[str, ...]
     rows: tuple[Row, ...]
-    torch: tuple[TorchSeen, ...]
+    torch: dict[tuple[str, str | None], list[str]]
     builds: tuple[BuildDetail, ...]
-    flaky: Listed[FlakyTest]
+    flaky: tuple[FlakyTest, ...]
     flaky_window_days: int
     tests_seen: int
+    listed: int
 
 
 def build_state(record: BuildRecord, now: datetime) -> State:
     """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad."""
     if LEDGER in record.unreadable:
         return State("unreadable", "ledger unreadable", "the manifest is broken")
-    if record.ledger is None:
+    if (ledger := record.ledger) is None:
         return _unfinished_state(record, now)
-    ledger = record.ledger
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     detail = _in_words(counts, ("passed", "skipped", "xfailed", "xpassed"))
     bad = shortcomings(ledger)
@@ -259,45 +199,32 @@ def make_page(
     its attempts.
     """
     now = in_utc(now)
-    detailed = latest_builds(revisions)
+    detailed, variants = latest_builds(revisions), _variants(revisions)
     anchors = {record.build: _anchor(record.build) for record in detailed}
-    variants = _variants(revisions)
-    newest = {variant: _of_variant(revisions, variant)[0].build for variant in variants}
     return HudPage(
         project=project,
         generated_at=now,
         variants=variants,
         rows=tuple(_row(revision, variants, anchors, now) for revision in revisions),
-        torch=_torch_seen(revisions[0].builds) if revisions else (),
-        builds=tuple(
-            _detail(
-                record,
-                finished_before(revisions, record.build),
-                tests,
-                anchors[record.build],
-                latest=record.build == newest[record.build.variant],
-                now=now,
-                listed=listed,
-            )
-            for record in detailed
-        ),
-        flaky=_listed(flakiness.flaky, listed),
+        torch=_torch_seen(revisions[0].builds) if revisions else {},
+        builds=tuple(_detail(record, revisions, tests.get(record.build), now) for record in detailed),
+        flaky=flakiness.flaky,
         flaky_window_days=flakiness.window_days,
         tests_seen=flakiness.tests,
+        listed=listed,
     )
 
 
-def verdict_bar(counts: Mapping[Verdict, int]) -> tuple[Segment, ...]:
-    """The verdicts as parts of a bar, worst first; a single bad test among thousands stays wide enough to be seen."""
+def verdict_bar(counts: Mapping[Verdict, int]) -> Bar:
+    """The verdicts as parts of a bar; a single bad test among thousands stays wide enough to be seen."""
     total = sum(counts.values())
-    if total <= 0:
-        return ()
     widths = {v: max(2.0, 100 * counts[v] / total) for v in _WORST_FIRST if counts.get(v, 0) > 0}
-    scale, start, bar = 100 / sum(widths.values()), 0.0, []
+    start, bar = 0.0, {}
     for verdict, width in widths.items():
-        bar.append(Segment(verdict, round(start, 2), round(width * scale, 2)))
-        start += width * scale
-    return tuple(bar)
+        share = width * 100 / sum(widths.values())
+        bar[verdict] = (round(start, 2), round(share, 2))
+        start += share
+    return bar
 
 
 def _unfinished_state(record: BuildRecord, now: datetime) -> State:
@@ -323,62 +250,52 @@ def _row(revision: RevisionRecord, variants: Iterable[str], anchors: Mapping[Bui
     for variant in variants:
         record, build = records.get(variant), Build(revision.key, variant)
         state = build_state(record, now) if record else State("absent", "no build")
-        bar = verdict_bar(record.ledger.counts) if record and record.ledger else ()
+        bar = verdict_bar(record.ledger.counts) if record and record.ledger else {}
         cells.append(Cell(build, state, anchors.get(build), bar))
     return Row(revision.key, revision.seen_at, revision.revision, tuple(cells))
 
 
 def _detail(
-    record: BuildRecord,
-    before: BuildRecord | None,
-    tests: Mapping[Build, BuildTests],
-    anchor: str,
-    *,
-    latest: bool,
-    now: datetime,
-    listed: int,
+    record: BuildRecord, revisions: Sequence[RevisionRecord], tests: BuildTests | None, now: datetime
 ) -> BuildDetail:
-    found = tests.get(record.build, BuildTests((), None))
+    before = finished_before(revisions, record.build)
+    found = tests or BuildTests((), None)
     own = sorted(found.verdicts, key=lambda v: (v.suite, v.test))
-    failed = [FailedTest(v, (v.suite, v.test) in (found.newly_failing or ())) for v in own if v.verdict == "failed"]
-    failed.sort(key=lambda test: not test.new)
-    timed = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
-    device, ledger = record.device_test_results, record.ledger
-    makespan, bound = (
-        (ledger.makespan_s, ledger.lower_bound_s) if ledger
-        else (device.makespan_s, device.lower_bound_s) if device
-        else (0.0, 0.0)
-    )  # fmt: skip
+    new = found.newly_failing or frozenset()
+    failed = sorted((v for v in own if v.verdict == "failed"), key=lambda v: (v.suite, v.test) not in new)
+    slowest = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
+    timed = record.ledger or record.device_test_results
     return BuildDetail(
         record=record,
-        anchor=anchor,
+        anchor=_anchor(record.build),
         state=build_state(record, now),
-        latest=latest,
-        bar=verdict_bar(ledger.counts) if ledger else (),
-        ratio=makespan / bound if bound > 0 else None,
-        verdicts_known=record.build in tests,
+        latest=record is _of_variant(revisions, record.build.variant)[0],
+        bar=verdict_bar(record.ledger.counts) if record.ledger else {},
+        ratio=timed.makespan_s / timed.lower_bound_s if timed and timed.lower_bound_s > 0 else None,
+        verdicts_known=tests is not None,
         compared_with=before.build.revision if before and found.newly_failing is not None else None,
-        new_failures=sum(test.new for test in failed),
-        failed=_listed(failed, listed),
-        infra=_listed([v for v in own if v.verdict == "infra"], listed),
-        not_run=_listed([v for v in own if v.verdict == "not_run"], listed),
-        slowest=tuple(timed[:SLOWEST]),
-        cards=_listed(_card_lines(record), listed),
+        new_failures=sum((v.suite, v.test) in new for v in failed),
+        newly_failing=new,
+        failed=tuple(failed),
+        infra=tuple(v for v in own if v.verdict == "infra"),
+        not_run=tuple(v for v in own if v.verdict == "not_run"),
+        slowest=tuple(slowest[:SLOWEST]),
+        cards=_cards(record),
     )
 
 
-def _card_lines(record: BuildRecord) -> list[CardLine]:
+def _cards(record: BuildRecord) -> tuple[tuple[str, model.CardReport], ...]:
     stages = {"smoke": record.smoke_results, "device": record.device_test_results}
-    lines = [CardLine(name, card) for name, results in stages.items() if results for card in results.cards]
-    return sorted(lines, key=lambda line: (line.report.healthy, line.stage, line.report.card))
+    cards = [(stage, card) for stage, results in stages.items() if results for card in results.cards]
+    return tuple(sorted(cards, key=lambda pair: (pair[1].healthy, pair[0], pair[1].card)))
 
 
-def _torch_seen(builds: Iterable[BuildRecord]) -> tuple[TorchSeen, ...]:
+def _torch_seen(builds: Iterable[BuildRecord]) -> dict[tuple[str, str | None], list[str]]:
     variants: dict[tuple[str, str | None], list[str]] = {}
     for record in builds:
         if image := record.runtime_image:
             variants.setdefault((image.torch_version, image.torch_sha), []).append(record.build.variant)
-    return tuple(TorchSeen(version, sha, tuple(names)) for (version, sha), names in variants.items())
+    return variants
 
 
 def _variants(revisions: Iterable[RevisionRecord]) -> tuple[str, ...]:
@@ -391,10 +308,6 @@ def _of_variant(revisions: Iterable[RevisionRecord], variant: str) -> list[Build
 
 def _anchor(build: Build) -> str:
     return "build-" + re.sub(r"[^A-Za-z0-9._~-]", "-", build.name)
-
-
-def _listed(items: Sequence[T], limit: int) -> Listed[T]:
-    return Listed(tuple(items[:limit]), max(0, len(items) - limit))
 
 
 def _in_words(counts: Mapping[Verdict, int], verdicts: Iterable[Verdict]) -> str:

@@ -17,12 +17,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
-from accel_ci.storage.atomic_file import whole_file
+from accel_ci.storage.atomic_file import write_whole_file
 
 
 def render_hud(page: HudPage) -> str:
     """Render the page as HTML."""
-    style, script = _asset("hud.css"), _asset("hud.js")
+    templates = files("accel_ci.hud") / "templates"
+    style, script = ((templates / name).read_text(encoding="utf-8") for name in ("hud.css", "hud.js"))
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -33,12 +34,9 @@ def render_hud(page: HudPage) -> str:
 @cache
 def _template() -> Template:
     """The page's template; compiled once, since that takes as long as gathering the page."""
+    loader = PackageLoader("accel_ci.hud", "templates")
     environment = Environment(
-        loader=PackageLoader("accel_ci.hud", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     filters = (
         text.duration, text.excerpt, text.first_line, text.number, text.one_line, text.percent, text.repository_name,
@@ -52,13 +50,8 @@ def write_hud(page: HudPage, folder: Path) -> Path:
     """Write `index.html` to `folder` atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
-    with whole_file(file) as target:
-        target.write(render_hud(page).encode(errors="backslashreplace"))
+    write_whole_file(file, render_hud(page).encode(errors="backslashreplace"))
     return file
-
-
-def _asset(name: str) -> str:
-    return files("accel_ci.hud").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _digest(content: str) -> str:

@@ -35,8 +35,7 @@ def excerpt(text: str, limit: int = 6000) -> str:
     if len(text) <= limit:
         return visible(text)
     head = limit // 3
-    tail = limit - head
-    return visible(f"{text[:head]}\n\n… {number(len(text) - limit)} characters left out …\n\n{text[-tail:]}")
+    return visible(f"{text[:head]}\n\n… {number(len(text) - limit)} characters left out …\n\n{text[head - limit :]}")
 
 
 def first_line(text: str) -> str:

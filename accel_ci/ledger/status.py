@@ -12,7 +12,7 @@ from itertools import islice
 from accel_ci.errors import AccelCiError
 from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
-from accel_ci.storage.manifests import ManifestStore, begun_pipelines
+from accel_ci.storage.manifests import ManifestStore
 
 ALLOWED_DROP = 0.05
 """The share of the collected tests that a build may lose without a reason."""
@@ -85,7 +85,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     bad = shortcomings(ledger) if ledger else ()
     state = ", ".join(bad) or "passed"
     if ledger is None:
-        begun = begun_pipelines(paths[LEDGER].parent, manifests.pipelines)
+        begun = manifests.begun(build)
         state = f"stopped at {next_stage(made, begun, manifests.pipelines)}"
     return BuildStatus(
         build,

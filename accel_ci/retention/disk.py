@@ -74,8 +74,7 @@ class Remover:
         """Put a file or folder out of sight, for `empty` to delete. Returns False if it stays."""
         if not os.path.lexists(path):
             return True
-        name = path.relative_to(self.home).as_posix()
-        item = Pruned(kind, name, size_of(path) if size_bytes is None else size_bytes)
+        item = Pruned(kind, path.relative_to(self.home).as_posix(), size_of(path) if size_bytes is None else size_bytes)
         if not self.dry_run:
             aside = path.with_name(f"{_PRUNED}{uuid.uuid4().hex}")
             try:
@@ -91,10 +90,10 @@ class Remover:
         self.record(item)
         return True
 
-    def take_unused(self, kind: str, path: Path, used: Path, lock_file: Path) -> bool:
-        """Take something if its lock is free and `used`, a file that every use touches, is more than a day old."""
+    def take_unused(self, kind: str, path: Path, record: Path, lock_file: Path) -> bool:
+        """Take something if its lock is free and its record, which every use touches, is missing or over a day old."""
         with self.free([lock_file]) as free:
-            if not free or not self.unused(used) or not self.take(kind, path):
+            if not free or not self.unused(record if record.exists() else path) or not self.take(kind, path):
                 return False
             if not self.dry_run:
                 lock_file.unlink(missing_ok=True)  # whoever waits for it makes a new one
@@ -149,8 +148,7 @@ def size_of(path: Path) -> int:
         seen = path.lstat()
         if not stat.S_ISDIR(seen.st_mode):
             return seen.st_size if seen.st_nlink == 1 else 0
-        with os.scandir(path) as entries:
-            return sum(size_of(Path(entry.path)) for entry in entries)
+        return sum(map(size_of, path.iterdir()))
     except FileNotFoundError:
         return 0
 

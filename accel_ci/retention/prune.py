@@ -19,7 +19,7 @@ from accel_ci.ledger.status import shortcomings
 from accel_ci.model import Build, Ledger
 from accel_ci.pipelines import LEDGER, stages_of
 from accel_ci.retention.disk import Pruned, Remover, size_of
-from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, kept_builds, reason_to_keep
+from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, keeps_all, kept_builds
 from accel_ci.retention.unreferenced import take_unreferenced
 from accel_ci.storage.manifests import ASKED_AGAIN, ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
@@ -75,10 +75,8 @@ def _take_builds(
     for revision in revisions:
         for facts in revision.builds:
             keep = kept.get(facts.build)
-            extents[facts.build] = "whole"
-            if keep is None or keep.extent != "whole":
-                extents[facts.build] = _take_build(manifests, facts.build, keep.extent if keep else None, remover)
-        if reason_to_keep(revision, rules, now) is None and not any(extents[facts.build] for facts in revision.builds):
+            extents[facts.build] = keep if keep == "whole" else _take_build(manifests, facts.build, keep, remover)
+        if not keeps_all(revision, rules, now) and not any(extents[facts.build] for facts in revision.builds):
             _take_revision(manifests, register, revision.key, remover)
     for key in remover.folders("runs"):
         if not (manifests.builds / key).exists() and remover.unused(remover.home / "runs" / key):
@@ -86,15 +84,10 @@ def _take_builds(
     return extents
 
 
-def _read_facts(manifests: ManifestStore, revision: IndexedRevision, remover: Remover) -> RevisionFacts:
-    return RevisionFacts(
-        revision.key,
-        revision.trigger,
-        revision.seen_at,
-        tuple(_read_build_facts(manifests, build) for build in manifests.builds_of(revision.key)),
-        released=(manifests.builds / revision.key / RELEASE).exists(),
-        in_use=_asked_again(manifests, revision.key, remover),
-    )
+def _read_facts(manifests: ManifestStore, one: IndexedRevision, remover: Remover) -> RevisionFacts:
+    builds = tuple(_read_build_facts(manifests, build) for build in manifests.builds_of(one.key))
+    released, in_use = (manifests.builds / one.key / RELEASE).exists(), _asked_again(manifests, one.key, remover)
+    return RevisionFacts(one.key, one.trigger, one.seen_at, builds, released, in_use)
 
 
 def _asked_again(manifests: ManifestStore, key: str, remover: Remover) -> bool:
@@ -104,30 +97,25 @@ def _asked_again(manifests: ManifestStore, key: str, remover: Remover) -> bool:
 
 
 def _read_build_facts(manifests: ManifestStore, build: Build) -> BuildFacts:
-    folder = manifests.builds / build.revision / build.variant
+    folder = manifests.folder(build)
     try:
         ledger = manifests.find(LEDGER, build, Ledger)
     except AccelCiError as error:
         _LOG.warning("unreadable, so not green: %s", error)
         ledger = None
-    return BuildFacts(
-        build,
-        frozenset(stage for stage in stages_of(manifests.pipelines) if (folder / f"{stage}.json").exists()),
-        green=ledger is not None and not shortcomings(ledger),
-        released=(folder / RELEASE).exists(),
-    )
+    stages = frozenset(stage for stage in stages_of(manifests.pipelines) if (folder / f"{stage}.json").exists())
+    return BuildFacts(build, stages, ledger is not None and not shortcomings(ledger), (folder / RELEASE).exists())
 
 
 def _take_build(manifests: ManifestStore, build: Build, keep: Extent | None, remover: Remover) -> Extent | None:
     """Take a build, or only its rounds if its results are kept. Returns what stays: the whole build if a run has it."""
-    folder = manifests.builds / build.revision / build.variant
     lock_files = [manifests.pipeline_lock_file(pipeline, build) for pipeline in manifests.pipelines]
     with remover.free(lock_files) as free:
         if not free:
             _LOG.info("a run has %s, so it is kept", build.name)
             return "whole"
         remover.take("rounds", remover.home / "runs" / build.revision / build.variant)
-        return keep if keep is not None or remover.take("build", folder) else "whole"
+        return keep if keep is not None or remover.take("build", manifests.folder(build)) else "whole"
 
 
 def _take_revision(manifests: ManifestStore, register: RevisionRegister, key: str, remover: Remover) -> None:

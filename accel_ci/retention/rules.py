@@ -42,28 +42,20 @@ class RevisionFacts:
     in_use: bool = False
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The part of a build that is kept, and the reason."""
-
-    extent: Extent
-    reason: str
-
-
-def reason_to_keep(revision: RevisionFacts, rules: Retention, now: datetime) -> str | None:
-    """The reason to keep all builds of a revision; None if the rules look at each build."""
-    if revision.trigger is None:
-        return "its revision.json is missing or unreadable"
-    if revision.in_use:
-        return "a run of it is not over"
-    if revision.released:
-        return "released"
-    if any(fnmatchcase(revision.key, pattern) for pattern in rules.pinned):
-        return "pinned"
-    return f"of the last {rules.days} days" if revision.created_at >= now - timedelta(days=rules.days) else None
+def keeps_all(revision: RevisionFacts, rules: Retention, now: datetime) -> bool:
+    """True if all builds of a revision are kept: released, pinned, in use, young, or of an unreadable `revision.json`."""
+    return (
+        revision.trigger is None
+        or revision.in_use
+        or revision.released
+        or any(fnmatchcase(revision.key, pattern) for pattern in rules.pinned)
+        or revision.created_at >= now - timedelta(days=rules.days)
+    )
 
 
-def kept_builds(revisions: Iterable[RevisionFacts], rules: Retention, window_days: int, now: datetime) -> dict[Build, Kept]:
+def kept_builds(
+    revisions: Iterable[RevisionFacts], rules: Retention, window_days: int, now: datetime
+) -> dict[Build, Extent]:
     """Choose the builds to keep; the others go.
 
     The results of the last `window_days` days are kept. So are the newest ones before them of each variant and trigger,
@@ -72,22 +64,19 @@ def kept_builds(revisions: Iterable[RevisionFacts], rules: Retention, window_day
     window = now - timedelta(days=window_days)
     greens: Counter[tuple[str, str | None]] = Counter()
     compared: set[tuple[str, str | None, str]] = set()
-    kept = {}
+    kept: dict[Build, Extent] = {}
     for revision in sorted(revisions, key=lambda one: (one.created_at, one.key), reverse=True):
         for facts in revision.builds:
             variant = facts.build.variant
-            reason = reason_to_keep(revision, rules, now) or ("released" if facts.released else None)
+            whole = facts.released or keeps_all(revision, rules, now)
             if facts.green:
                 greens[variant, revision.trigger] += 1
-                if greens[variant, revision.trigger] <= rules.last_green:
-                    reason = reason or f"one of the last {rules.last_green} green builds"
+                whole = whole or greens[variant, revision.trigger] <= rules.last_green
             needed = {(variant, revision.trigger, stage) for stage in _COMPARED if stage in facts.stages} - compared
             if revision.created_at < window:
                 compared |= needed
-            if reason is not None:
-                kept[facts.build] = Kept("whole", reason)
-            elif revision.created_at >= window:
-                kept[facts.build] = Kept("results", f"of the last {window_days} days")
-            elif needed:
-                kept[facts.build] = Kept("results", "the last one before the window")
+            if whole:
+                kept[facts.build] = "whole"
+            elif needed or revision.created_at >= window:
+                kept[facts.build] = "results"
     return kept

@@ -11,11 +11,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from accel_ci.docker.client import run_docker
+from accel_ci.docker.client import ask_docker
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, ContainerImage, RuntimeImage
+from accel_ci.model import Build, RuntimeImage
 from accel_ci.retention.disk import Pruned, Remover
 from accel_ci.retention.rules import Extent
 from accel_ci.storage.artifacts import ArtifactStore
@@ -24,7 +22,6 @@ from accel_ci.workspace import Workspace
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _IMAGE = re.compile(r"(docker-)?([0-9a-f]{16})(?(1)\.json)")
-_RUNTIME_IMAGE = TypeAdapter(RuntimeImage)
 _HEAVY = ("wheel.json", "runtime_image.json", "source_build.json")
 """The manifests of large things, which go earlier than the results of their build."""
 
@@ -38,18 +35,16 @@ def take_unreferenced(workspace: Workspace, remover: Remover, extents: Mapping[B
     Raises `AccelCiError` when a manifest cannot be read, because its references are unknown then.
     """
     results, whole = _mentioned_by_builds(workspace.manifests, extents)
-    _take_images(remover, whole)
+    _take_images(remover, workspace.manifests, whole)
     _take_sources(remover, workspace.manifests, extents)
     for entry in remover.entries("cache", "wheels"):
         path = Path(entry.path)
         if path.suffix == ".json" and remover.unused(path) and not whole & _digests(path):
             remover.take("cached wheel", path)
-    gone = {item.name for item in remover.account}
-    caches = [("quality",), ("images",), ("cache", "wheels"), *(("images", name) for name in remover.folders("images"))]
-    for parts in caches:
-        if "/".join(parts) not in gone:
-            files = (Path(entry.path) for entry in remover.entries(*parts) if entry.name.endswith(".json"))
-            results |= _digests(*(file for file in files if file.relative_to(remover.home).as_posix() not in gone))
+    gone = {remover.home / item.name for item in remover.account}
+    caches = ("quality/*.json", "images/*.json", "images/[!.]*/*.json", "cache/wheels/*.json")
+    files = (file for pattern in caches for file in remover.home.glob(pattern))
+    results |= _digests(*(file for file in files if gone.isdisjoint((file, file.parent))))
     _take_artifacts(remover, workspace.artifacts, results | whole)
 
 
@@ -59,9 +54,8 @@ def _mentioned_by_builds(manifests: ManifestStore, extents: Mapping[Build, Exten
     whole: set[str] = set()
     for file in manifests.builds.glob("*/*/*.json"):
         revision, variant = file.parts[-3:-1]
-        extent = (
-            None if variant.startswith(".") or revision.startswith(".") else extents.get(Build(revision, variant), "whole")
-        )
+        hidden = revision.startswith(".") or variant.startswith(".")
+        extent = None if hidden else extents.get(Build(revision, variant), "whole")
         if extent == "whole":
             whole |= _digests(file)
         elif extent == "results" and file.name not in _HEAVY:
@@ -78,56 +72,46 @@ def _digests(*files: Path) -> set[str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise AccelCiError(
-                f"{file} cannot be read, so it is not known what it refers to: {error.strerror}; nothing more is pruned"
-            ) from error
+            unknown = f"so it is not known what it refers to: {error.strerror}; nothing more is pruned"
+            raise AccelCiError(f"{file} cannot be read, {unknown}") from error
     return found
 
 
-def _take_images(remover: Remover, whole: set[str]) -> None:
+def _take_images(remover: Remover, manifests: ManifestStore, whole: set[str]) -> None:
     """Take virtual environments, and Docker images with the records of them."""
     mentioned = {digest[:16] for digest in whole}
     for entry in remover.entries("images"):
         match, path = _IMAGE.fullmatch(entry.name), Path(entry.path)
         if match is None or match[2] in mentioned:
             continue
-        record = path if match[1] else path / "image.json"
-        used = record if record.exists() else path
-        lock_file = path.with_name(f"{match[1] or ''}{match[2]}.lock")
         if not match[1]:
-            remover.take_unused("image", path, used, lock_file)
+            remover.take_unused("image", path, path / "image.json", path.with_suffix(".lock"))
             continue
-        with remover.free([lock_file]) as free:
-            if free and remover.unused(used) and _take_docker_images(remover, record):
-                remover.take("image", record)
+        with remover.free([path.with_suffix(".lock")]) as free:
+            if free and remover.unused(path) and _take_docker_images(remover, manifests, path):
+                remover.take("image", path)
 
 
-def _take_docker_images(remover: Remover, record: Path) -> bool:
+def _take_docker_images(remover: Remover, manifests: ManifestStore, record: Path) -> bool:
     """Remove the images of a record that the engine has with our label. Returns False if one is left."""
     try:
-        image = _RUNTIME_IMAGE.validate_json(record.read_bytes())
-    except (OSError, ValueError):
+        image = manifests.read(record, RuntimeImage)
+    except AccelCiError:
         return True
-    gone = [_take_docker_image(remover, container, image.digest) for container in image.containers]
-    return all(gone)
-
-
-def _take_docker_image(remover: Remover, container: ContainerImage, content: str) -> bool:
-    problem = None
-    try:
-        label = '{{index .Config.Labels "accel-ci.content"}}'
-        there = run_docker(["image", "inspect", "--format", label, container.id])
-        if there.status != 0 and "no such image" in there.output.lower():
-            return True
-        if there.status == 0 and there.output.strip() != content:
-            return True  # not ours
-        if there.status == 0 and not remover.dry_run:
-            there = run_docker(["image", "rm", container.id])
-        problem = there.tail.strip() if there.status != 0 else None
-    except AccelCiError as error:  # no client, or no answer
-        problem = str(error)
-    remover.record(Pruned("Docker image", container.reference, 0 if problem else container.size_bytes, problem))
-    return problem is None
+    ours = ["image", "ls", "--no-trunc", "--quiet", "--filter", f"label=accel-ci.content={image.digest}"]
+    gone = True
+    for container in image.containers:
+        name, size = container.reference, container.size_bytes
+        try:
+            if container.id not in ask_docker(ours, "list images").split():
+                continue
+            if not remover.dry_run:
+                ask_docker(["image", "rm", container.id], f"remove {name}")
+            remover.record(Pruned("Docker image", name, size))
+        except (AccelCiError, OSError) as error:  # no client, no answer, or an image in use
+            remover.record(Pruned("Docker image", name, 0, str(error)))
+            gone = False
+    return gone
 
 
 def _take_sources(remover: Remover, manifests: ManifestStore, extents: Mapping[Build, Extent | None]) -> None:
@@ -145,10 +129,9 @@ def _take_sources(remover: Remover, manifests: ManifestStore, extents: Mapping[B
         for name in remover.folders(*parts):
             path = remover.home.joinpath(*parts, name)
             record = path.with_name(f"{name}.json")
-            if not name.startswith(tuple(labels)):
-                used = record if record.exists() else path
-                if remover.take_unused("sources", path, used, path.with_name(f".{name}.lock")):
-                    remover.take("sources", record)
+            unnamed = not name.startswith(tuple(labels))
+            if unnamed and remover.take_unused("sources", path, record, path.with_name(f".{name}.lock")):
+                remover.take("sources", record)
 
 
 def _take_artifacts(remover: Remover, artifacts: ArtifactStore, mentioned: set[str]) -> None:

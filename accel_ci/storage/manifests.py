@@ -7,10 +7,10 @@ time (`revision_index.py`).
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,19 +21,17 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision, Trigger
 from accel_ci.pipelines import LEDGER, PIPELINES, REVISION, Pipeline
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
-from accel_ci.storage.revision_index import IndexedRevision, read_index
+from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
 
 T = TypeVar("T")
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Reads and writes a type; made once, since that takes milliseconds."""
 
 _BEGUN = ".begun-"
 
 ASKED_AGAIN = ".asked"
 """A file in a revision's folder, touched when a trigger asks for a revision that exists already."""
-
-
-def begun_pipelines(folder: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> tuple[str, ...]:
-    """The first stages of the pipelines that have begun on the build of that folder."""
-    return tuple(one.stages[0] for one in pipelines if (folder / f"{_BEGUN}{one.stages[0]}").exists())
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,6 @@ class RunTimes:
     asked_at: datetime
     ended_at: datetime | None = None
 
-    @property
-    def wall_s(self) -> float | None:
-        """Seconds from the request to the end, None while it runs."""
-        return None if self.ended_at is None else (self.ended_at - self.asked_at).total_seconds()
-
-
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
-
-
-def _adapter(value_type: Any) -> TypeAdapter[Any]:
-    """The reader and writer of a type; made once, since that takes milliseconds."""
-    if value_type not in _ADAPTERS:
-        _ADAPTERS[value_type] = TypeAdapter(value_type)
-    return _ADAPTERS[value_type]
-
 
 class ManifestStore:
     """The manifests below a data folder."""
@@ -66,17 +49,21 @@ class ManifestStore:
     def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
         self.pipelines = pipelines
         self.builds = home / "builds"
-        self.unpartitioned = home / "quality"
+        self._unpartitioned = home / "quality"
 
     def path(self, asset: str, revision: str | None = None, variant: str | None = None) -> Path:
         """The manifest file of an asset; without a revision, of one that is not partitioned."""
-        folder = self.unpartitioned if revision is None else self.builds / revision
+        folder = self._unpartitioned if revision is None else self.builds / revision
         return (folder / variant if variant else folder) / f"{asset}.json"
 
-    def write(self, path: Path, value: Any, value_type: Any = None) -> None:
+    def folder(self, build: Build) -> Path:
+        """The folder of a build's manifests."""
+        return self.builds / build.revision / build.variant
+
+    def write(self, path: Path, value: Any) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(path, _adapter(value_type or type(value)).dump_json(value, indent=1))
+        write_whole_file(path, _adapter(type(value)).dump_json(value, indent=1))
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""
@@ -84,6 +71,10 @@ class ManifestStore:
         if found is None:
             raise AccelCiError(f"{path} is missing; run the build from the asset that makes it")
         return found
+
+    def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
+        """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
+        return self._read_if_there(self.path(stage, build.revision, build.variant), value_type)
 
     def _read_if_there(self, path: Path, value_type: type[T]) -> T | None:
         try:
@@ -93,9 +84,8 @@ class ManifestStore:
         except OSError as error:
             raise AccelCiError(f"{path} cannot be read: {error.strerror}; fix that and run the build again") from error
         except ValueError as error:
-            raise AccelCiError(
-                f"{path} is not a {value_type.__name__} of this version; run the build again ({error})"
-            ) from None
+            name = value_type.__name__
+            raise AccelCiError(f"{path} is not a {name} of this version; run the build again ({error})") from None
         return found
 
     def begin(self, stage: str, build: Build) -> None:
@@ -108,32 +98,32 @@ class ManifestStore:
             for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
                 self.path(later, build.revision, build.variant).unlink(missing_ok=True)
             if pipeline:
-                self.path(stage, build.revision, build.variant).with_name(f"{_BEGUN}{pipeline[0]}").touch()
+                (self.folder(build) / f"{_BEGUN}{pipeline[0]}").touch()
+
+    def begun(self, build: Build) -> tuple[str, ...]:
+        """The first stages of the pipelines that have begun on a build."""
+        first_stages = (pipeline.stages[0] for pipeline in self.pipelines)
+        return tuple(stage for stage in first_stages if (self.folder(build) / f"{_BEGUN}{stage}").exists())
 
     def ledger_lock(self, build: Build) -> FileLock:
         """The lock to hold while a ledger is made from the manifests, so that the later of two sees all of them."""
-        folder = self.builds / build.revision / build.variant
-        folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / ".ledger.lock")
+        self.folder(build).mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder(build) / ".ledger.lock")
 
     def pipeline_lock_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The file that a run keeps locked while it has a pipeline of a build."""
-        return self.builds / build.revision / build.variant / f".{pipeline.stages[0]}.lock"
+        return self.folder(build) / f".{pipeline.stages[0]}.lock"
 
     def run_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The `RunTimes` of the last run of a pipeline on a build."""
-        return self.builds / build.revision / build.variant / f".run-{pipeline.stages[0]}.json"
-
-    def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
-        """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
-        return self._read_if_there(self.path(stage, build.revision, build.variant), value_type)
+        return self.folder(build) / f".run-{pipeline.stages[0]}.json"
 
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
         runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in self.pipelines)
-        seconds = {run.run: run.wall_s for run in runs if run is not None}  # a run may have had both pipelines
-        known = [value for value in seconds.values() if value is not None]
-        return round(sum(known), 3) if known and len(known) == len(seconds) else None
+        known = {run.run: run for run in runs if run is not None}.values()  # a run may have had both pipelines
+        seconds = [(run.ended_at - run.asked_at).total_seconds() for run in known if run.ended_at is not None]
+        return round(sum(seconds), 3) if seconds and len(seconds) == len(known) else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
@@ -182,9 +172,5 @@ class ManifestStore:
 
     def builds_of(self, revision: str) -> list[Build]:
         """The builds of a revision that have a folder, in the reverse order of their variants."""
-        try:
-            with os.scandir(self.builds / revision) as entries:
-                names = [one.name for one in entries if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = list_folders(self.builds / revision, follow_links=False)
         return [Build(revision, name) for name in sorted(names, reverse=True)]

@@ -19,7 +19,7 @@ from typing import cast
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Revision, Trigger
-from accel_ci.storage.atomic_file import whole_file
+from accel_ci.storage.atomic_file import write_whole_file
 
 _LOG = logging.getLogger(__name__)
 _NAME = ".index"
@@ -42,13 +42,13 @@ class IndexedRevision:
 
 def read_index(builds: Path, read_revision: Callable[[str], Revision | None]) -> list[IndexedRevision]:
     """Every revision below `builds`, newest first; `read_revision` reads the manifest of a key."""
-    signatures = _signatures(builds)
     before = _load(builds / _NAME)
     now: dict[str, _Entry] = {}
     found = []
-    for key, signature in signatures.items():
+    for key in list_folders(builds):
+        signature = _signature(f"{builds}/{key}/revision.json")
         entry = before.get(key)
-        if entry is None or entry[0] != signature:
+        if signature is None or entry is None or entry[0] != signature:
             entry = _make_entry(key, signature, read_revision) if signature else None
         if entry is None:
             found.append(IndexedRevision(key, _changed_at(builds / key), None))
@@ -57,26 +57,26 @@ def read_index(builds: Path, read_revision: Callable[[str], Revision | None]) ->
             found.append(IndexedRevision(key, datetime.fromisoformat(entry[1]), cast(Trigger, entry[2])))
     if now != before:
         _LOG.debug("the index of %s is written again: %d revisions", builds, len(now))
+        content = json.dumps(now).encode()
         with contextlib.suppress(OSError):  # a read-only data folder, say: the next reader reads the files again
-            _save(builds / _NAME, now)
+            write_whole_file(builds / _NAME, _digest(content).encode() + b"\n" + content)
     return sorted(found, key=lambda one: (one.seen_at, one.key), reverse=True)
 
 
-def _signatures(builds: Path) -> dict[str, list[int]]:
-    """The identity of each folder's `revision.json`; empty where there is none."""
-    found: dict[str, list[int]] = {}
+def list_folders(folder: Path, *, follow_links: bool = True) -> list[str]:
+    """The names of the folders in a folder without the hidden ones; none when it is missing."""
     try:
-        with os.scandir(builds) as entries:
-            keys = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except FileNotFoundError:
-        return found
-    for key in keys:
-        try:
-            seen = os.stat(f"{builds}/{key}/revision.json")  # noqa: PTH116
-            found[key] = [seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino]
-        except OSError:
-            found[key] = []
-    return found
+        with os.scandir(folder) as entries:
+            return [one.name for one in entries if not one.name.startswith(".") and one.is_dir(follow_symlinks=follow_links)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _signature(file: str) -> list[int] | None:
+    with contextlib.suppress(OSError):
+        seen = os.stat(file)  # noqa: PTH116
+        return [seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino]
+    return None
 
 
 def _make_entry(key: str, signature: list[int], read_revision: Callable[[str], Revision | None]) -> _Entry | None:
@@ -94,19 +94,11 @@ def _make_entry(key: str, signature: list[int], read_revision: Callable[[str], R
 
 def _load(file: Path) -> dict[str, _Entry]:
     """The entries of the index; none when it is missing, damaged or of another version."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         digest, _, content = file.read_bytes().partition(b"\n")
-        if digest.decode("ascii") != _digest(content):
-            return {}
-        return {key: (signature, seen_at, trigger) for key, (signature, seen_at, trigger) in json.loads(content).items()}
-    except (OSError, ValueError):
-        return {}
-
-
-def _save(file: Path, entries: dict[str, _Entry]) -> None:
-    content = json.dumps(entries).encode()
-    with whole_file(file) as target:
-        target.write(_digest(content).encode() + b"\n" + content)
+        if digest.decode("ascii") == _digest(content):
+            return {key: (signature, seen_at, trigger) for key, (signature, seen_at, trigger) in json.loads(content).items()}
+    return {}
 
 
 def _digest(content: bytes) -> str:

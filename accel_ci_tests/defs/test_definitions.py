@@ -11,7 +11,6 @@ import yaml
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
-from accel_ci.defs.leftovers import leftovers_job
 from accel_ci.pipelines import PIPELINES
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import ROOT
@@ -91,8 +90,8 @@ def test_a_pool_that_can_leave_something_behind_has_a_janitor(
 
 
 def test_the_janitor_fails_when_something_stays_behind(make_project: Callable[..., Project]) -> None:
-    project = make_project()
-    job = leftovers_job(project)
+    project = make_project(pool=POOLS_THAT_LEAVE_SOMETHING["an instance"])
+    job = build_definitions(project).resolve_job_def("janitor")
     assert job.execute_in_process().success
     (project.home / "leases").mkdir(parents=True)
     (project.home / "leases" / "cloud.json").write_text("no lease")

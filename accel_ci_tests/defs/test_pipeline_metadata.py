@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.defs import integration_metadata, rbe_metadata
+from accel_ci.defs import integration, rbe
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.model import (
     Artifact,
@@ -42,7 +42,7 @@ BAZEL = BazelTestResults(
 
 def test_a_wheel_says_what_it_was_built_from_and_how_its_checks_ended() -> None:
     wheel = Wheel("toy", "1.0", FILE, FILE, (CheckResult("twine", True, "fine"),), False, 2.5, (FILE,))
-    shown = integration_metadata.of_wheel(wheel, Source("https://example.com/toy.git", "HEAD", "a" * 40), STORE)
+    shown = integration.wheel_metadata(wheel, Source("https://example.com/toy.git", "HEAD", "a" * 40), STORE)
     assert shown["source"] == f"https://example.com/toy.git at g{'a' * 12}"
     assert (shown["size"], shown["work_seconds"], shown["reused"], shown["built_in"]) == (1234, 2.5, False, "host")
     assert plain_rows(shown["checks"]) == ["twine | True | fine"]
@@ -51,7 +51,7 @@ def test_a_wheel_says_what_it_was_built_from_and_how_its_checks_ended() -> None:
 
 
 def test_an_image_shows_its_containers_or_its_bill_of_materials() -> None:
-    shown = integration_metadata.of_image(replace(VENV, sbom=FILE), STORE)
+    shown = integration.image_metadata(replace(VENV, sbom=FILE), STORE)
     assert shown["sbom"].value == STORE.uri(FILE)
     assert (shown["upstream_sha"], plain_rows(shown["packages"])) == ("unknown", ["a==1", "b==2"])
     assert "runtime" not in shown
@@ -60,9 +60,7 @@ def test_an_image_shows_its_containers_or_its_bill_of_materials() -> None:
         ContainerImage(target, "id", f"toy:{target}", size, layers)  # type: ignore[arg-type]
         for target, size in (("development", 400), ("runtime", 100))
     )
-    shown = integration_metadata.of_image(
-        replace(VENV, kind="docker", containers=containers, cached_steps=3, steps=8), STORE
-    )
+    shown = integration.image_metadata(replace(VENV, kind="docker", containers=containers, cached_steps=3, steps=8), STORE)
     assert (shown["runtime"], shown["runtime_bytes"], shown["runtime_over_development"]) == ("toy:runtime", 100, 0.25)
     assert shown["cached_steps"] == "3 of 8"
     assert plain_rows(shown["development_layers"]) == ["60 | RUN a", "40 | COPY b"]
@@ -78,12 +76,12 @@ def test_an_image_shows_its_containers_or_its_bill_of_materials() -> None:
     ],
 )
 def test_the_note_of_an_image_says_what_was_reused(changes: dict[str, object], note: str) -> None:
-    assert integration_metadata.image_note(replace(VENV, **changes)) == note  # type: ignore[arg-type]
+    assert integration.image_note(replace(VENV, **changes)) == note  # type: ignore[arg-type]
 
 
 def test_a_selection_says_what_is_out_of_scope_and_what_cannot_be_collected() -> None:
     suites = (SuiteSelection("ops", 10, 7, {"CUDA only": 3}, ("tests/broken.py",)), SuiteSelection("unit", 2, 2, {}))
-    shown = integration_metadata.of_selection(TestSelection(FILE, suites, 1.5))
+    shown = integration.selection_metadata(TestSelection(FILE, suites, 1.5))
     assert (shown["collected"], shown["selected"]) == (12, 9)
     assert plain_rows(shown["suites"]) == ["ops | 10 | 7 | 1", "unit | 2 | 2 | 0"]
     assert plain_rows(shown["out_of_scope"]) == ["ops | 3 | CUDA only"]
@@ -91,7 +89,7 @@ def test_a_selection_says_what_is_out_of_scope_and_what_cannot_be_collected() ->
 
 
 def test_a_plan_has_its_bound_beside_its_prediction() -> None:
-    shown = integration_metadata.of_plan(TestPlan(FILE, 5, 40, 2, 4, 100.0, 25.0, 27.5))
+    shown = integration.plan_metadata(TestPlan(FILE, 5, 40, 2, 4, 100.0, 25.0, 27.5))
     assert (shown["tests"], shown["batches"], shown["never_seen"], shown["cards"]) == (40, 5, 2, 4)
     assert (shown["estimated_seconds"], shown["lower_bound_seconds"], shown["predicted_makespan_seconds"]) == (100, 25, 27.5)
 
@@ -108,17 +106,17 @@ def test_results_show_their_rounds_and_cards_and_how_far_they_are_from_the_bound
         lower_bound_s=8.0,
         work_s=12.0,
     )
-    shown = integration_metadata.of_results(results)
+    failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
+    shown = integration.results_metadata(results, [failed])
     assert (shown["attempts_passed"], shown["attempts_failed"], shown["makespan_over_lower_bound"]) == (22, 1, 1.25)
     assert plain_rows(shown["rounds"]) == ["1 | 23 | 2 | 9.5 | 8.0"]
     assert plain_rows(shown["cards"]) == ["0 | True |  | 20 | 9.0 | 1.5", "1 | False | bad sum | 3 | 2.0 | 1.0"]
-    assert integration_metadata.of_results(replace(results, lower_bound_s=0.0))["makespan_over_lower_bound"] == 0.0
-    failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
-    assert plain_rows(integration_metadata.failures([failed])) == ["t.py::a | 1 | failed | 0 |  | assert 1 | 2"]
+    assert plain_rows(shown["failures"]) == ["t.py::a | 1 | failed | 0 |  | assert 1 | 2"]
+    assert integration.results_metadata(replace(results, lower_bound_s=0.0), [])["makespan_over_lower_bound"] == 0.0
 
 
 def test_a_source_tree_tells_patches_that_were_there_already() -> None:
-    shown = rbe_metadata.of_sources(
+    shown = rbe.sources_metadata(
         SourceBuild("/tree", "d" * 64, "g1", None, ("one.patch", "two.patch"), ("two.patch",), False, 3.0)
     )
     assert plain_rows(shown["patches"]) == ["one.patch | applied", "two.patch | was there already"]
@@ -127,7 +125,7 @@ def test_a_source_tree_tells_patches_that_were_there_already() -> None:
 
 def test_targets_of_bazel_that_failed_come_first_with_their_logs() -> None:
     targets = [BazelTarget("//:a", "PASSED", True, (LOG,)), BazelTarget("//:b", "FAILED", False, (LOG,), "boom")]
-    shown = rbe_metadata.of_results(BAZEL, targets, STORE)
+    shown = rbe.results_metadata(BAZEL, targets, STORE)
     assert plain_rows(shown["targets"]) == [
         f"//:b | FAILED | False | boom | {STORE.uri(LOG)}",
         f"//:a | PASSED | True |  | {STORE.uri(LOG)}",
@@ -137,5 +135,5 @@ def test_targets_of_bazel_that_failed_come_first_with_their_logs() -> None:
 
 
 def test_the_note_of_bazel_is_what_was_out_of_reach_else_the_counts() -> None:
-    assert rbe_metadata.results_note(BAZEL) == "2 passed, 1 failed; 1 cached; 4 actions ran, 2 local and 3 remote cache hits"
-    assert rbe_metadata.results_note(replace(BAZEL, infra="the executor did not answer")) == "the executor did not answer"
+    assert rbe.results_note(BAZEL) == "2 passed, 1 failed; 1 cached; 4 actions ran, 2 local and 3 remote cache hits"
+    assert rbe.results_note(replace(BAZEL, infra="the executor did not answer")) == "the executor did not answer"

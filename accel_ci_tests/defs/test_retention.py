@@ -11,7 +11,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.partitions import REVISIONS
-from accel_ci.defs.retention import prune_project
+from accel_ci.defs.upkeep import prune_project
 from accel_ci.model import Revision, Source
 from accel_ci.workspace import Workspace
 

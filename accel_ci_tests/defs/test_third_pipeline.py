@@ -9,15 +9,13 @@ import pytest
 from filelock import FileLock, Timeout
 
 from accel_ci.config.settings import CronJob, Project
-from accel_ci.defs.assembly import build_definitions
-from accel_ci.defs.jobs import BUILD_TAG
+from accel_ci.defs.assembly import BUILD_TAG, build_definitions
 from accel_ci.defs.partitions import build_of, partition_key
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.defs.triggers import start_revision
 from accel_ci.ledger.status import read_status
 from accel_ci.model import Artifact, Build
 from accel_ci.pipelines import INTEGRATION, PIPELINES, Job, Pipeline, commands, next_stage
-from accel_ci.storage.manifests import begun_pipelines
 from accel_ci.workspace import Workspace
 
 NIGHT = datetime(2026, 11, 27, 4, tzinfo=timezone.utc)
@@ -100,7 +98,6 @@ def test_its_run_locks_it_alone_and_its_stage_is_one_of_the_builds(
     definitions: dg.Definitions, workspace: Workspace, instance: dg.DagsterInstance
 ) -> None:
     assert start_revision(instance, workspace, "nightly", now=NIGHT).key == BUILD.revision
-    folder = workspace.manifests.path("ledger", BUILD.revision, BUILD.variant).parent
     ran = definitions.resolve_job_def("nightly_stack").execute_in_process(
         instance=instance, partition_key=partition_key(BUILD), asset_selection=[dg.AssetKey("stack_image")]
     )
@@ -108,7 +105,7 @@ def test_its_run_locks_it_alone_and_its_stage_is_one_of_the_builds(
     assert ran.dagster_run.tags[BUILD_TAG] == "nightly-20261127~py3/stack"
     assert is_free(workspace, STACK, BUILD)
     assert workspace.manifests.find("stack_image", BUILD, Artifact) is not None
-    begun = begun_pipelines(folder, THREE)
+    begun = workspace.manifests.begun(BUILD)
     assert begun == ("stack_image",)
     assert next_stage((), begun, THREE) == "stack_image"
     assert next_stage(("wheel",), begun, THREE) == "runtime_image", "the first pipeline's stages come first"

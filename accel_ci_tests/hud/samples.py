@@ -8,6 +8,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from accel_ci.config.loading import parse_settings
+from accel_ci.config.settings import Project
 from accel_ci.model import (
     VERDICTS,
     Artifact,
@@ -35,9 +39,14 @@ from accel_ci.model import (
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
+GREEN = ("passed", "flaky")
+"""The states of a build that passes."""
+
 VARIANTS = ("py311-torch2.13-emu", "py312-torchmain-emu")
 HOSTILE = "tests/pytorch/test_ops.py::test_<script>document.title='owned'</script>\"'[\u202egnp.exe\x1b[31m\x00]"
 HOSTILE_MESSAGE = "</pre><img src=x onerror=alert(1)><script>alert(2)</script>\nE   AssertionError: \u2066{{ 7 * 7 }}"
@@ -53,6 +62,13 @@ _MESSAGES = (
     "RuntimeError: \"linalg_solve_emu\" not implemented for 'Half'",
     "NotImplementedError: Could not run 'aten::_fft_r2c' with arguments from the 'PrivateUse1' backend.",
 )
+
+
+def workspace_of(home: Path, name: str = "torch_emu") -> Workspace:
+    """The workspace of a data folder, of a backend of that name."""
+    settings = parse_settings(yaml.safe_dump(minimal_config()))
+    backend = settings.backend.model_copy(update={"name": name})
+    return Workspace(Project(settings.model_copy(update={"backend": backend}), home / "accel_ci.yaml", home))
 
 
 def ledger(counts: dict[Verdict, int], expected: int | None = None, **changes: Any) -> Ledger:

@@ -17,9 +17,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.hud.text import visible
-from accel_ci.results.store import ResultsStore
-from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness
+from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness, workspace_of
 
 _LOW_CONTRAST = """() => {
   const parse = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
@@ -58,8 +56,7 @@ def browser() -> Iterator[Browser]:
 
 
 def site_of(home: Path, project: str, folder: Path) -> str:
-    page = gather(ManifestStore(home), ResultsStore(home / "results"), project, flakiness(), now=NOW)
-    return write_hud(page, folder).as_uri()
+    return write_hud(gather(workspace_of(home, project), flakiness(), now=NOW), folder).as_uri()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,10 +19,11 @@ from accel_ci.hud.page import (
     make_page,
     verdict_bar,
 )
+from accel_ci.hud.render import render_hud
 from accel_ci.model import Build, Ledger, Verdict
 from accel_ci.pipelines import STAGES
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, ledger, results, verdicts
+from accel_ci_tests.hud.samples import GREEN, NOW, VARIANTS, flakiness, ledger, results, verdicts
 
 
 def record(account: Ledger | None, day: int = 27, variant: str = VARIANTS[0], **changes: Any) -> BuildRecord:
@@ -56,7 +58,6 @@ def revision(day: int, *builds: BuildRecord) -> RevisionRecord:
 def test_the_state_of_a_build_with_a_ledger(counts: dict[Verdict, int], expected: int | None, kind: str, words: str) -> None:
     state = build_state(record(ledger(counts, expected)), NOW)
     assert (state.kind, state.words) == (kind, words)
-    assert state.passes == (kind in ("passed", "flaky"))
 
 
 def test_a_ledger_with_a_missing_suite_is_not_green() -> None:
@@ -88,7 +89,7 @@ def test_a_ledger_that_lacks_verdicts_it_should_count_is_judged_by_what_it_has()
 def test_the_state_of_a_build_without_a_ledger(changes: dict[str, Any], state: State) -> None:
     found = build_state(record(None, **changes), NOW)
     assert found == state
-    assert not found.passes
+    assert found.kind not in GREEN
 
 
 def test_the_newest_build_of_each_variant_is_shown_in_full_and_the_last_finished_one_besides() -> None:
@@ -124,8 +125,14 @@ def test_new_failures_come_first_and_long_lists_are_counted() -> None:
     )
     detail = page.builds[0]
     assert (detail.new_failures, detail.compared_with) == (40, "nightly-20261125")
-    assert [test.new for test in detail.failed.items] == [True] * 40 + [False] * 5
-    assert (detail.failed.more, detail.failed.total, detail.infra.total, detail.infra.more) == (15, 60, 3, 0)
+    assert [(v.suite, v.test) in detail.newly_failing for v in detail.failed] == [True] * 40 + [False] * 20
+    assert (len(detail.failed), len(detail.infra)) == (60, 3)
+    html = render_hud(page)
+    assert (html.count('<span class="badge">new</span>'), html.count('<details class="item"')) == (
+        40,
+        45 + 3 + len(page.flaky),
+    )
+    assert re.findall('<p class="more">(.*)</p>', html) == ["15 more"]
     slow = [verdict.duration_s or 0 for verdict in detail.slowest]
     assert len(slow) == 20
     assert slow == sorted(slow, reverse=True)
@@ -143,7 +150,8 @@ def test_nothing_is_new_when_there_is_nothing_to_compare_with() -> None:
 
 def test_one_failure_among_thousands_is_seen_in_the_bar() -> None:
     bar = verdict_bar({"passed": 30_000, "failed": 1})
-    assert [segment.verdict for segment in bar] == ["failed", "passed"]
-    assert bar[0].width > 1.5
-    assert sum(segment.width for segment in bar) == pytest.approx(100, abs=0.05)
-    assert verdict_bar({"passed": 0}) == ()
+    assert list(bar) == ["failed", "passed"]
+    assert bar["failed"][1] > 1.5
+    assert bar["passed"][0] == bar["failed"][1]
+    assert sum(width for _, width in bar.values()) == pytest.approx(100, abs=0.05)
+    assert verdict_bar({"passed": 0}) == {}

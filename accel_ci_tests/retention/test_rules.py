@@ -8,7 +8,7 @@ import pytest
 
 from accel_ci.config.settings import Retention
 from accel_ci.model import Build, Trigger
-from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, kept_builds, reason_to_keep
+from accel_ci.retention.rules import BuildFacts, Extent, RevisionFacts, keeps_all, kept_builds
 
 NOW = datetime(2026, 11, 27, 8, 30, tzinfo=timezone.utc)
 ALL = frozenset({"ledger", "test_selection", "device_test_results"})
@@ -32,7 +32,7 @@ def revision(
 
 def kept(*revisions: RevisionFacts, window: int = 30, **rules: object) -> dict[str, Extent]:
     found = kept_builds(revisions, Retention.model_validate(rules), window, NOW)
-    return {build.revision: each.extent for build, each in found.items()}
+    return {build.revision: extent for build, extent in found.items()}
 
 
 def test_the_last_days_are_kept_whole_and_the_window_with_its_results() -> None:
@@ -68,19 +68,19 @@ def test_the_last_green_builds_are_counted_by_variant_and_trigger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("revision", "reason"),
+    ("revision", "whole"),
     [
-        (revision(99, released=True), "released"),
-        (revision(99, in_use=True), "a run of it is not over"),
-        (revision(99, trigger=None), "its revision.json is missing or unreadable"),
-        (revision(99, key="manual-demo-2"), "pinned"),
-        (revision(1), "of the last 30 days"),
-        (revision(99), None),
+        (revision(99, released=True), True),
+        (revision(99, in_use=True), True),
+        (revision(99, trigger=None), True),
+        (revision(99, key="manual-demo-2"), True),
+        (revision(1), True),
+        (revision(99), False),
     ],
 )
-def test_a_revision_that_is_kept_has_a_reason(revision: RevisionFacts, reason: str | None) -> None:
-    assert reason_to_keep(revision, Retention(pinned=("manual-demo*",)), NOW) == reason
-    assert kept(revision, last_green=0, pinned=("manual-demo*",)) == {revision.key: "results" if reason is None else "whole"}
+def test_a_revision_can_be_kept_with_all_its_builds(revision: RevisionFacts, whole: bool) -> None:
+    assert keeps_all(revision, Retention(pinned=("manual-demo*",)), NOW) == whole
+    assert kept(revision, last_green=0, pinned=("manual-demo*",)) == {revision.key: "whole" if whole else "results"}
 
 
 def test_one_build_of_a_revision_can_be_released() -> None:

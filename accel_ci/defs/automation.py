@@ -1,0 +1,86 @@
+"""The schedules and sensors that start jobs, and the sensor that shows in the HUD where a failed run stopped."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.config.settings import CronJob
+from accel_ci.defs.instance import UNFINISHED
+from accel_ci.defs.quality import current_flakiness, refresh_hud
+from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
+from accel_ci.errors import SourceError
+from accel_ci.pipelines import INTEGRATION, Job, Pipeline
+from accel_ci.source.git import resolve_source, resolved_sha
+from accel_ci.source.watch import reason_to_wait
+from accel_ci.workspace import Workspace
+
+
+def build_schedules(workspace: Workspace, pipeline: Pipeline) -> list[dg.ScheduleDefinition]:
+    """Make the schedules of a pipeline's jobs: one for each job that cron starts."""
+    configured = [(job, job.settings(workspace.project.settings)) for job in pipeline.jobs]
+    return [_schedule(workspace, pipeline, job, own) for job, own in configured if isinstance(own, CronJob)]
+
+
+def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: CronJob) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=f"{job.command}_schedule",
+        cron_schedule=settings.cron,
+        execution_timezone="UTC",
+        job_name=job.name,
+        description=f"{job.description} At `{settings.cron}` UTC.",
+        default_status=dg.DefaultScheduleStatus.RUNNING if settings.enabled else dg.DefaultScheduleStatus.STOPPED,
+    )
+    def schedule(context: dg.ScheduleEvaluationContext) -> Any:
+        if job.skip_while_running:
+            unfinished = dg.RunsFilter(job_name=job.name, statuses=UNFINISHED)
+            for run in context.instance.get_runs(unfinished, limit=1):
+                return dg.SkipReason(f"the {job.command} run {run.run_id} has not finished")
+        now = context.scheduled_execution_time
+        try:
+            revision = tonights_revision(workspace.manifests, now) if pipeline.follows else None
+            revision = revision or start_revision(context.instance, workspace, job.triggers[0], now=now)
+        except SourceError as error:
+            return dg.SkipReason(f"the revision cannot be resolved: {error}")
+        return list(run_requests(workspace.project.settings, job, revision, f"{job.command}:{now.isoformat()}"))
+
+    return schedule
+
+
+def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
+    """Make the sensors: for new upstream commits, which start the job `main`, and for failed runs."""
+    project, job = workspace.project, INTEGRATION.job_for("main")
+    settings, upstream = project.settings.jobs.main, project.settings.upstream
+
+    @dg.sensor(
+        name="upstream_main_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=settings.check_every_seconds,
+        description=f"{job.description} Watches {upstream.ref} of {upstream.repository}; the cursor is the last SHA.",
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def upstream_main_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        try:
+            # Dagster allows a tick 60 seconds, which include the start of its runs.
+            limit = min(project.settings.limits.git_seconds, 30)
+            sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
+            now, interval = datetime.now(timezone.utc), timedelta(minutes=settings.minimum_interval_minutes)
+            runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=1)
+            last_started = runs[0].create_timestamp if runs else None
+            if (reason := reason_to_wait(context.cursor, sha, last_started, now, interval)) is not None:
+                return dg.SkipReason(reason)
+            revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
+        except SourceError as error:
+            return dg.SkipReason(f"upstream cannot be asked: {error}")
+        requests = list(run_requests(project.settings, job, revision, f"{job.command}:{sha}"))
+        return dg.SensorResult(run_requests=requests, cursor=sha)
+
+    @dg.run_failure_sensor(
+        name="stopped_build_sensor",
+        description="Shows in the HUD at which stage a build stopped.",
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def stopped_build_sensor(context: dg.RunFailureSensorContext) -> None:
+        refresh_hud(workspace, current_flakiness(workspace))
+
+    return [upstream_main_sensor, stopped_build_sensor]

@@ -1,0 +1,103 @@
+"""The schedules that clear away what is no longer needed, and what they share with the command line.
+
+`janitor` clears away what dead steps left on machines and in engines, `prune` what the keep rules let go from the data
+folder. Dagster's part is to know the runs and the partition keys.
+"""
+
+from datetime import datetime, timedelta, timezone
+
+import dagster as dg
+
+from accel_ci.config.settings import Project, Retention
+from accel_ci.defs.instance import UNFINISHED, open_instance
+from accel_ci.defs.partitions import REVISIONS
+from accel_ci.instance.lease import LEASES
+from accel_ci.pool.choose_pool import pool_for
+from accel_ci.pool.project_pool import Leftover, clear_leftovers
+from accel_ci.retention.disk import Pruned
+from accel_ci.retention.prune import RevisionRegister, prune
+from accel_ci.workspace import Workspace
+
+
+def upkeep_schedules(project: Project) -> list[dg.ScheduleDefinition]:
+    """Make the schedules: the janitor where a pool or its instance can outlive a driver, and `prune`."""
+
+    @dg.op(description="Pause machines whose lease has run out, remove containers without a driver, delete old Jobs.")
+    def clear_away(context: dg.OpExecutionContext) -> None:
+        found = _clear_leftovers(project, context.instance)
+        for leftover in found:
+            context.log.warning(leftover.describe())
+        if problems := [leftover.describe() for leftover in found if leftover.problem is not None]:
+            raise dg.Failure("; ".join(problems))
+
+    @dg.op(description="Remove what the section 'retention' leaves no use for.")
+    def remove_unused(context: dg.OpExecutionContext) -> None:
+        found = _prune(project, context.instance)
+        stays = [item for item in found if item.problem is not None]
+        for item in stays:
+            context.log.warning(f"{item.kind} {item.name} stays: {item.problem}")
+        freed = sum(item.size_bytes for item in found)
+        context.log.info(f"{len(found)} things pruned, {freed:,} bytes freed")
+        context.add_output_metadata({"things": len(found), "bytes": freed})
+        if stays:
+            raise dg.Failure(f"{len(stays)} of {len(found)} things cannot be removed; the run's log names them")
+
+    schedules = []
+    if pool_for(project.settings).outlives_driver or project.settings.pool.instance:
+        does = "Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds."
+        when = "Every quarter of an hour: what dead steps left behind is cleared away."
+        schedules.append(_schedule("janitor", clear_away, does, "*/15 * * * *", when, runs=True))
+    cron = (project.settings.retention or Retention()).cron
+    does = "Removes builds that no keep rule holds, and what nothing refers to any more. Attempts are kept."
+    when = f"Prunes the data folder by the rules in `retention`. At `{cron}` UTC."
+    return [*schedules, _schedule("prune", remove_unused, does, cron, when, runs=project.settings.retention is not None)]
+
+
+def _schedule(name: str, op: dg.OpDefinition, does: str, cron: str, when: str, *, runs: bool) -> dg.ScheduleDefinition:
+    """Make a schedule of a job with one op; `does` describes the job, `when` the schedule."""
+    return dg.ScheduleDefinition(
+        name=f"{name}_schedule",
+        job=dg.GraphDefinition(name, description=does, node_defs=[op]).to_job(executor_def=dg.in_process_executor),
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING if runs else dg.DefaultScheduleStatus.STOPPED,
+        description=when,
+    )
+
+
+def clear_leftovers_here(project: Project, *, dry_run: bool = False) -> list[Leftover]:
+    """Clear away what runs that are over left, with the instance of the UI and the daemon. Raises `PoolError`."""
+    with open_instance(project) as instance:
+        return _clear_leftovers(project, instance, dry_run=dry_run)
+
+
+def _clear_leftovers(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Leftover]:
+    def ended_at(run: str) -> float | None:
+        record = instance.get_run_record_by_id(run)
+        return record.end_time if record is not None and record.dagster_run.is_finished else None
+
+    return clear_leftovers(pool_for(project.settings), project.home / LEASES, ended_at, dry_run=dry_run)
+
+
+def prune_project(project: Project, *, dry_run: bool = False) -> list[Pruned]:
+    """Prune with the instance of the UI and the daemon. Raises `AccelCiError`."""
+    with open_instance(project) as instance:
+        return _prune(project, instance, dry_run=dry_run)
+
+
+def _prune(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Pruned]:
+    now, revisions = datetime.now(timezone.utc), str(REVISIONS.name)
+    register = RevisionRegister(
+        lambda: _busy_revisions(instance, now), lambda key: instance.delete_dynamic_partition(revisions, key)
+    )
+    return prune(Workspace(project), register, now, dry_run=dry_run)
+
+
+def _busy_revisions(instance: dg.DagsterInstance, now: datetime) -> set[str]:
+    """Return the revisions with queued or running runs; a run that was killed stays STARTED and counts for a day."""
+    return {
+        revision
+        for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED))
+        if (revision := record.dagster_run.tags.get("dagster/partition/revision"))
+        and (record.start_time is None or record.start_time > (now - timedelta(days=1)).timestamp())
+    }
