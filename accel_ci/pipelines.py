@@ -36,7 +36,7 @@ class Job:
     """A Dagster job of a pipeline.
 
     `command` is its name in `accel-ci run`, in the section `jobs` and, with `_schedule`, of its schedule. The first of
-    `triggers` is that of the revisions that it makes; each further one is a command of its own.
+    `triggers` is that of the revisions that it makes; each further one is a separate command.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a build goes through between its revision and its ledger.
+    """The stages that a build goes through between its revision and its ledger.
 
     `name` is also the Dagster group of its assets and, where it must be configured, the section of its settings. `stages`
     are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
     `module:function`. It has at most one job for each trigger. `suites` and `outline`, a line, are what a trigger asks for.
-    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than one of its own.
+    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one.
     """
 
     name: str

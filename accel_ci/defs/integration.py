@@ -110,7 +110,7 @@ def test_selection(
 def test_plan(
     context: dg.AssetExecutionContext, revision: Revision, test_selection: TestSelection, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
-    """How the tests are spread over the cards: batches from recorded durations, and the bound no schedule can beat."""
+    """The tests spread over the cards: batches from recorded durations, and the bound that no schedule can beat."""
     build, workspace, settings = build_of(context), stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         durations = median_durations(workspace.results, build.variant, revision.created_at.date())

@@ -1,4 +1,4 @@
-"""Where the pipelines meet: the ledger of a build.
+"""The ledger of a build, in which the pipelines meet.
 
 Each pipeline ends in it. It takes what both have reported so far from their manifests, not from Dagster's inputs, since the
 other pipeline may not have run.

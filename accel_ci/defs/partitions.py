@@ -18,7 +18,7 @@ def builds(variants: Sequence[str]) -> dg.MultiPartitionsDefinition:
 
 def of_revision() -> dg.AssetIn:
     """Make the input with which an asset of a build reads the external asset `revision`, which has one dimension less."""
-    with warnings.catch_warnings():  # the pinned release has this class as beta; a new pin is a decision of its own
+    with warnings.catch_warnings():  # the pinned release has this class as beta; a new pin is a separate decision
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping(REVISION))
 

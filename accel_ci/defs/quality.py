@@ -1,4 +1,4 @@
-"""What is made anew from all results once a ledger lands: flakiness and the HUD. Not partitioned."""
+"""The assets rebuilt from all results after each ledger: flakiness and the HUD. Not partitioned."""
 
 from datetime import datetime, timezone
 

@@ -1,4 +1,4 @@
-"""What every stage of a build needs as an asset: partitions, manifests, its turn at the build, and clear failures."""
+"""The parts that all stages of a build share as assets: partitions, manifests, turns at the build, clear failures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -63,7 +63,7 @@ class Container:
 def run_in_container(
     image: str, command: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str], cwd: str, timeout_s: float
 ) -> Finished:
-    """Run one command in a container of its own, in the folder `cwd`; the caller judges the status.
+    """Run one command in a fresh container, in the folder `cwd`; the caller checks the status.
 
     Raises `BuildError` if there is no client, or at the limit; the container is gone in any case.
     """

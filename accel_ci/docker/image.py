@@ -21,7 +21,7 @@ _PUSH_LIMIT_S = 3600.0
 
 
 def has_images(images: Sequence[str]) -> bool:
-    """Whether the engine has all these images. Raises `BuildError` if there is no client."""
+    """Return True if the engine has all these images. Raises `BuildError` if there is no client."""
     return run_docker(["image", "inspect", "--format", "{{.Id}}", *images]).status == 0
 
 

@@ -46,7 +46,7 @@ def end_processes(argument: str, grace_s: float) -> int:
 def ended_with_this(argument: str, grace_s: float) -> Iterator[None]:
     """Run `end_processes` if this process ends inside the context, even by SIGKILL.
 
-    A watcher in a session of its own waits for the end of a pipe whose other end only this process has. It reads the
+    A watcher in a separate session waits for the end of a pipe whose other end only this process has. It reads the
     argument from the pipe, so that it does not have the argument itself.
     """
     command = [sys.executable, "-m", "accel_ci.process.tree"]

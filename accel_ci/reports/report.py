@@ -1,6 +1,6 @@
 """Reports as data: rows, status, warnings; and the limits of reading.
 
-Here belong the types that all formats share and their JSON form. Each format is read in a module of its own.
+Here belong the types that all formats share and their JSON form. Each format has a module that reads it.
 """
 
 from __future__ import annotations

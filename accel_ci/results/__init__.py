@@ -1,1 +1,1 @@
-"""What is kept of the tests: attempts, verdicts and the questions that are asked of them."""
+"""The results of tests: attempts, verdicts and the queries on them."""

@@ -47,7 +47,7 @@ def counted(length: int, first: int = 0) -> pa.Array[Any]:
 
 
 def counts_of(column: Column) -> dict[Any, int]:
-    """How often each value is in a column."""
+    """Count each value of a column."""
     return {row["values"]: row["counts"] for row in cast(Any, kernels.value_counts(column)).to_pylist()}
 
 
@@ -74,7 +74,7 @@ def repeats(column: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def database(**tables: pa.Table | pa.RecordBatchReader) -> duckdb.DuckDBPyConnection:
-    """A DuckDB of its own that sees these tables; loaded when asked for, because storing does without its 20 MB."""
+    """A fresh DuckDB that sees these tables; loaded on first use, because storing does without its 20 MB."""
     import duckdb
 
     connection = duckdb.connect(config={"autoinstall_known_extensions": False})

@@ -46,7 +46,7 @@ _OF_ROW = ("classname", "name", "file", "target", "attempt", "outcome", "duratio
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """How the reading of one file went; `warnings` are the codes of `accel_ci.reports`."""
+    """The outcome of reading one file; `warnings` are the codes of `accel_ci.reports`."""
 
     path: Path
     status: Status
@@ -55,13 +55,13 @@ class FileOutcome:
 
     @property
     def reason(self) -> str | None:
-        """Why the file is not whole or has no rows; None for one that is complete."""
+        """The reason why the file is not whole or has no rows; None for one that is complete."""
         return None if self.status == "complete" and self.rows else ", ".join(self.warnings) or self.status
 
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What came of an ingest. `stored` is None when there was no row, and then nothing was written."""
+    """The outcome of an ingest. `stored` is None if there was no row, and then nothing was written."""
 
     files: tuple[FileOutcome, ...]
     rows: int

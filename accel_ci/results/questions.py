@@ -35,7 +35,7 @@ FROM (SELECT *, bool_or(bad) OVER (PARTITION BY test) AS any_bad FROM numbered) 
 
 @dataclass(frozen=True)
 class TestInBuild:
-    """What a test did in one build. `failures` of its `attempts` failed by themselves; the message is the last failure's.
+    """A test in one build. `failures` of its `attempts` failed by themselves; the message is the last failure's.
 
     A `cached` result is that of an earlier build: the test did not run.
     """
@@ -111,7 +111,7 @@ class DayCounts:
 def history(
     store: ResultsStore, test: str, today: date, days: int = 90, variant: str | None = None, suite: str | None = None
 ) -> list[TestInBuild]:
-    """What a test (its canonical id) did in every build of the last days, the newest last."""
+    """List every build of the last days in which a test (its canonical id) was, the newest last."""
     suites = store.suites(today - timedelta(days=days), today, variant=variant, suite=suite)
     found = []
     for stored, rollup in zip(suites, store.rollups(suites), strict=True):
@@ -231,7 +231,7 @@ def newly_passing(store: ResultsStore, before: Build, after: Build) -> list[Chan
 
 @ask_again
 def counts_per_day(store: ResultsStore, today: date, days: int = 30, variant: str | None = None) -> list[DayCounts]:
-    """How many tests had which verdict on each of the last days, from what the rollups say of themselves."""
+    """Count the verdicts of each of the last days, from the headers of the rollups."""
     suites = store.suites(today - timedelta(days=days), today, variant=variant)
     groups: defaultdict[tuple[date, str, str], list[Origin]] = defaultdict(list)
     for stored, rollup in zip(suites, store.rollups(suites), strict=True):

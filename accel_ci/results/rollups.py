@@ -1,4 +1,4 @@
-"""What each test did in one build, one row per test: made from an attempts file alone, and fast to look up and to scan.
+"""A row for each test of a build: made from an attempts file alone, and fast to look up and to scan.
 
 A rollup is an Arrow IPC file whose record batches are buckets of the tests' keys, in order: the batch that holds a test
 follows from its key and the number of batches, so that a look-up reads a footer and one batch, and a scan only the columns
@@ -30,7 +30,7 @@ ROLLUP = schema_of(
     started_at=pa.timestamp("us", tz="UTC"), message=pa.string(), signature=pa.string(),
     cached=pa.bool_(), place=pa.int32(),
 )  # fmt: skip
-"""`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not put down to
+"""`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not lost to
 the infrastructure, `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
 start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
 was made in this build, so that it says nothing of how often the test fails. `place` is the number of the test's first row in
@@ -70,7 +70,7 @@ FROM tests
 
 @dataclass(frozen=True)
 class Origin:
-    """Which rows a rollup sums up, and how many tests had which verdict."""
+    """The rows that a rollup sums up, and its tests counted by verdict."""
 
     day: str
     revision: str
@@ -210,7 +210,7 @@ class Rollup:
 
     @cached_property
     def origin(self) -> Origin:
-        """What the rollup sums up."""
+        """The rows that the rollup sums up."""
         return Origin(**json.loads(self._origin))
 
     def find(self, key: int) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ _SLICES, _SLICE_ROWS = 16, 1 << 14
 """Rows are made, written and judged in about so many slices of a long report, of at least so many rows."""
 
 REPORT = pa.schema([field for field in ATTEMPTS if field.name not in ("revision", "variant", "suite", "signature")])
-"""What a report says of an attempt; columns that it does not have are null. `test` is there where it says the canonical id
+"""An attempt as a report has it; missing columns are null. `test` is there where the report has the canonical id
 itself, as the runner does."""
 
 REPORT_ORDER = "report"
@@ -112,7 +112,7 @@ def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:
 
 
 def prefix_of(target: str | None, file: str | None, classname: str | None) -> str:
-    """What stands before the name in the canonical id of a report's test: see `from_report`."""
+    """The part before the name in the canonical id of a report's test: see `from_report`."""
     parts = [target] if target is not None else []
     if file is not None:
         module = file.removesuffix(".py").replace("\\", "/").replace("/", ".")
@@ -128,7 +128,7 @@ def prefix_of(target: str | None, file: str | None, classname: str | None) -> st
 
 
 def _cuts(tests: Column, by: pa.Array[Any], slice_rows: int) -> Iterator[int]:
-    """Where to cut rows that are in the order `by` so that no test is cut."""
+    """The places at which to cut rows that are in the order `by`, so that no test is cut."""
     cut = 0
     while cut < len(by):
         yield cut

@@ -90,7 +90,7 @@ class ResultsStore:
         variant: str | None = None,
         suite: str | None = None,
     ) -> list[StoredSuite]:
-        """What is stored, from the first day to the last, in the order of days and names."""
+        """List what is stored, from the first day to the last, in the order of days and names."""
         since = since or self._first_day or date.min
         return [
             stored
@@ -106,7 +106,7 @@ class ResultsStore:
         return hashlib.sha256(pa.memory_map(str(self.objects.fetch(stored.entry))).read_buffer()).hexdigest()
 
     def newest(self, stored: StoredSuite) -> StoredSuite:
-        """What the store holds of a suite of a build now; the same where nothing of it is left."""
+        """The current version of a stored suite; the same if nothing of it is left."""
         days = stored.day - _MOVED_DAYS, stored.day + _MOVED_DAYS
         return next(iter(self.suites(*days, stored.build, suite=stored.suite)), stored)
 

@@ -1,4 +1,4 @@
-"""What workers leave in a round's bucket: claims of slots, by which they become workers, claims of batches, and events."""
+"""The records of workers in a round's bucket: claims of slots, by which they become workers, of batches, and events."""
 
 from __future__ import annotations
 

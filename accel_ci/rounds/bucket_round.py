@@ -116,7 +116,7 @@ class BucketRound(FolderRound):
         return dict(self.slots.holders)
 
     def drained(self, worker: str) -> bool:
-        """Whether all that a worker had sent by the first call is in the folder; ask this of a worker that has ended."""
+        """Return True if all that a worker had sent by the first call is in the folder; for workers that have ended."""
         self._check()
         return self._passes_done >= self._needed_passes.setdefault(worker, self._passes + 1)
 

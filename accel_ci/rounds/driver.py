@@ -1,7 +1,7 @@
 """The driver: runs a plan in rounds on a pool, whatever the pool's engine.
 
 Here belong the driver's decisions: when to replace a worker, which tests to requeue, when a round is over and what goes
-into the next one. It has no state of its own: all it knows is in the run's folder, so a driver that starts again after a
+into the next one. It keeps no state: all it knows is in the run's folder, so a driver that starts again after a
 kill continues where the last one stopped.
 """
 

@@ -209,7 +209,7 @@ def packed(content: object) -> bytes:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether a failure of S3 may pass by itself."""
+    """Return True for a failure of S3 that may pass by itself."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     if not isinstance(error, (BotoCoreError, ClientError)) or isinstance(error, NoCredentialsError):

@@ -1,4 +1,4 @@
-"""What the events of workers amount to: rows of attempts, the health of cards, and times. No effects but the callback."""
+"""Add up the events of workers: rows of attempts, the health of cards, and times. No effects but the callback."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class CardHealth:
             self._background = self._start()
 
     def is_in_doubt(self) -> bool:
-        """Whether a probe beside the tests has just failed; that may be only because the tests hold the card."""
+        """Return True if a probe beside the tests has just failed; perhaps only because the tests hold the card."""
         health = self._background.result() if self._background is not None else None
         if health is None:
             return False

@@ -29,7 +29,7 @@ class RunningTest:
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a child cannot go on; `outcome` is for the test that it was running."""
+    """The reason why a child cannot go on; `outcome` is for the test that it was running."""
 
     outcome: str
     description: str

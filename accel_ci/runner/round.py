@@ -38,7 +38,7 @@ class FolderRound:
         return [round_folder.batch_of(record) for name in fresh for record in json.loads((folder / name).read_text("utf-8"))]
 
     def is_over(self) -> bool:
-        """Whether the driver has announced that there will be no more batches."""
+        """True if the driver has announced that there will be no more batches."""
         return (self._round_folder / round_folder.ROUND_OVER).exists()
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ _PLAN = TypeAdapter(Plan)
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where a stage of a build works, and where its results go.
+    """The folders in which a stage of a build works, and the stores for its results.
 
     `runner` is the runner as one file, `folder` that of its claims and events, `cards_lock` the lock of the cards. `day` is
     the revision's, and `run` names who asks for it, such as a Dagster run.
@@ -77,7 +77,7 @@ def cards_of(settings: Settings) -> list[str]:
 
 
 def collect_tests(settings: Settings, suites: dict[str, Suite], spec: WorkerSpec, context: StageContext) -> TestSelection:
-    """What is in scope of the suites, collected where the pool's workers run. Raises `SelectionError` and `PoolError`."""
+    """Collect the tests in scope of the suites where the pool's workers run. Raises `SelectionError`, `PoolError`."""
     pool = pool_for(settings, context.run)
     return select_tests(
         suites, spec, context.runner, context.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
@@ -116,7 +116,7 @@ def run_smoke_stage(
 ) -> DeviceTestResults:
     """Collect and run the smoke suites on one healthy card; nothing is run again, for smoke must not be flaky.
 
-    A card that its health probe speaks against is passed over for the next one. Raises `PoolError` when all are, and
+    A card that fails its health probe is passed over for the next one. Raises `PoolError` when all are, and
     `SelectionError` when there is nothing to run.
     """
     started = time.monotonic()

@@ -88,7 +88,7 @@ def check_size(name: str, size: int, budget: Size | None, setting: str, largest:
 
 
 def is_pure(wheel: Path) -> bool:
-    """Whether the wheel's tags mean that it has no compiled code."""
+    """Return True if the wheel's tags mean that it has no compiled code."""
     return all(tag.platform == "any" for tag in parse_wheel_filename(wheel.name)[3])
 
 
@@ -186,7 +186,7 @@ def _compiled_files(wheel: Path) -> tuple[str, ...]:
 
 
 def _is_repaired(wheel: Path) -> bool:
-    """Whether there is one folder of modules, and beside it the folder for libraries of `auditwheel repair`."""
+    """Return True for one folder of modules, and beside it the folder for libraries of `auditwheel repair`."""
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.partition("/")[0] for name in archive.namelist() if "/" in name}
     kept = [folder for folder in folders if not folder.endswith((".dist-info", ".data"))]
@@ -199,7 +199,7 @@ def _modern(tag: str) -> str:
 
 
 def _is_no_newer(tag: str, than: str) -> bool:
-    """Whether a system that supports `than` supports `tag`."""
+    """Return True if a system that supports `than` supports `tag`."""
     one, other = _PLATFORM.fullmatch(_modern(tag)), _PLATFORM.fullmatch(_modern(than))
     if one is None or other is None or (one[1], one[4]) != (other[1], other[4]):
         return tag == than

@@ -90,12 +90,12 @@ def _end(terminated: Mapping[str, Any] | None, phase: str | None) -> WorkerEnd |
 
 
 def job_end(job: Mapping[str, Any] | None) -> WorkerEnd | None:
-    """Why a Job makes no more pods (complete, failed, past its deadline, deleted), else None."""
+    """The reason why a Job makes no more pods (complete, failed, past its deadline, deleted), else None."""
     return job_failure(job) or _condition(job, "Complete")
 
 
 def job_failure(job: Mapping[str, Any] | None) -> WorkerEnd | None:
-    """Why a Job ends its pods (failed, past its deadline, deleted), else None."""
+    """The reason why a Job ends its pods (failed, past its deadline, deleted), else None."""
     if job is None:
         return WorkerEnd("removed", "the Job is gone: somebody has deleted it")
     if job["metadata"].get("deletionTimestamp"):

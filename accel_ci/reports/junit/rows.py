@@ -32,7 +32,7 @@ class Suite:
     cases: int = 0  # `testcase` elements inside it, at any depth
     faults: set[Outcome] = field(default_factory=set)  # kinds of outcomes inside it, at any depth
     verdicts: list[ElementVerdict] = field(default_factory=list)  # its own outcome elements
-    message: str | None = None  # the first line of its own `system-err`
+    message: str | None = None  # the first line of the case's `system-err`
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Rows:
             column.append(value)
 
     def _merge(self, row: int, children: Children, duration_s: float | None) -> None:
-        """Merge a failed teardown, which was written as a case of its own, into its case."""
+        """Merge a failed teardown, which was written as a separate case, into its case."""
         self._merged.add(row)
         self._fields.warnings.add("merged_teardown_error")
         columns, [verdict] = self._columns, children.verdicts
