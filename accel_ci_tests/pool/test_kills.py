@@ -17,7 +17,7 @@ from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
 
 
 def slow_suite(write: Write, tmp_path: Path, count: int, free: int | None = None) -> Path:
-    """Tests that take a moment and write down each time that they are run; gives back that record.
+    """Write tests that take a moment and record each of their runs; return that record.
 
     All but the first `free` ones do not end until there is a file `go`.
     """
