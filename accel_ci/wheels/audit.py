@@ -59,7 +59,7 @@ def audit_wheel(
     ignored = [*beside, *(["--ignore", ",".join(codes)] if codes else [])]
     described = [str(file) for file in (wheel, sdist) if file is not None]
     return (
-        judge("twine", run_module(["twine", "check", "--strict", *described], environment)),
+        check_result_of("twine", run_module(["twine", "check", "--strict", *described], environment)),
         _check_contents(run_module(["check_wheel_contents", *ignored, str(wheel)], environment)),
         *_check_compiled(wheel, rules, environment),
         _check_abi3(wheel, environment),
@@ -69,7 +69,7 @@ def audit_wheel(
     )
 
 
-def judge(name: str, done: Finished) -> CheckResult:
+def check_result_of(name: str, done: Finished) -> CheckResult:
     """Turn a tool's exit status and output into the result of a check."""
     if done.status == 0:
         return CheckResult(name, True, "passed")
@@ -158,7 +158,7 @@ def _check_libraries(rules: Wheels, found: _LinkedCode) -> CheckResult:
 def _check_abi3(wheel: Path, environment: Mapping[str, str]) -> CheckResult:
     if not any(tag.abi == "abi3" for tag in parse_wheel_filename(wheel.name)[3]):
         return CheckResult("abi3", True, "not tagged abi3")
-    return judge("abi3", run_module(["abi3audit", "--strict", "--summary", "--verbose", str(wheel)], environment))
+    return check_result_of("abi3", run_module(["abi3audit", "--strict", "--summary", "--verbose", str(wheel)], environment))
 
 
 def _check_tags(wheel: Path, rules: Wheels) -> CheckResult:

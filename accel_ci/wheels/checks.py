@@ -13,7 +13,7 @@ from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
 from accel_ci.process.run import Finished, run_tool
-from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, judge
+from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, check_result_of
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve, run_uv
 
 CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
@@ -101,7 +101,7 @@ def _check_installed(
         failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
         return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
     installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
-    return [installed, *(judge(name, run(python)) for name, run in checks.items())]
+    return [installed, *(check_result_of(name, run(python)) for name, run in checks.items())]
 
 
 def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled: bool) -> CheckResult:
