@@ -47,7 +47,12 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group[0] for group in PROCESSES if _is_in(nodeid, group)), nodeid)
+        return process_of(nodeid)
+
+
+def process_of(nodeid: str) -> str:
+    """Return a key that tests have in common that must run in one process."""
+    return next((group[0] for group in PROCESSES if _is_in(nodeid, group)), nodeid)
 
 
 def _is_in(nodeid: str, places: tuple[str, ...]) -> bool:
