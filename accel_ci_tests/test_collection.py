@@ -29,9 +29,3 @@ def test_no_test_module_and_no_conftest_is_imported() -> None:
     imports = re.compile(r"from (accel_ci_tests)?\.([\w.]*\.)?(test_\w+|conftest) import|from \.+ import test_")
     files = (ROOT / "accel_ci_tests").rglob("*.py")
     assert [str(file) for file in files if imports.search(file.read_text("utf-8"))] == []
-
-
-def test_tests_with_an_expensive_fixture_share_a_process(request: pytest.FixtureRequest) -> None:
-    for fixture in ("bench", "source_bench", "browser", "compilers"):
-        users = [item.nodeid for item in request.session.items if fixture in getattr(item, "fixturenames", ())]
-        assert len({tiers.process_of(user) for user in users}) <= 1, f"name their modules in tiers.PROCESSES: {users}"

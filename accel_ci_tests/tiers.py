@@ -31,13 +31,18 @@ PROCESSES = (
 )  # fmt: skip
 """Modules whose tests share a fixture that is too expensive to make twice. One process runs all tests of a group."""
 
+EXPENSIVE = {"bench", "source_bench", "browser", "compilers"}
+"""Those fixtures."""
+
 
 def mark(item: pytest.Item) -> None:
-    """Mark a test with its tiers."""
+    """Mark a test with its tiers. Raises `UsageError` when it has an expensive fixture and is in no group of `PROCESSES`."""
     if _is_in(item.nodeid, SLOW):
         item.add_marker(pytest.mark.slow)
     if _is_in(item.nodeid, NIGHTLY):
         item.add_marker(pytest.mark.nightly)
+    if EXPENSIVE & set(getattr(item, "fixturenames", ())) and _process_of(item.nodeid) == item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid} has an expensive fixture: add its module to PROCESSES in {__file__}")
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -47,10 +52,10 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return process_of(nodeid)
+        return _process_of(nodeid)
 
 
-def process_of(nodeid: str) -> str:
+def _process_of(nodeid: str) -> str:
     """Return a key that tests have in common that must run in one process."""
     return next((group[0] for group in PROCESSES if _is_in(nodeid, group)), nodeid)
 
