@@ -4,7 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 
 # Tests run in a process per core, up to 8. ARGS="-n 0" runs them in one process, as a debugger needs it.
-PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
+PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
 
 .PHONY: help setup nightly test test-fast test-nightly dev lint clean
 

@@ -40,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> tiers.Scheduling:
+    """Share the tests among processes as `accel_ci_tests/tiers.py` says."""
+    return tiers.Scheduling(config, log)
+
+
 def pytest_collection_finish() -> None:
     """Keep the objects that live until the end out of garbage collection: the results store collects after each suite."""
     gc.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatch
+from itertools import chain
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_no_folder_of_tests_is_skipped(pytestconfig: pytest.Config) -> None:
 
 
 def test_tiers_name_files_and_folders_that_exist() -> None:
-    places = [ROOT / "accel_ci_tests" / place for place in (*tiers.SLOW, *tiers.NIGHTLY)]
+    places = [ROOT / "accel_ci_tests" / place for place in (*tiers.SLOW, *tiers.NIGHTLY, *chain(*tiers.PROCESSES))]
     assert [place for place in places if not place.exists()] == [], "moved or removed, correct accel_ci_tests/tiers.py"
 
 

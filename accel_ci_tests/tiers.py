@@ -6,6 +6,7 @@ A test belongs to `make test-fast` unless its place is in `SLOW`.
 from __future__ import annotations
 
 import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 SLOW = (
     "cli", "defs/test_stage.py", "defs/test_triggers.py", "docker", "end_to_end", "hud/test_browser.py",
@@ -22,20 +23,42 @@ SLOW = (
 NIGHTLY = ("end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results", "test_dependencies.py")
 """These run longer when the variables are set that `make test-nightly` sets."""
 
-SHARED = ("bench", "source_bench", "browser", "compilers")
-"""Fixtures that are too expensive to make in each process: the tests that use one run in the same process."""
+PROCESSES = (
+    ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_nightly.py", "end_to_end/test_rbe.py",
+     "end_to_end/test_reproduce.py", "end_to_end/test_webserver.py"),
+    ("hud/test_browser.py",),
+    ("wheels/test_front_end.py",),
+)  # fmt: skip
+"""Modules whose tests share a fixture that is too expensive to make twice. One process runs all tests of a group."""
+
+EXPENSIVE = {"bench", "source_bench", "browser", "compilers"}
+"""Those fixtures."""
 
 
 def mark(item: pytest.Item) -> None:
-    """Mark a test with its tiers, and with the group of tests that share a process."""
-    if _is_in(item, SLOW):
+    """Mark a test with its tiers. Raises `UsageError` when it has an expensive fixture and is in no group of `PROCESSES`."""
+    if _is_in(item.nodeid, SLOW):
         item.add_marker(pytest.mark.slow)
-    if _is_in(item, NIGHTLY):
+    if _is_in(item.nodeid, NIGHTLY):
         item.add_marker(pytest.mark.nightly)
-    for fixture in SHARED:
-        if fixture in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(fixture))
+    if EXPENSIVE & set(getattr(item, "fixturenames", ())) and _process_of(item.nodeid) == item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid} has an expensive fixture: add its module to PROCESSES in {__file__}")
 
 
-def _is_in(item: pytest.Item, places: tuple[str, ...]) -> bool:
-    return item.nodeid.startswith(tuple(f"accel_ci_tests/{place}{end}" for place in places for end in ("/", "::")))
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Shares single tests among processes, except for those that must run in one.
+
+    The marks `xdist_group` of pytest-xdist 3.8 would do that, but have no effect with pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _process_of(nodeid)
+
+
+def _process_of(nodeid: str) -> str:
+    """Return a key that tests have in common that must run in one process."""
+    return next((group[0] for group in PROCESSES if _is_in(nodeid, group)), nodeid)
+
+
+def _is_in(nodeid: str, places: tuple[str, ...]) -> bool:
+    return nodeid.startswith(tuple(f"accel_ci_tests/{place}{end}" for place in places for end in ("/", "::")))
