@@ -1,7 +1,7 @@
 """Load `accel_ci.yaml` as a project, or report each mistake on a line.
 
-Finding the configuration file, the checks that need more than one section, and reporting mistakes with their line numbers
-belong here. The settings themselves are in `accel_ci.config.settings`.
+Finding the configuration file, the variant matrix, the checks that need more than one section, and reporting mistakes with
+their line numbers belong here. The settings themselves are in `accel_ci.config.settings`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,13 +20,15 @@ from pydantic import ValidationError
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
-from accel_ci.config.variant_matrix import expand_matrix
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
 
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
 CONFIG_NAME = "accel_ci.yaml"
+
+_MATRIX_KEYS = ("python", "torch", "torch_source", "runtime")
+"""The keys of a variant that may be lists. In its name, `{python}` and so on stand for the value."""
 
 
 def find_config(path: Path | None = None) -> Path:
@@ -65,7 +68,7 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     if not isinstance(content, dict):
         expected = "must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
         raise ConfigError(f"{file_name}:1: {expected}")
-    variants = list(expand_matrix(as_sequence(content.get("variants"))))
+    variants = list(_expand_matrix(as_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}
     mistakes = [*_duplicate_keys(document, ()), *_inconsistencies(content)]
@@ -80,6 +83,26 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     placed = {(_place_in_file(where, entries), what) for where, what in mistakes}
     lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
     raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
+
+
+def _expand_matrix(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield each variant with the index of its entry: an entry with lists stands for every combination of their values.
+
+    In names, values lose the characters that a name cannot have: `torch==2.13.0` becomes `torch2.13.0`.
+    """
+    for place, entry in enumerate(entries):
+        fields = as_mapping(entry)
+        lists = {key: fields[key] for key in _MATRIX_KEYS if isinstance(fields.get(key), list) and fields[key]}
+        if not lists or "name" not in fields:
+            yield place, entry
+            continue
+        for values in product(*lists.values()):
+            variant = {**fields, **dict(zip(lists, values, strict=True))}
+            if isinstance(variant["name"], str):
+                for key in _MATRIX_KEYS:
+                    shown = re.sub(r"[^A-Za-z0-9._-]+", "", str(variant.get(key, "")))
+                    variant["name"] = variant["name"].replace(f"{{{key}}}", shown)
+            yield place, variant
 
 
 def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:

@@ -120,7 +120,7 @@ class Upstream(Section):
 class Variant(Section):
     """One cell of the build matrix. `wheels` and `image` replace the sections of that name for this variant.
 
-    In the file, one entry may stand for several variants: see `accel_ci.config.variant_matrix`.
+    In the file, one entry may stand for several variants, one for each combination of the values in its lists.
     """
 
     name: Name

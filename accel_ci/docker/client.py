@@ -64,9 +64,8 @@ def docker_client(*, builds: bool = False) -> str:
         raise BuildError(f"there is no `docker` on PATH; install Docker, or name its client in {CLIENT_ENVIRONMENT}")
     builder = next(filter(_builds, found), None)
     if builder is None and builds:
-        raise BuildError(
-            f"{found[0]} cannot build images: install the buildx plug-in, or name another client in {CLIENT_ENVIRONMENT}"
-        )
+        advice = f"install the buildx plug-in, or name another client in {CLIENT_ENVIRONMENT}"
+        raise BuildError(f"{found[0]} cannot build images: {advice}")
     return builder or found[0]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from typing import IO, cast
 
 from accel_ci.docker.client import ask_docker, docker_client, docker_environment, engine_version, run_docker
@@ -88,13 +88,9 @@ def running(image: str, owner: Path, mounts: Sequence[Mount], *, pull_s: float) 
     pull_image(image, pull_s)
     name = _new_name("rbe")
     options = ["--interactive", "--label", f"{LABEL}={owner}", "--network", "host", "--env", "USER=accel-ci"]
-    with subprocess.Popen(
-        [docker_client(), "run", *_common(name, mounts), *options, "--entrypoint", "cat", image],
-        env=docker_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+    command = [docker_client(), "run", *_common(name, mounts), *options, "--entrypoint", "cat", image]
+    with Popen(
+        command, env=docker_environment(), stdin=PIPE, stdout=DEVNULL, stderr=PIPE, start_new_session=True
     ) as process:
         try:
             _wait_until_running(name, process, image)
@@ -132,7 +128,7 @@ def _remove(containers: Sequence[str]) -> None:
         ask_docker(["rm", "--force", "--volumes", *containers], "remove containers", timeout_s=_CALL_LIMIT_S)
 
 
-def _wait_until_running(name: str, process: subprocess.Popen[bytes], image: str) -> None:
+def _wait_until_running(name: str, process: Popen[bytes], image: str) -> None:
     for _ in poll(_LOG, f"a container of {image} to start", _LOOK_EVERY_S, _START_LIMIT_S):
         if run_docker(["inspect", "--format", "{{.State.Running}}", name]).output.strip() == "true":
             return

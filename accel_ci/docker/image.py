@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from subprocess import DEVNULL, PIPE, Popen
 from typing import IO, cast
 
 from accel_ci.docker.client import ask_docker, docker_client, docker_environment, run_docker
@@ -64,9 +64,8 @@ def image_layers(image: str) -> tuple[ImageLayer, ...]:
 @contextmanager
 def saved_image(image: str) -> Iterator[IO[bytes]]:
     """The stream that `docker save` writes; the client ends with the context."""
-    with subprocess.Popen(
-        [docker_client(), "save", image], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=docker_environment()
-    ) as process:
+    save = [docker_client(), "save", image]
+    with Popen(save, stdout=PIPE, stderr=DEVNULL, env=docker_environment()) as process:
         try:
             yield cast("IO[bytes]", process.stdout)
         finally:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from uuid import UUID, uuid5
 
 from accel_ci.images.contents import SoftwarePackage
-
-if TYPE_CHECKING:
-    from cyclonedx.model.component import Component
 
 
 def bill_of_materials(name: str, version: str, packages: Iterable[SoftwarePackage]) -> bytes:
@@ -16,35 +14,22 @@ def bill_of_materials(name: str, version: str, packages: Iterable[SoftwarePackag
 
     The same packages give the same bytes: it has no timestamp, and its serial number is made from the digest.
     """
-    import json
-    from uuid import UUID, uuid5
-
+    from cyclonedx.contrib.license.factories import LicenseFactory
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output import make_outputter
     from cyclonedx.schema import OutputFormat, SchemaVersion
+    from packageurl import PackageURL
 
     bom = Bom(serial_number=uuid5(UUID(int=0), version))
     bom.metadata.component = Component(name=name, version=version, type=ComponentType.CONTAINER, bom_ref=f"image:{version}")
-    components = [_component(package) for package in packages]
-    bom.components.update(components)
-    bom.register_dependency(bom.metadata.component, components)
+    for each in packages:
+        address = PackageURL(each.kind, None if each.kind == "pypi" else "debian", each.name, each.version)
+        own = Component(name=each.name, version=each.version, type=ComponentType.LIBRARY, purl=address, bom_ref=str(address))
+        if each.licence:
+            own.licenses.add(LicenseFactory().make_from_string(each.licence))
+        bom.components.add(own)
+    bom.register_dependency(bom.metadata.component, bom.components)
     document = json.loads(make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string())
     document["metadata"].pop("timestamp", None)
     return json.dumps(document, indent=1, sort_keys=True).encode()
-
-
-def _component(package: SoftwarePackage) -> Component:
-    from cyclonedx.contrib.license.factories import LicenseFactory
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
-    address = PackageURL(package.kind, None if package.kind == "pypi" else "debian", package.name, package.version)
-    return Component(
-        name=package.name,
-        version=package.version,
-        type=ComponentType.LIBRARY,
-        purl=address,
-        bom_ref=str(address),
-        licenses=[LicenseFactory().make_from_string(package.licence)] if package.licence else None,
-    )

@@ -57,14 +57,6 @@ def ended_with_this(argument: str, grace_s: float) -> Iterator[None]:
         yield
 
 
-def _watch() -> None:
-    """Be the watcher of `ended_with_this`."""
-    grace_s, _, argument = sys.stdin.readline().rstrip("\n").partition(" ")
-    sys.stdin.read()
-    if argument:
-        end_processes(argument, float(grace_s))
-
-
 def _descendants(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
     found: set[psutil.Process] = set()
     for process in processes:
@@ -83,5 +75,8 @@ def _living(processes: Iterable[psutil.Process]) -> set[psutil.Process]:
     return found
 
 
-if __name__ == "__main__":
-    _watch()
+if __name__ == "__main__":  # the watcher of `ended_with_this`
+    grace, _, looked_for = sys.stdin.readline().rstrip("\n").partition(" ")
+    sys.stdin.read()
+    if looked_for:
+        end_processes(looked_for, float(grace))

@@ -7,6 +7,7 @@ watcher if the run is killed. `accel_ci.rbe.results` reads the events.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -116,10 +117,10 @@ def credentials_file(folder: Path, secrets: Mapping[str, str], events: bool) -> 
     folder.chmod(0o700)
     path = folder / "credentials.bazelrc"
     flags = ("remote_header", "bes_header") if events else ("remote_header",)
-    lines = [f"build {_quoted(f'--{flag}={name}={value}')}\n" for name, value in secrets.items() for flag in flags]
+    options = [f"--{flag}={name}={value}" for name, value in secrets.items() for flag in flags]
     try:
         with open(path, "w", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)) as file:
-            file.writelines(lines)
+            file.writelines(f"build {json.dumps(option, ensure_ascii=False)}\n" for option in options)  # quoted, for Bazel
         yield path
     finally:
         path.unlink(missing_ok=True)
@@ -360,8 +361,3 @@ def _copy(source: Path, destination: Path, redactor: Redactor) -> None:
         destination.parent.mkdir(parents=True, exist_ok=True)
         with source.open("rb") as lines, destination.open("wb") as output:
             output.writelines(map(redactor.text, lines))
-
-
-def _quoted(option: str) -> str:
-    """Quote an option for one of Bazel's option files."""
-    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -111,14 +111,15 @@ def checkout(
     with FileLock(sources / f".{destination.name}.lock"):  # large repositories are fetched only once
         if not destination.is_dir():
             make = _check_out_with_submodules if submodules else _check_out
-            make(source, sha, repository, root, destination, timeout_s)
+            with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch:
+                make(source, sha, repository, root, Path(scratch), timeout_s).rename(destination)
         os.utime(destination)  # `prune` leaves what was used in the last day
     return destination
 
 
 def _check_out_with_submodules(
-    source: Source, sha: str, repository: str, root: Path, destination: Path, timeout_s: float
-) -> None:
+    source: Source, sha: str, repository: str, root: Path, scratch: Path, timeout_s: float
+) -> Path:
     """Check out a commit with its submodules, without history. Uncommitted changes cannot be checked out this way."""
     if source.dirty:
         raise SourceError(f"{repository} has uncommitted changes, and submodules need a commit; commit the changes first")
@@ -127,48 +128,44 @@ def _check_out_with_submodules(
     if folder is not None:
         top, below, _ = _anchor(folder, source.subdirectory, timeout_s)
         address = str(top)
-    with tempfile.TemporaryDirectory(prefix=".checkout-", dir=destination.parent) as scratch_name:
-        clone = Path(scratch_name) / "clone"
-        run_git(["init", "--quiet", str(clone)], timeout_s=timeout_s)
-        run_git(["remote", "add", "origin", address], folder=clone, timeout_s=timeout_s)
-        run_git(["fetch", "--quiet", "--depth", "1", "origin", sha], folder=clone, timeout_s=3600)
-        run_git(["checkout", "--quiet", "--detach", sha], folder=clone, timeout_s=600)
-        run_git(["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"], folder=clone, timeout_s=3600)
-        for metadata in clone.rglob(".git"):
-            (shutil.rmtree if metadata.is_dir() else Path.unlink)(metadata)
-        files = (clone / below).resolve()
-        if not files.is_dir() or not files.is_relative_to(clone.resolve()):
-            raise SourceError(f"commit {sha[:12]} has no folder {below!r}")
-        files.rename(destination)
+    clone = scratch / "clone"
+    run_git(["init", "--quiet", str(clone)], timeout_s=timeout_s)
+    run_git(["remote", "add", "origin", address], folder=clone, timeout_s=timeout_s)
+    run_git(["fetch", "--quiet", "--depth", "1", "origin", sha], folder=clone, timeout_s=3600)
+    run_git(["checkout", "--quiet", "--detach", sha], folder=clone, timeout_s=600)
+    run_git(["submodule", "update", "--init", "--recursive", "--depth", "1", "--quiet"], folder=clone, timeout_s=3600)
+    for metadata in clone.rglob(".git"):
+        (shutil.rmtree if metadata.is_dir() else Path.unlink)(metadata)
+    files = (clone / below).resolve()
+    if not files.is_dir() or not files.is_relative_to(clone.resolve()):
+        raise SourceError(f"commit {sha[:12]} has no folder {below!r}")
+    return files
 
 
-def _check_out(source: Source, sha: str, repository: str, root: Path, destination: Path, timeout_s: float) -> None:
-    folder, sources = local_path(repository, root), destination.parent
-    with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch_name:
-        scratch = Path(scratch_name)
-        environment: dict[str, str] = {}
-        if folder is None:
-            folder = scratch / "repository"
-            run_git(["init", "--quiet", "--bare", str(folder)], timeout_s=timeout_s)
-            run_git(["fetch", "--quiet", "--depth", "1", "--", repository, sha], folder=folder, timeout_s=3600)
-            tree = _tree(folder, sha, source.subdirectory, timeout_s)
-        else:
-            folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
-            tree = source.tree or _tree(folder, sha, below, timeout_s)
-            if source.dirty:
-                environment = _scratch_environment(folder, scratch, timeout_s)
-                if _write_working_tree(folder, below, environment, timeout_s) != tree:
-                    problem = "the working tree has changed since this revision; start a new run"
-                    raise SourceChangedError(f"{repository}: {problem}")
-        archive, files = scratch / "source.tar", scratch / "files"
-        pack = ["archive", "--format=tar", f"--output={archive}", tree]
-        run_git(pack, folder=folder, environment=environment, timeout_s=600)
-        try:
-            with archive.open("rb") as file:
-                unpack(file, files)
-        except TarError as error:  # for example a link that points outside the sources
-            raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
-        files.rename(destination)
+def _check_out(source: Source, sha: str, repository: str, root: Path, scratch: Path, timeout_s: float) -> Path:
+    folder, environment = local_path(repository, root), dict[str, str]()
+    if folder is None:
+        folder = scratch / "repository"
+        run_git(["init", "--quiet", "--bare", str(folder)], timeout_s=timeout_s)
+        run_git(["fetch", "--quiet", "--depth", "1", "--", repository, sha], folder=folder, timeout_s=3600)
+        tree = _tree(folder, sha, source.subdirectory, timeout_s)
+    else:
+        folder, below, _ = _anchor(folder, source.subdirectory, timeout_s)
+        tree = source.tree or _tree(folder, sha, below, timeout_s)
+        if source.dirty:
+            environment = _scratch_environment(folder, scratch, timeout_s)
+            if _write_working_tree(folder, below, environment, timeout_s) != tree:
+                problem = "the working tree has changed since this revision; start a new run"
+                raise SourceChangedError(f"{repository}: {problem}")
+    archive, files = scratch / "source.tar", scratch / "files"
+    pack = ["archive", "--format=tar", f"--output={archive}", tree]
+    run_git(pack, folder=folder, environment=environment, timeout_s=600)
+    try:
+        with archive.open("rb") as file:
+            unpack(file, files)
+    except TarError as error:  # for example a link that points outside the sources
+        raise SourceError(f"{source.repository} at {source.label} cannot be checked out: {error}") from None
+    return files
 
 
 def _anchor(folder: Path, subdirectory: str, timeout_s: float) -> tuple[Path, str, bool]:

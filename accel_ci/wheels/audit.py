@@ -23,7 +23,7 @@ from accel_ci.config.settings import Wheels
 from accel_ci.config.values import Size, size_in_bytes
 from accel_ci.model import CheckResult
 from accel_ci.process.run import Finished, run_tool
-from accel_ci.wheels.secret_strings import secrets_in_archive
+from accel_ci.wheels.secret_strings import secrets_in
 
 AUDIT_NAMES = (
     "twine", "check_wheel_contents", "platform_tag", "external_libraries", "abi3", "tags", "size", "secrets",
@@ -34,6 +34,7 @@ TORCH_LIBRARIES = ("libc10.so", "libshm.so", "libtorch.so", "libtorch_cpu.so", "
 """The libraries of PyTorch, on which a backend's wheel depends."""
 
 _TOOL_TIMEOUT_S = 600.0
+_COMPILED = re.compile(r"\.(so|dll|dylib|pyd)(\.[\d.]+)?$")
 _PLATFORM = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
 _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 
@@ -119,7 +120,8 @@ def _check_contents(done: Finished) -> CheckResult:
 def _check_compiled(wheel: Path, rules: Wheels, environment: Mapping[str, str]) -> tuple[CheckResult, CheckResult]:
     names = "platform_tag", "external_libraries"
     if is_pure(wheel):
-        stray = _compiled_files(wheel)
+        with zipfile.ZipFile(wheel) as archive:
+            stray = tuple(name for name in archive.namelist() if _COMPILED.search(name))
         summary = f"{stray[0]} is compiled code, but the wheel's tag is for pure Python" if stray else "no compiled code"
         return CheckResult(names[0], not stray, summary, stray), CheckResult(names[1], True, "no compiled code")
     found = _linked_code(wheel, environment)
@@ -176,13 +178,10 @@ def _check_size(wheel: Path, rules: Wheels) -> CheckResult:
 
 
 def _check_secrets(wheel: Path) -> CheckResult:
-    findings = tuple(secrets_in_archive(wheel))
-    return CheckResult("secrets", not findings, f"{len(findings)} found" if findings else "none found", findings)
-
-
-def _compiled_files(wheel: Path) -> tuple[str, ...]:
     with zipfile.ZipFile(wheel) as archive:
-        return tuple(name for name in archive.namelist() if re.search(r"\.(so|dll|dylib|pyd)(\.[\d.]+)?$", name))
+        found = [f"{file.filename}: {secret}" for file in archive.infolist() for secret in secrets_in(archive.read(file))]
+    findings = tuple(dict.fromkeys(found))
+    return CheckResult("secrets", not findings, f"{len(findings)} found" if findings else "none found", findings)
 
 
 def _is_repaired(wheel: Path) -> bool:

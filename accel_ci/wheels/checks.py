@@ -57,12 +57,9 @@ def check_wheels(
     If the installation fails, so do the checks that need it, with that reason.
     """
     rules = settings.wheels_of(variant)
-    labelled = bool(settings.backend.build_environment or variant.build_environment)
+    label = source.label if settings.backend.build_environment or variant.build_environment else ""
     of_each = [
-        (
-            *audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package),
-            _check_identity(each.wheel, each.part.distribution, source, labelled=labelled),
-        )
+        (*audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package), _check_identity(each, label))
         for each in built
     ]
     return (*_merge(built, of_each), *_check_installed(built, variant, settings, packages, scratch))
@@ -104,16 +101,14 @@ def _check_installed(
     return [installed, *(check_result_of(name, run(python)) for name, run in checks.items())]
 
 
-def _check_identity(wheel: Path, distribution: str, source: Source, *, labelled: bool) -> CheckResult:
-    name, version, _, _ = parse_wheel_filename(wheel.name)
+def _check_identity(built: BuiltWheel, label: str) -> CheckResult:
+    name, version, _, _ = parse_wheel_filename(built.wheel.name)
     findings = []
-    if name != canonicalize_name(distribution):
-        findings.append(f"the wheel is named {name}, but configured as {distribution}")
-    if labelled and source.label not in (version.local or ""):
-        findings.append(
-            f"version {version} does not contain the source state {source.label}; have the build read it from the variable "
-            "that backend.build_environment sets to '{label}'"
-        )
+    if name != canonicalize_name(built.part.distribution):
+        findings.append(f"the wheel is named {name}, but configured as {built.part.distribution}")
+    if label not in (version.local or ""):
+        advice = "have the build read it from the variable that backend.build_environment sets to '{label}'"
+        findings.append(f"version {version} does not contain the source state {label}; {advice}")
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))
 
 

@@ -7,10 +7,9 @@ are not verified with their services, so that none leaves this machine.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from importlib import import_module
 
 _PLUGINS = {
     "artifactory": "ArtifactoryDetector", "aws": "AWSKeyDetector", "azure_storage_key": "AzureStorageKeyDetector",
@@ -29,8 +28,6 @@ _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]{16,}")
 @cache
 def _patterns() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
     """The name of each kind, its pattern, and whether it applies to text files only."""
-    from importlib import import_module
-
     found = [("Private Key", _PRIVATE_KEY, False)]
     for module, detector in _PLUGINS.items():
         plugin = getattr(import_module(f"detect_secrets.plugins.{module}"), detector)
@@ -46,12 +43,3 @@ def secrets_in(content: bytes) -> Iterator[str]:
         if not (binary and text_only):
             for match in pattern.finditer(text):
                 yield f"{kind}: {match.group().strip()[:6]}…"
-
-
-def secrets_in_archive(archive: Path) -> list[str]:
-    """Find what looks like a secret in the files of a zip archive: `file: kind: beginning`, each once."""
-    findings: dict[str, None] = {}
-    with zipfile.ZipFile(archive) as opened:
-        for entry in opened.infolist():
-            findings |= {f"{entry.filename}: {finding}": None for finding in secrets_in(opened.read(entry))}
-    return list(findings)
