@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 RUN_LABEL = "accel-ci.run"  # the label with the folder of the run, whose lock the driver holds
 HOST_LABEL = "accel-ci.host"  # the label with the name of the driver's machine
-HOME = {"HOME": "/tmp"}  # noqa: S108 - in the container
-"""The user of a container may have no home folder."""
-
+HOME = {"HOME": "/tmp"}  # noqa: S108 - in the container, whose user may have no home folder
 GRACE_S = 10  # the time between SIGTERM and the end by force, in seconds
 ENDED = frozenset({"exited", "dead", "removing"})  # the engine's states of containers that have ended
 _LOG = logging.getLogger(__name__)
