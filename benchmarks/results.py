@@ -50,8 +50,7 @@ from accel_ci.model import (
     TestSelection,
     WorkerSpec,
 )
-from accel_ci.pool.choose_pool import worker_spec_for
-from accel_ci.pool.local import LocalPool
+from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.progress import LineProgress
 from accel_ci.quality.flakiness import measure
 from accel_ci.results.ingest import ingest
@@ -218,7 +217,7 @@ def _lay_nightly(folder: str, count: str) -> dict[str, Any]:
     (home / "plan.json").write_bytes(TypeAdapter(TestPlan).dump_json(plan))
     (home / "selection.json").write_bytes(TypeAdapter(TestSelection).dump_json(selection))
     batches = read_plan(plan.batches, context.artifacts)
-    record = LocalPool().open_round(context.folder / "round-1")
+    record = pool_for(project.settings).open_round(context.folder / "round-1")
     limits = project.settings.limits
     record.prepare(
         1, batches.batches, _worker_spec(project),
