@@ -1,4 +1,4 @@
-"""What is imported is declared, what is declared is used, and the package works without its extras."""
+"""Imports are declared, declared packages are used, and the package works without its extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What years of builds cost: `python -m benchmarks.growth [--json] [--revisions 1500]`.
+"""The cost of years of builds: `python -m benchmarks.growth [--json] [--revisions 1500]`.
 
 In a data folder with 1,500 revisions of 4 variants: how long `accel-ci status` takes, how long a refresh of the HUD takes,
 and how much longer than in a folder with 2 revisions everything takes that a nightly of the 4 variants does beside building

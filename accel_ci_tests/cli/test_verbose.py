@@ -1,4 +1,4 @@
-"""What a run waits for: on the terminal with `--verbose`, and in the run as Dagster shows it."""
+"""The waits of a run, shown on the terminal with `--verbose`, and in the run as Dagster shows it."""
 
 from __future__ import annotations
 

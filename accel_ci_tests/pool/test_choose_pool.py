@@ -1,4 +1,4 @@
-"""What each kind of pool decides for the project: worker specs, locks, reproduction, and what is imported for it."""
+"""The decisions of each kind of pool for the project: worker specs, locks, reproduction, and what is imported for it."""
 
 from __future__ import annotations
 

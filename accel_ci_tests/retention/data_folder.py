@@ -85,7 +85,7 @@ class DataFolder:
                 os.utime(path, (path.stat().st_mtime - days * 86_400,) * 2)
 
     def left(self, build: Build) -> set[str]:
-        """What is left of a build."""
+        """The remains of a build."""
         manifests, artifacts = self.workspace.manifests, self.workspace.artifacts
         sha = _sha(int(build.revision.rpartition("-")[2]))
         name = f"{build.revision}-{build.variant}"
