@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-# Tests run in a process per core, up to 8. ARGS="-n 0" runs them in one process, as a debugger needs it.
-PYTEST := $(VENV)/bin/python -m pytest -n logical --maxprocesses 8
+# Most slow tests wait most of the time, so they run in two processes per core, and the small ones in one; up to 8.
+# ARGS="-n 0" runs tests in one process, as a debugger needs it.
+PYTEST := $(VENV)/bin/python -m pytest --maxprocesses 8
+PROCESSES = $$($(VENV)/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 
 .PHONY: help setup nightly test test-fast test-nightly dev lint clean
 
@@ -32,14 +34,14 @@ nightly: setup
 	$(VENV)/bin/accel-ci run nightly $(ARGS)
 
 test: setup
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n $(PROCESSES) $(ARGS)
 
 test-fast: setup
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -n logical -m "not slow" $(ARGS)
 
 test-nightly: setup
 	$(VENV)/bin/python -m pip install -qq --disable-pip-version-check atheris==3.0.0
-	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(PYTEST) -m nightly $(ARGS)
+	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_LONG=1 $(PYTEST) -n $(PROCESSES) -m nightly $(ARGS)
 
 dev: setup
 	$(VENV)/bin/accel-ci dev $(ARGS)

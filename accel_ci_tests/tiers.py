@@ -24,12 +24,12 @@ NIGHTLY = ("end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "re
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 PROCESSES = (
-    ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_nightly.py", "end_to_end/test_rbe.py",
-     "end_to_end/test_reproduce.py", "end_to_end/test_webserver.py"),
+    ("end_to_end/test_nightly.py", "end_to_end/test_reproduce.py", "end_to_end/test_webserver.py"),
+    ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_rbe.py"),
     ("hud/test_browser.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip
-"""Modules whose tests share a fixture that is too expensive to make twice. One process runs all tests of a group."""
+"""Modules whose tests share a fixture that is expensive to make. One process runs all tests of a group."""
 
 EXPENSIVE = {"bench", "source_bench", "browser", "compilers"}
 """Those fixtures."""
