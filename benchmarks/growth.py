@@ -65,7 +65,7 @@ GOALS = {"status": 1.0, "hud refresh": 2.0, "nightly growth": 0.5}
 VARIANTS = 4
 TESTS = 700
 RECENT = timedelta(days=70)
-"""How far back the HUD may look at attempts."""
+"""The time for which the HUD may look back at attempts."""
 
 TURNS = 3
 TONIGHT = datetime(2026, 11, 28, 2, 0, tzinfo=timezone.utc)
@@ -254,7 +254,7 @@ def _measure_part(part: str, config: str, turn: str) -> None:
 
 
 def _night(project: Project, now: datetime) -> None:
-    """What a nightly does beside building and testing, for every variant."""
+    """Do the work of a nightly apart from building and testing, for every variant."""
     workspace = Workspace(project)
     manifests = workspace.manifests
     artifact = workspace.artifacts.put_bytes(b"[]", "artifact.json")

@@ -1,4 +1,4 @@
-"""How fast the results store is: `python -m benchmarks.results [--json] [--scale small|full|nightly]`.
+"""The speed of the results store: `python -m benchmarks.results [--json] [--scale small|full|nightly]`.
 
 Three questions: how long 2,000 shard reports of 500 cases, and as many lines of the runner's own, take from files to stored
 rows and a balanced ledger; what one more night of a million rows costs after 1, 10 and 100 nights; and what a look-up of one
@@ -233,7 +233,7 @@ def _lay_nightly(folder: str, count: str) -> dict[str, Any]:
 
 
 def _measure_nightly(home: str) -> dict[str, Any]:
-    """What `device_test_results` and `ledger` do once the workers have ended."""
+    """Measure the work of `device_test_results` and `ledger` after the workers have ended."""
     project, revision = _toy_project(Path(home)), _revision()
     workspace = Workspace(project)
     selection = TypeAdapter(TestSelection).validate_json((Path(home) / "selection.json").read_bytes())
