@@ -58,6 +58,11 @@ def is_so_far(run_dir: Path, at_least: int, driver: subprocess.Popen[bytes]) -> 
     return driver.poll() is not None or (begun and len(streamed(run_dir)) >= at_least)
 
 
+def assert_it_worked(driver: subprocess.Popen[bytes]) -> None:
+    """The driver runs, has ended well, or was killed: one that cannot start would make these tests pass for nothing."""
+    assert driver.poll() in (None, 0, -signal.SIGKILL)
+
+
 def check(result: PoolRun, streamed_attempts: Sequence[tuple[int, str]]) -> None:
     """Nothing is lost, and nothing is there twice."""
     build = Build("r", "v")
@@ -94,11 +99,13 @@ def test_nothing_is_lost_by_a_kill(seed: int, ground: Ground, write: Write) -> N
     driver = ground.start_driver(COUNT, size=2)
     for at_least in sorted(rng.sample(range(COUNT - 5), rng.randint(1, 2))):
         wait_for(partial(is_so_far, run_dir, at_least, driver))
+        assert_it_worked(driver)
         # Over a bucket the supervisors' own folders are elsewhere, and the driver is what there is to kill.
         kill(rng.choice(["driver", "worker", "child"] if ground.store is None else ["driver"]), driver, run_dir, rng)
     if rng.random() < 0.5:
         driver.kill()
     driver.wait(120)
+    assert_it_worked(driver)
     before = streamed_rounds(run_dir)
     result = ground.run(numbered_batches(COUNT, size=2))
     check(result, [*before, *streamed_rounds(run_dir)])
@@ -116,6 +123,7 @@ def test_nothing_is_lost_by_the_kill_of_a_container(seed: int, docker_ground: Gr
     else:
         rng.choice(docker_ground.containers()).kill()
     driver.wait(120)
+    assert_it_worked(driver)
     before = streamed_rounds(docker_ground.run_dir)
     result = docker_ground.run(numbered_batches(COUNT))
     check(result, [*before, *streamed_rounds(docker_ground.run_dir)])
