@@ -8,7 +8,7 @@ UTC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 from urllib.parse import unquote
@@ -257,7 +257,8 @@ class WorkerSpec:
     the whole environment of a worker and its tests (made by `accel_ci.pool.environment.clean_environment`);
     `card_environment` is the name of the variable that selects a process's card. `image` is the Docker image of a pool of
     containers that does not set its own. `probe` is the argv of the health probe, empty for none; `python` as its first
-    element stands for the worker's interpreter. `pytest_args` are passed to every pytest.
+    element stands for the worker's interpreter. `pytest_args` are passed to every pytest, and the `paths` of its suite, by
+    name; a suite without an entry is started with the files of its tests.
     """
 
     python: str
@@ -266,6 +267,7 @@ class WorkerSpec:
     card_environment: str
     probe: tuple[str, ...] = ()
     pytest_args: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     image: str | None = None
 
 

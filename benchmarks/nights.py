@@ -5,7 +5,7 @@ A night is a JSON object (all times in seconds). A planner may know `files`, `co
     files            the recorded duration of each test of each file, null where there is none
     actual           the same shape: tonight's durations
     ready_s, dies_s  when each card's worker can claim its first batch; when the card dies, or null
-    collect_s        what a worker pays once for each file that it touches
+    collect_s        what a worker pays once, to collect the suite
     claim_s          what it pays for each claim that it tries
     lower_bound_s    no schedule can end before this
 """

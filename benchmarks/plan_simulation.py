@@ -47,7 +47,7 @@ DEATHS_COST = 0.03
 
 @dataclass
 class Outcome:
-    """What came of a night: claims won and tried, and `collections`, pairs of a worker and a file."""
+    """What came of a night: claims won and tried, and `collections`, workers that ran a test."""
 
     makespan_s: float = 0.0
     claims: int = 0
@@ -96,7 +96,7 @@ class _Worker:
     choice: Choice
     ready_s: float
     dies_s: float
-    collected: dict[str, None] = field(default_factory=dict)
+    suite: str | None = None
 
 
 class Simulation:
@@ -141,7 +141,7 @@ class Simulation:
         if worker.dies_s <= self._now:
             self._at(self._now + NOTICE_S, self._notice, name)
             return
-        batch = worker.choice.next(worker.collected)
+        batch = worker.choice.next(worker.suite)
         if batch is None:
             self._idle.append(name)
         else:
@@ -162,8 +162,8 @@ class Simulation:
         if not self._publish_s:
             self._publish()
         clock = self._now
-        if batch.file not in worker.collected:
-            worker.collected[batch.file] = None
+        if worker.suite is None:
+            worker.suite = batch.suite
             self.outcome.collections += 1
             clock += self._collect_s
         for test in batch.tests:
@@ -215,16 +215,14 @@ def run_shards(night: Night, shards: Sequence[Sequence[str]]) -> Outcome:
     """Run tests that were dealt out beforehand, a list for each card; what a card leaves when it dies, nobody runs."""
     outcome, actual = Outcome(), actual_durations(night)
     for tests, ready_s, dies_s in zip(shards, night["ready_s"], night["dies_s"], strict=True):
-        clock, files = ready_s, set()
+        clock = ready_s + night["collect_s"]
         for test in tests:
-            file = test.partition("::")[0]
-            clock += actual[test] + night["collect_s"] * (file not in files)
-            files.add(file)
+            clock += actual[test]
             if dies_s is not None and clock > dies_s:
                 break
             outcome.ended[test] += 1
             outcome.makespan_s = max(outcome.makespan_s, clock)
-        outcome.collections += len(files)
+        outcome.collections += bool(tests)
     return outcome
 
 

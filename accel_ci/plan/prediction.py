@@ -17,7 +17,7 @@ from accel_ci.runner.round_folder import PlannedBatch
 def predicted_makespan(plan: Plan, cards: int, setup_s: float | None = None) -> float:
     """Return the seconds from the start of the workers to the end of the last batch.
 
-    `setup_s` is the time that a card spent on set-up and collection in an earlier build. If it is None, each file costs a
+    `setup_s` is the time that a card spent on set-up and collection in an earlier build. If it is None, each suite costs a
     worker `COLLECT_S`. Batches for several cards run after the others, as the driver runs them.
     """
     phases: defaultdict[int, list[PlannedBatch]] = defaultdict(list)
@@ -32,18 +32,18 @@ def _end_of(batches: Sequence[PlannedBatch], workers: int, collect_s: float) -> 
     """Return the seconds until the last batch ends if each worker knows all claims."""
     free = FreeBatches(batches)
     choices = [Choice(free, 0) for _ in range(workers)]
-    collected: list[set[str]] = [set() for _ in range(workers)]
+    suites: list[str | None] = [None] * workers
     idle = [(0.0, worker) for worker in range(workers)]  # since when, in seconds
     end_s = 0.0
     while idle:
         clock, worker = heapq.heappop(idle)
-        batch = choices[worker].next(collected[worker])
+        batch = choices[worker].next(suites[worker])
         if batch is None:
             continue
         free.remove(batch.id, str(worker))
         choices[worker].record(batch, True)
-        clock += batch.estimate_s + (0.0 if batch.file in collected[worker] else collect_s)
-        collected[worker].add(batch.file)
+        clock += batch.estimate_s + (0.0 if batch.suite == suites[worker] else collect_s)
+        suites[worker] = batch.suite
         end_s = max(end_s, clock)
         heapq.heappush(idle, (clock, worker))
     return end_s

@@ -27,6 +27,7 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
 
 
 def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> WorkerSpec:
-    """The spec of the project's workers, with the health probe and the backend's pytest arguments."""
+    """The spec of the project's workers, with the health probe and what pytest is started with."""
     spec = pool_for(settings).worker_spec(image, sources)
-    return replace(spec, probe=settings.pool.health_probe, pytest_args=settings.backend.pytest_args)
+    paths = {name: suite.paths for name, suite in settings.suites.items()}
+    return replace(spec, probe=settings.pool.health_probe, pytest_args=settings.backend.pytest_args, paths=paths)

@@ -1,7 +1,7 @@
-"""The `child` command: one pytest session for the life of a process, which runs the batches that the worker sends.
+"""The `child` command: one pytest session for one suite, which runs the batches that the worker sends.
 
-pytest collects folders and conftest files once, as for all files of the plan, but each test file only when its first batch
-comes. Commands and results use separate file descriptors, one JSON line each; standard output belongs to the tests.
+pytest collects the whole suite first, as in any session: all files are imported in one order, before a test runs. Commands
+and results use separate file descriptors, one JSON line each.
 
 The child asks for the next batch while it tears down the last test of the current one. So a fixture outlives a batch when
 the next test still needs it, and no batch is claimed before it can run.
@@ -14,19 +14,26 @@ import contextlib
 import faulthandler
 import json
 import os
+import re
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from .captured import capture_files, cut_to_end, names_of
 from .ending import end_with_parent
 from .events import now
-from .outcomes import TEST_MARK, bounded, outcome_of, skip_reason
+from .outcomes import TEST_MARK, bounded, captured_output, outcome_of, skip_reason
+from .quiet_pytest import QuietPytest, run_pytest
+from .test_ids import TestIds
+from .tries import Tries
 
-Batch = dict[str, Any]
+_OUTPUT_KEPT = frozenset({"failed", "error", "xpassed"})
 
 
 class WorkerPipes:
@@ -58,12 +65,6 @@ class WorkerPipes:
             while data:
                 data = data[self._results.write(data) :]
 
-    def send_result(
-        self, test: str, outcome: str, message: str | None, started_at: str | None = None, duration_s: float | None = None
-    ) -> None:
-        """Send the outcome of a test; without times for one that did not run."""
-        self.send("result", test=test, outcome=outcome, message=message, started_at=started_at, duration_s=duration_s)
-
     def send_start(self, test: str, number: int) -> None:
         """Send that a test starts, and mark the beginning of its output."""
         self.send("start", test=test, number=number)
@@ -71,10 +72,7 @@ class WorkerPipes:
 
 
 class _NextItem:
-    """A stand-in for the item after the last one of a batch; it finds that item only when pytest tears down.
-
-    pytest asks for its chain of collectors: that of the next item if it is collected, else of its file.
-    """
+    """A stand-in for the item after the last one of a batch; it finds that item only when pytest tears down."""
 
     def __init__(self, session: _BatchSession) -> None:
         self._session = session
@@ -88,83 +86,76 @@ class _NextItem:
 
 
 class _BatchSession:
-    """The pytest plugin that delays the collection of files, runs batches and sends the worker their results."""
+    """The pytest plugin that runs batches and sends the worker their results."""
 
-    def __init__(self, worker: WorkerPipes) -> None:
-        self._worker = worker
+    def __init__(self, worker: WorkerPipes, root: str, ignored: Sequence[str]) -> None:
+        self._worker, self._root = worker, root
+        self._ignored = {str(Path(root, path)) for path in ignored}
         self._began = time.monotonic()
-        self._delayed: dict[str, list[Any]] = {}
-        self._released: set[str] = set()
-        self._items: dict[str, dict[str, Any]] = {}
-        self._problems: dict[str, tuple[str, str]] = {}
-        self._collect_problems: list[tuple[str, str]] = []  # of the file that is being collected
-        self._folder_problem: tuple[str, str] | None = None
-        self._reports: list[Any] = []
+        self._ids = TestIds(root, root)
+        self._items: dict[str, Any] = {}
+        self._problems: dict[str, tuple[str, str]] = {}  # of files and folders that cannot be collected, or skip themselves
+        self._collecting: tuple[str, float, int] | None = None  # a file, since when, and the number of tests before it
+        self._collected = 0
+        self._tries = Tries()
+        self._captures: list[int] = []
         self._session: Any = None
         self._asked = False
         self._next: dict[str, Any] | None = None  # the worker's reply: a batch, `idle`, or None when there will be none
         self._waited_s = 0.0
         self._tests = 0
+        self._last = ""  # the test that ran last
+        self._item: Any = None
+
+    # Collection
 
     @pytest.hookimpl(trylast=True)
-    def pytest_configure(self, config: Any) -> None:
-        """Silence pytest, since the output belongs to the tests.
-
-        Also skip the five garbage collections at the end of a session, by which pytest finds unraisable exceptions. These
-        would belong to no test, and with PyTorch loaded the collections take a third of a second.
-        """
-        if config.pluginmanager.has_plugin("terminalreporter"):
-            config.pluginmanager.unregister(name="terminalreporter")
-        with contextlib.suppress(ImportError):  # pytest before 8.4
-            from _pytest.unraisableexception import gc_collect_iterations_key
-
-            config.stash[gc_collect_iterations_key] = 0
+    def pytest_sessionstart(self, session: Any) -> None:
+        """Tell the worker where pytest keeps the output of the running test, which is lost here in a crash."""
+        self._session, self._ids = session, TestIds(self._root, str(session.config.rootpath))
+        self._captures = capture_files(session.config)
+        self._worker.send("captures", files=names_of(self._captures))
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Leave out the files at whose import earlier children died."""
+        return True if os.path.realpath(collection_path) in self._ignored else None
+
+    @pytest.hookimpl(hookwrapper=True)
     def pytest_make_collect_report(self, collector: Any) -> Any:
-        """Return an empty report for a file whose first batch has not come."""
-        if not isinstance(collector, pytest.File) or collector.nodeid in self._released:
-            return None
-        collectors = self._delayed.setdefault(collector.nodeid, [])
-        if collector not in collectors:
-            collectors.append(collector)
-        return pytest.CollectReport(collector.nodeid, "passed", None, [])
+        """Tell the worker which file is imported now, so that it knows which one the child dies of."""
+        if isinstance(collector, pytest.File):
+            self._end_file()
+            self._collecting = (self._ids.of_node(collector.nodeid), time.monotonic(), self._collected)
+            self._worker.send("collecting", file=self._collecting[0])
+        yield
+
+    def _end_file(self) -> None:
+        if self._collecting is not None:
+            file, since, tests = self._collecting
+            self._worker.send("collected", file=file, seconds=time.monotonic() - since, tests=self._collected - tests)
+            self._collecting = None
+
+    def pytest_itemcollected(self) -> None:
+        self._collected += 1
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._collect_problems.append(("error", bounded(report.longreprtext)))
+            self._problems[self._ids.of_node(report.nodeid)] = ("error", bounded(report.longreprtext))
         elif report.skipped:
-            self._collect_problems.append(("skipped", skip_reason(report.longrepr)))
+            self._problems.setdefault(self._ids.of_node(report.nodeid), ("skipped", skip_reason(report.longrepr)))
 
-    def _collect(self, file: str) -> dict[str, Any]:
-        """Return the items of a file by node id, collected at the first call."""
-        if file in self._items:
-            return self._items[file]
-        began = time.monotonic()
-        self._worker.send("collecting", file=file)
-        self._released.add(file)
-        self._collect_problems = []
-        session = self._session
-        items = [item for collector in self._delayed.get(file, ()) for item in session.genitems(collector)]
-        session.items = items
-        session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
-        session.testscollected += len(items)
-        self._items[file] = {item.nodeid: item for item in items}
-        if self._collect_problems:
-            self._problems[file] = min(self._collect_problems)  # an error before a skip
-        elif file not in self._delayed:
-            self._problems[file] = self._folder_problem or ("not_run", f"pytest finds nothing to collect at {file}")
-        self._worker.send("collected", file=file, seconds=time.monotonic() - began, tests=len(items))
-        return self._items[file]
+    # Batches
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool:
         """Run batches until the worker closes its pipe."""
-        self._session = session
-        self._folder_problem = min((problem for problem in self._collect_problems if problem[0] == "error"), default=None)
+        self._end_file()
+        self._items = self._ids.of_items(session.items)
         self._worker.send("ready", seconds=time.monotonic() - self._began)
         while (batch := self._next_batch()) is not None:
-            self._run(batch)
+            self._run(batch["tests"])
+        self._tear_down(None)
         return True
 
     def _ask(self) -> None:
@@ -177,7 +168,7 @@ class _BatchSession:
         self._next = self._worker.receive()
         self._waited_s = time.monotonic() - began
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> dict[str, Any] | None:
         self._ask()
         while self._next is not None and "tests" not in self._next:
             self._next = self._worker.receive()
@@ -185,50 +176,120 @@ class _BatchSession:
         return batch
 
     def next_node(self) -> Any:
-        """Return the node whose set-up the next test shares: its item, its file, or the session when no test is known."""
+        """Return the node whose set-up the next test shares: its item, else the session, and None at the end."""
         self._ask()
         if self._next is None:
             return None
-        file, tests = self._next.get("file", ""), self._next.get("tests", ())
-        found = self._items.get(file, {})
-        return [*(found[test] for test in tests if test in found), *self._delayed.get(file, ()), self._session][0]
+        return next((self._items[test] for test in self._next.get("tests", ()) if test in self._items), self._session)
 
-    def _run(self, batch: Batch) -> None:
-        file, tests = batch["file"], batch["tests"]
-        found = self._collect(file)
-        problem = self._problems.get(file, ("not_run", f"pytest no longer finds this test in {file}"))
+    def _run(self, tests: Sequence[str]) -> None:
         for test in tests:
-            if test not in found:
-                self._worker.send_result(test, *problem)
-        items = [found[test] for test in tests if test in found]
-        if items:
-            try:  # to tear down what was kept for a batch that could not run any test; usually nothing
-                self._session._setupstate.teardown_exact(items[0])
-            except Exception as error:
-                self._worker.send("teardown_failed", message=bounded(f"{type(error).__name__}: {error}"))
-        followers = [*items[1:], _NextItem(self)]
-        for place, item in enumerate(items):
-            self._run_item(item, followers[place])
+            if test not in self._items:
+                outcome, message = self._why_missing(test)
+                self._worker.send("result", test=test, outcome=outcome, message=message)
+        found = [(test, self._items[test]) for test in tests if test in self._items]
+        if found:
+            self._tear_down(found[0][1])  # what was kept for a batch that could not run any test; usually nothing
+        followers = [*(item for _, item in found[1:]), _NextItem(self)]
+        for place, (test, item) in enumerate(found):
+            self._run_item(test, item, followers[place])
 
-    def _run_item(self, item: Any, nextitem: Any) -> None:
+    def _tear_down(self, nextitem: Any) -> None:
+        """Tear down what the next item does not need; a failure belongs to the session, since its test has ended."""
+        try:
+            self._session._setupstate.teardown_exact(nextitem)
+        except BaseException as error:
+            after = f" after {self._last}" if self._last else ""
+            lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            self._worker.send("session_error", message=bounded(f"a fixture failed at its end{after}:\n{lines}"))
+
+    def _run_item(self, test: str, item: Any, nextitem: Any) -> None:
         self._tests += 1
-        self._reports, self._waited_s = [], 0.0
-        self._worker.send_start(item.nodeid, self._tests)
+        self._tries, self._waited_s, self._last, self._item = Tries(), 0.0, test, item
+        self._worker.send_start(test, self._tests)
         started_at = now()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-        outcome, message = outcome_of(self._reports)
-        whole = (report for report in self._reports if report.when != "call" or not hasattr(report, "context"))
-        duration_s = sum(report.duration for report in whole)  # subtests have a context, and are part of their test
-        self._worker.send_result(item.nodeid, outcome, message, started_at, max(0.0, duration_s - self._waited_s))
+        *earlier, last = map(self._result_of, self._tries.end())
+        last["duration_s"] = max(0.0, last["duration_s"] - self._waited_s)
+        self._worker.send("result", test=test, started_at=started_at, earlier=earlier, **last)
+
+    def _result_of(self, reports: Sequence[Any]) -> dict[str, Any]:
+        outcome, message = outcome_of(reports)
+        whole = (report for report in reports if report.when != "call" or not hasattr(report, "context"))
+        seconds = sum(report.duration for report in whole)  # subtests have a context, and are part of their test
+        output = captured_output(reports) if outcome in _OUTPUT_KEPT else None
+        return {"outcome": outcome, "message": message, "duration_s": seconds, "output": output}
+
+    def _why_missing(self, test: str) -> tuple[str, str]:
+        """Return the outcome and message of a test that this process does not have."""
+        place = test
+        while place:
+            if place in self._problems:
+                return self._problems[place]
+            place = place.rpartition("::" if "::" in place else "/")[0]
+        if "" in self._problems:
+            return self._problems[""]
+        file = test.partition("::")[0]
+        if not Path(self._root, file).exists():
+            return "not_run", f"{file} does not exist"
+        before = test.partition("[")[0]
+        now_there = [name for name in self._items if name.partition("[")[0] == before]
+        if now_there and test != before:
+            return "not_run", (
+                f"the parameters of {before} have other ids in this process, such as {bounded(now_there[0], 512)}: "
+                f"{_changing(test)}; give them ids that do not change (pytest.param(…, id=…))"
+            )
+        return "not_run", f"pytest no longer finds this test in {file}: its name differs from process to process"
+
+    @property
+    def failures(self) -> int:
+        """The number of failures that pytest has counted."""
+        return int(self._session.testsfailed) if self._session is not None else 0
+
+    # Reports
+
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_setup(self) -> Any:
+        yield from self._phase()
+
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Any:
+        yield from self._phase()
+
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Any:
+        yield from self._phase()
+
+    def _phase(self) -> Any:
+        """Run a phase of a test, then cut its output before pytest reads it into memory."""
+        with self._tries.phase():
+            yield
+        for descriptor in self._captures:
+            cut_to_end(descriptor)
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(self) -> Any:
+        outcome = yield
+        with contextlib.suppress(Exception):
+            self._tries.made(outcome.get_result())
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self._reports.append(report)
+        self._tries.logged(report)
 
     def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
-        self._worker.send("stopped", message=bounded(f"the test ended the pytest session: {excinfo.exconly()}"))
+        printed = "".join(content for _, _, content in getattr(self._item, "_report_sections", ()))
+        message = bounded(f"the test ended the pytest session: {excinfo.exconly()}")
+        self._worker.send("stopped", message=message, output=bounded(printed))
 
     def pytest_internalerror(self, excrepr: Any) -> None:
-        self._worker.send("stopped", message=bounded(f"pytest had an internal error: {excrepr}"))
+        self._worker.send("stopped", message=bounded(f"pytest had an internal error: {excrepr}"), output="")
+
+
+def _changing(test: str) -> str:
+    """Name what changes in an id from process to process."""
+    if re.search(r"0x[0-9a-f]{6,}", test):
+        return "they hold a memory address"
+    return "they depend on the process, such as by a time, a process id, a random number or the order of a set"
 
 
 def run(commands_fd: int, results_fd: int, parent: int) -> int:
@@ -242,10 +303,17 @@ def run(commands_fd: int, results_fd: int, parent: int) -> int:
     sys.path[:] = [entry for entry in sys.path if entry != sys.argv[0]]
     sys.argv = ["pytest"]  # tests may read it
     root = request["root"]
-    arguments = [f"--rootdir={root}", "-p", "no:cacheprovider", "--capture=no", *request["pytest_args"]]
-    files = [file for file in request["files"] if Path(root, file).exists()]
-    status = pytest.main([*arguments, *files], plugins=[_BatchSession(worker)]) if files else _run_nothing(worker)
-    return _leave(0 if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else int(status))
+    ignored = request["ignored"]
+    paths = [path for path in request["paths"] if Path(root, path).exists() and path not in ignored]
+    if not paths:
+        return _run_nothing(worker)
+    scratch = Path(request["scratch"])
+    batches = _BatchSession(worker, os.path.realpath(root), ignored)
+    plugins = [QuietPytest(root, scratch), batches]
+    status = run_pytest(root, scratch, [*request["pytest_args"], *paths], plugins)
+    if status == pytest.ExitCode.TESTS_FAILED and not batches.failures:
+        worker.send("session_error", message=f"no test failed, but a plug-in had pytest end with exit code {status}")
+    return _leave(0 if status in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) else status)
 
 
 def _leave(status: int) -> NoReturn:
@@ -267,6 +335,7 @@ def _run_nothing(worker: WorkerPipes) -> int:
     while (batch := worker.receive()) is not None:
         if "tests" in batch:
             for test in batch["tests"]:
-                worker.send_result(test, "not_run", f"{batch['file']} does not exist")
+                file = test.partition("::")[0]
+                worker.send("result", test=test, outcome="not_run", message=f"{file} does not exist")
             worker.send("want")
     return 0

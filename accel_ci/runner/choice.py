@@ -1,6 +1,6 @@
 """The batch that a worker tries to claim next: no clock, no files, so that simulations of plans decide as workers do.
 
-Urgent batches (long and requeued ones) come first, in the order of the plan. After them a worker stays with the files that
+Urgent batches (long and requeued ones) come first, in the order of the plan. After them a worker stays with the suite that
 its child has collected, or else goes to the file with the most work left per worker. The cost of a choice grows with the
 number of files, not of batches: other workers' claims are remembered, and only new ones are added.
 """
@@ -8,10 +8,13 @@ number of files, not of batches: other workers' claims are remembered, and only 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from .round_folder import PlannedBatch
+
+_File = tuple[str, str]
+"""A suite, and one of its files."""
 
 _SPREAD = 16  # after a lost claim a worker looks this many times as far down its order of batches
 _LOSSES = 4
@@ -27,10 +30,10 @@ class FreeBatches:
         self._batches: dict[str, PlannedBatch] = {}
         self._taken: set[str] = set()
         self._urgent: dict[str, PlannedBatch] = {}
-        self._files: dict[str, dict[str, PlannedBatch]] = {}
-        self._left_s: dict[str, float] = {}
-        self._workers: dict[str, int] = {}
-        self._at: dict[str, str] = {}
+        self._files: dict[_File, dict[str, PlannedBatch]] = {}
+        self._left_s: dict[_File, float] = {}
+        self._workers: dict[_File, int] = {}
+        self._at: dict[str, _File] = {}
         self.add(batches)
 
     def add(self, batches: Iterable[PlannedBatch]) -> None:
@@ -42,8 +45,9 @@ class FreeBatches:
             if batch.urgent:
                 self._urgent[batch.id] = batch
             else:
-                self._files.setdefault(batch.file, {})[batch.id] = batch
-                self._left_s[batch.file] = self._left_s.get(batch.file, 0.0) + batch.estimate_s
+                file = batch.suite, batch.file
+                self._files.setdefault(file, {})[batch.id] = batch
+                self._left_s[file] = self._left_s.get(file, 0.0) + batch.estimate_s
 
     def update(self, taken: Mapping[str, str]) -> None:
         """Remove the batches that have an owner; `taken` is batch id to owner."""
@@ -55,15 +59,16 @@ class FreeBatches:
         self._taken.add(name)
         if (batch := self._batches.get(name)) is None:
             return
-        if not batch.urgent and (before := self._at.get(owner)) != batch.file:
-            self._at[owner] = batch.file
-            self._workers[batch.file] = self._workers.get(batch.file, 0) + 1
+        file = batch.suite, batch.file
+        if not batch.urgent and (before := self._at.get(owner)) != file:
+            self._at[owner] = file
+            self._workers[file] = self._workers.get(file, 0) + 1
             if before is not None:
                 self._workers[before] -= 1
-        if self._urgent.pop(name, None) is None and self._files.get(batch.file, {}).pop(name, None) is not None:
-            self._left_s[batch.file] -= batch.estimate_s
-            if not self._files[batch.file]:
-                del self._files[batch.file], self._left_s[batch.file]
+        if self._urgent.pop(name, None) is None and self._files.get(file, {}).pop(name, None) is not None:
+            self._left_s[file] -= batch.estimate_s
+            if not self._files[file]:
+                del self._files[file], self._left_s[file]
 
     @property
     def version(self) -> int:
@@ -74,9 +79,9 @@ class FreeBatches:
         """The urgent batches, in the order of the plan."""
         return iter(self._urgent.values())
 
-    def at_hand(self, collected: Collection[str], last: str | None) -> Iterator[PlannedBatch]:
-        """The batches of those files: first the `last` one, whose fixtures are set up, then by work left per worker."""
-        files = [file for file in collected if file in self._files]
+    def at_hand(self, suite: str | None, last: _File | None) -> Iterator[PlannedBatch]:
+        """The batches of the suite: first the `last` file, whose fixtures are set up, then by work left per worker."""
+        files = [file for file in self._files if file[0] == suite]
         files.sort(key=lambda file: (file != last, -self._left_s[file] / max(1, self._workers.get(file, 0))))
         return (batch for file in files for batch in self._files[file].values())
 
@@ -85,7 +90,7 @@ class FreeBatches:
         workers = {file: self._workers.get(file, 0) + 1 for file in self._files}
         order = [(-left_s / workers[file], number, file) for number, (file, left_s) in enumerate(self._left_s.items())]
         heapq.heapify(order)
-        unseen: dict[str, Iterator[PlannedBatch]] = {}
+        unseen: dict[_File, Iterator[PlannedBatch]] = {}
         while order:
             _, number, file = order[0]
             batch = next(unseen.setdefault(file, iter(self._files[file].values())), None)
@@ -110,11 +115,11 @@ class Choice:
         """Choose from `free`, which workers with equal knowledge may share."""
         self._free, self._rank = free, rank
         self._spread, self._losses, self._version = 1, 0, 0
-        self._last: str | None = None
+        self._last: _File | None = None
         self._tried: set[str] = set()
 
-    def next(self, collected: Collection[str]) -> PlannedBatch | None:
-        """Return the batch to try, None when there is none now. `collected` are the files of the worker's child."""
+    def next(self, suite: str | None) -> PlannedBatch | None:
+        """Return the batch to try, None when there is none now. `suite` is the one that the worker's child has collected."""
         if self._losses >= _LOSSES and self._version == self._free.version:
             return None
         self._version = self._free.version
@@ -123,7 +128,7 @@ class Choice:
         if place < len(urgent):
             return urgent[place]
         place -= len(urgent)
-        at_hand = self._first(place + 1, self._free.at_hand(collected, self._last))
+        at_hand = self._first(place + 1, self._free.at_hand(suite, self._last))
         found = at_hand or self._first(place + 1, self._free.elsewhere()) or urgent
         return found[place % len(found)] if found else None
 
@@ -134,7 +139,7 @@ class Choice:
         """Record whether the last choice could be claimed; it is not tried again, even while its owner is unknown."""
         self._tried.add(batch.id)
         if won:
-            self._last = batch.file
+            self._last = batch.suite, batch.file
             if self._losses == 0:
                 self._spread = max(1, self._spread // _SPREAD)
             self._losses = 0

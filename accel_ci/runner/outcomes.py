@@ -29,11 +29,11 @@ def outcome_of(reports: Sequence[Any]) -> tuple[str, str | None]:
         in_call = [report for report in failed if report.when == "call"]
         first = (in_call or failed)[0]
         message = _failure_message(first)
-        if _is_subtest(first):
-            count = sum(map(_is_subtest, in_call))
+        if is_subtest(first):
+            count = sum(map(is_subtest, in_call))
             message = bounded(f"{count} subtest{'s' if count > 1 else ''} failed; the first: {message}")
         return ("failed" if in_call else "error"), message
-    main = [report for report in reports if not _is_subtest(report)]
+    main = [report for report in reports if not is_subtest(report)]
     skipped = next((report for report in main if report.skipped), None)
     if skipped is not None:
         return ("xfailed" if hasattr(skipped, "wasxfail") else "skipped"), _reason(skipped)
@@ -50,7 +50,8 @@ def skip_reason(longrepr: Any) -> str:
     return bounded(str(reason).removeprefix("Skipped: "))
 
 
-def _is_subtest(report: Any) -> bool:
+def is_subtest(report: Any) -> bool:
+    """True for the report of a part of a test."""
     return type(report).__name__.lower() == "subtestreport"
 
 
@@ -64,6 +65,13 @@ def _reason(report: Any) -> str | None:
     if hasattr(report, "wasxfail"):
         return bounded(str(report.wasxfail)) or None
     return skip_reason(report.longrepr) if report.longrepr else None
+
+
+def captured_output(reports: Sequence[Any]) -> str | None:
+    """Return the end of what pytest captured during a test, at most 16 KB, under pytest's own headings."""
+    sections = reports[-1].sections if reports else ()
+    text = "\n".join(f"--- {title} ---\n{content.rstrip()}" for title, content in sections if content.strip())
+    return bounded(text, _TAIL_BYTES).replace("\0", "") or None
 
 
 class OutputTail:
@@ -80,12 +88,13 @@ class OutputTail:
         """Return the last 16 KB of the output of the test with that number."""
         begin = self._recent.rfind(TEST_MARK + b"%d\0\n" % number)
         text = self._recent if begin < 0 else self._recent[begin + len(TEST_MARK) :].partition(b"\n")[2]
-        return _text(text.partition(TEST_MARK)[0])
+        return output_text(text.partition(TEST_MARK)[0])
 
     def of_child(self) -> str:
         """Return the last 16 KB of the child's output."""
-        return _text(self._recent)
+        return output_text(self._recent)
 
 
-def _text(output: bytes) -> str:
+def output_text(output: bytes) -> str:
+    """Return the last 16 KB of output as text."""
     return output[-_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", "")

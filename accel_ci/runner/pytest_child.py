@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,8 +30,8 @@ class PytestChild:
     messages have been received.
     """
 
-    def __init__(self, root: str, files: Sequence[str], pytest_args: Sequence[str]) -> None:
-        """Start a child for the given files, relative to the root. Raises `OSError` when no process can be started."""
+    def __init__(self, root: str, request: dict[str, Any]) -> None:
+        """Start a child in the folder `root` with its request. Raises `OSError` when no process can be started."""
         self.output = OutputTail()
         self.finished = False
         self.observed_s = self.last_sign_s = 0.0
@@ -55,7 +55,7 @@ class PytestChild:
         for descriptor in (self._results, self._printed):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
-        self.send({"root": root, "files": list(files), "pytest_args": list(pytest_args)})
+        self.send({"root": root, **request})
 
     def send(self, command: dict[str, Any]) -> None:
         """Send one command, unless the child has ended."""
@@ -116,12 +116,14 @@ class PytestChild:
         out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
         return f"was ended by {name}{': out of memory' if out_of_memory else ''}"
 
-    def close(self, limit_s: float) -> None:
-        """Let the session tear its fixtures down and end by itself, within the limit."""
+    def close(self, limit_s: float, take: Callable[[dict[str, Any]], None]) -> bool:
+        """Let the session tear its fixtures down and end by itself; return whether it did so within the limit."""
         self._close_commands()
         deadline = time.monotonic() + limit_s
-        while self.process.poll() is None and time.monotonic() < deadline:
-            self.receive(0.05)
+        while not self.finished and time.monotonic() < deadline:
+            if (message := self.receive(0.05)) is not None:
+                take(message)
+        return self.finished
 
     def end(self, grace_s: float) -> int:
         """End the child and all that it started, by SIGTERM and after `grace_s` seconds by SIGKILL; return its exit code.

@@ -53,10 +53,11 @@ class TimeLimits:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """The content of `plan.json`."""
+    """The content of `plan.json`. `paths` are what pytest is started with for each suite, relative to the root."""
 
     round: int
     root: str
+    paths: dict[str, tuple[str, ...]]
     pytest_args: tuple[str, ...]
     probe: tuple[str, ...]
     limits: TimeLimits
@@ -73,7 +74,12 @@ def batch_of(record: dict[str, Any]) -> PlannedBatch:
 
 def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
+    batches = tuple(map(batch_of, record["batches"]))
+    given = {suite: tuple(paths) for suite, paths in record["paths"].items()}
+    files: dict[str, dict[str, None]] = {}
+    for batch in batches:
+        files.setdefault(batch.suite, {})[batch.file] = None
     return RoundPlan(
-        record["round"], record["root"], tuple(record["pytest_args"]), tuple(record["probe"]),
-        TimeLimits(**record["limits"]), tuple(map(batch_of, record["batches"])),
+        record["round"], record["root"], {suite: given.get(suite, tuple(files[suite])) for suite in files},
+        tuple(record["pytest_args"]), tuple(record["probe"]), TimeLimits(**record["limits"]), batches,
     )  # fmt: skip

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import round_folder
@@ -42,8 +44,9 @@ class Worker:
         self._suite = ""  # of the running batch
         self._open: dict[str, None] = {}  # its tests without an attempt
         self._next: PlannedBatch | None = None  # claimed while another batch was ending
-        self._one_file = False  # start each child with one file, since one with all files was not ready
-        self._broken: dict[str, str] = {}  # files for which no child runs a test, and why
+        self._importing: str | None = None  # the file at whose import the last child died
+        self._one_file: set[str] = set()  # suites that need a child for each file, since one of all files was not ready
+        self._broken: dict[str, dict[str, str]] = {}  # by suite: files for which no child runs a test, and why
 
     def run(self) -> str:
         """Work until nothing is left; return why the worker finished."""
@@ -71,7 +74,7 @@ class Worker:
         self._free.add(self._round.requeued())
         while True:
             self._free.update(self._round.claims.taken())
-            batch = self._choice.next(self._session.collected if self._session is not None else ())
+            batch = self._choice.next(self._session.suite if self._session is not None else None)
             if batch is None:
                 return None
             won = self._round.claims.take(batch.id)
@@ -104,20 +107,23 @@ class Worker:
     def _run_batch(self, batch: PlannedBatch) -> None:
         """Run a batch to its end: an attempt for each of its tests."""
         self._begin(batch)
-        deaths = 0  # of children that ran no test of the batch, in a row
-        while self._open and batch.file not in self._broken:
+        broken = self._broken.setdefault(batch.suite, {})
+        deaths: Counter[str] = Counter()  # by file: children in a row that died of it and ran no test of the batch
+        while self._open and batch.file not in broken:
             before = len(self._open)
+            self._importing = None
             problem = self._ready_child(batch) or self._follow(batch)
             if len(self._open) < before:
-                deaths = 0
+                deaths.clear()
                 if problem is not None:
                     self._check_card()
             elif problem is not None:
-                deaths += 1
-                if deaths == 2:
-                    self._broken[batch.file] = problem
+                culprit = self._importing or batch.file
+                deaths[culprit] += 1
+                if deaths[culprit] >= 2:
+                    broken[batch.file if culprit in broken else culprit] = problem
         for test in list(self._open):
-            self._attempt(test, "error", message=self._broken[batch.file])
+            self._attempt(test, "error", message=broken[batch.file])
         if deaths:
             self._check_card()
 
@@ -147,7 +153,7 @@ class Worker:
     def _send_next(self, session: ChildSession, batch: PlannedBatch) -> None:
         """Answer a child that has reached the end of its batch."""
         self._next = self._claim()
-        if self._next is not None and (not self._one_file or self._next.file == batch.file):
+        if self._next is not None and self._suits(session, self._next):
             session.send(self._next, self._next.tests)
         else:
             session.child.send({"idle": True})
@@ -159,10 +165,15 @@ class Worker:
             session.running = RunningTest(message["test"], message["number"], session.child.observed_s, now())
             self._log.write("started", suite=self._suite, test=message["test"])
         elif kind == "result":
+            for earlier in message.get("earlier", ()):
+                self._attempt(
+                    message["test"], earlier["outcome"], started_at=message["started_at"], duration_s=earlier["duration_s"],
+                    message=earlier["message"], output_tail=earlier["output"],
+                )  # fmt: skip
             self._attempt(
-                message["test"], message["outcome"],
-                started_at=message["started_at"], duration_s=message["duration_s"], message=message["message"],
-                output_tail=session.end_test(message["outcome"]),
+                message["test"], message["outcome"], started_at=message.get("started_at"),
+                duration_s=message.get("duration_s"), message=message["message"],
+                output_tail=session.end_test(message["outcome"], message.get("output")),
             )  # fmt: skip
         else:
             session.note(message)
@@ -177,19 +188,27 @@ class Worker:
 
     def _ready_child(self, batch: PlannedBatch) -> str | None:
         """Have a child that can run the batch; return what went wrong, else None."""
-        if self._session is not None and self._one_file and self._session.files != (batch.file,):
+        if self._session is not None and not self._suits(self._session, batch):
             self._end_child(gently=True)
         if self._session is not None:
             return None
-        planned = () if self._one_file else (each.file for each in self._plan.batches)
-        files = tuple(dict.fromkeys((*planned, batch.file)))
+        suite, broken = batch.suite, self._broken[batch.suite]
+        paths = (batch.file,) if suite in self._one_file else self._plan.paths.get(suite, (batch.file,))
         with self._termination.delayed():  # or the child could be started and not be known
-            session = self._session = ChildSession(self._plan, files, self._log, self._round.folder / round_folder.CHILD)
+            session = self._session = ChildSession(self._plan, suite, paths, broken, self._log, self._round.folder)
         if (problem := session.await_ready(self._termination.check_parent)) is None:
             return None
         self._end_child(grace_s=_GRACE_S)
-        self._one_file = True
-        return bounded(f"{problem}\n{session.stopped or session.child.output.of_child().strip()}")
+        if session.importing is not None and Path(self._plan.root, session.importing).is_file():
+            self._importing = session.importing
+        elif suite not in self._one_file:
+            self._one_file.add(suite)
+            self._log.write("one_process_per_file", suite=suite, message=problem)
+        return bounded(f"{problem}\n{session.stopped or session.output()}")
+
+    def _suits(self, session: ChildSession, batch: PlannedBatch) -> bool:
+        """True if the child can run the batch."""
+        return session.suite == batch.suite and (batch.suite not in self._one_file or session.paths == (batch.file,))
 
     def _give_up(self, session: ChildSession, problem: Problem) -> None:
         """End a child that has died or hangs; the test that it was running gets its attempt."""
@@ -200,7 +219,7 @@ class Worker:
                 running.test, problem.outcome,
                 started_at=running.started_at, duration_s=child.observed_s - running.since_s,
                 message="; ".join(filter(None, (problem.description, session.stopped))),
-                output_tail=child.output.of_test(running.number) or None,
+                output_tail=session.output_of(running),
             )  # fmt: skip
 
     def _end_child(self, *, gently: bool = False, grace_s: float = 0.0, take_rest: bool = False) -> None:

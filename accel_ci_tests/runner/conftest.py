@@ -41,6 +41,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         plan = {
             "round": 1,
             "root": str(root),
+            "paths": {},
             "pytest_args": list(pytest_args),
             "probe": list(probe),
             "limits": {**LIMITS, **limits},

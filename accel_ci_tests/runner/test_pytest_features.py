@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.pool.environment import clean_environment
-from accel_ci_tests.fixtures.events import Work, attempts, of_kind, outcomes
+from accel_ci_tests.fixtures.events import Work, attempts, outcomes
 from accel_ci_tests.fixtures.suite import Write
 
 
@@ -199,10 +199,10 @@ def test_a_session_fixture_that_fails_at_its_end_is_in_the_workers_events(work: 
         """)  # fmt: skip
     write("test_a.py", "def test_1(device): pass\ndef test_2(device): pass\n")
     events = work(["test_a.py::test_1"], ["test_a.py::test_2"])
-    assert outcomes(events) == {"test_a.py::test_1": "passed", "test_a.py::test_2": "passed"}
-    [ended] = of_kind(events, "child_ended")
-    assert ended["exit_code"] != 0
-    assert "the device did not close" in ended["output_tail"]
+    assert outcomes(events) == {"test_a.py::test_1": "passed", "test_a.py::test_2": "passed", "(session)": "error"}
+    message = attempts(events)["(session)"]["message"]
+    assert "the device did not close" in message
+    assert "after test_a.py::test_2" in message
 
 
 def test_files_collected_in_part_and_files_expected_as_tests(work: Work, write: Write) -> None:
