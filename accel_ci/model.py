@@ -250,6 +250,14 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class SuiteSession:
+    """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments."""
+
+    paths: tuple[str, ...]
+    pytest_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class WorkerSpec:
     """The parameters for starting a worker.
 
@@ -257,8 +265,8 @@ class WorkerSpec:
     the whole environment of a worker and its tests (made by `accel_ci.pool.environment.clean_environment`);
     `card_environment` is the name of the variable that selects a process's card. `image` is the Docker image of a pool of
     containers that does not set its own. `probe` is the argv of the health probe, empty for none; `python` as its first
-    element stands for the worker's interpreter. `pytest_args` are passed to every pytest, and the `paths` of its suite, by
-    name; a suite without an entry is started with the files of its tests.
+    element stands for the worker's interpreter. `sessions` are pytest's arguments by suite; a suite without an entry is
+    started with the files of its tests.
     """
 
     python: str
@@ -266,8 +274,7 @@ class WorkerSpec:
     environment: Mapping[str, str]
     card_environment: str
     probe: tuple[str, ...] = ()
-    pytest_args: tuple[str, ...] = ()
-    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sessions: Mapping[str, SuiteSession] = field(default_factory=dict)
     image: str | None = None
 
 

@@ -214,7 +214,6 @@ def pytest_run(spec: WorkerSpec, tests: int, arguments: Sequence[str], beside: P
         "-p",
         "no:cacheprovider",
         "--tb=short",
-        *spec.pytest_args,
         *arguments,
     ]
     with measured() as seconds:

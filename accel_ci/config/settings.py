@@ -150,10 +150,14 @@ class Scope(Section):
 
 
 class Suite(Section):
-    """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once."""
+    """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once.
+
+    A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself.
+    """
 
     stage: Literal["smoke", "device"] = "device"
     paths: tuple[RelativePath, ...] = Field(min_length=1)
+    pytest_args: tuple[str, ...] = ()
     scope: Scope = Scope()
     cards: Annotated[int, Field(ge=1, le=64)] = 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.config.settings import Settings
-from accel_ci.model import RuntimeImage, WorkerSpec
+from accel_ci.model import RuntimeImage, SuiteSession, WorkerSpec
 from accel_ci.pool.project_pool import ProjectPool
 
 
@@ -29,5 +29,6 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
 def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> WorkerSpec:
     """The spec of the project's workers, with the health probe and what pytest is started with."""
     spec = pool_for(settings).worker_spec(image, sources)
-    paths = {name: suite.paths for name, suite in settings.suites.items()}
-    return replace(spec, probe=settings.pool.health_probe, pytest_args=settings.backend.pytest_args, paths=paths)
+    general = settings.backend.pytest_args
+    sessions = {name: SuiteSession(suite.paths, general + suite.pytest_args) for name, suite in settings.suites.items()}
+    return replace(spec, probe=settings.pool.health_probe, sessions=sessions)

@@ -47,6 +47,7 @@ class _Case:
     tests: tuple[str, ...]
     card: str
     spec: WorkerSpec
+    pytest_args: tuple[str, ...]
 
 
 def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reproduction:
@@ -64,7 +65,9 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     image = manifests.read(image_file, RuntimeImage)
     wheel = manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel)
     variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, project.root)
-    case = _Case(project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec)
+    case = _Case(
+        project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec, _pytest_args(spec, chosen)
+    )
     options = pool_for(project.settings).docker_options(case.card)
     how = _in_environment(case) if options is None else _in_container(case, options)
     return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
@@ -87,6 +90,12 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
         hint = f"similar tests: {near}" if near else "`accel-ci results` lists its tests"
         raise AccelCiError(f"{test!r} matches {len(chosen)} tests of {build.name}; {hint}")
     return chosen
+
+
+def _pytest_args(spec: WorkerSpec, chosen: Sequence[TestVerdict]) -> tuple[str, ...]:
+    """The arguments of the tests' suites, each once: one command runs them all."""
+    sessions = (spec.sessions.get(test.suite) for test in chosen)
+    return tuple(dict.fromkeys(argument for session in sessions if session is not None for argument in session.pytest_args))
 
 
 def _sources(case: _Case) -> list[str]:
@@ -117,7 +126,7 @@ def _environment(case: _Case) -> dict[str, str]:
 
 
 def _pytest(case: _Case) -> list[str]:
-    return ["-m", "pytest", "-p", "no:cacheprovider", *case.spec.pytest_args, *case.tests]
+    return ["-m", "pytest", *case.pytest_args, *case.tests]
 
 
 def _in_container(case: _Case, options: Sequence[str]) -> list[str]:

@@ -43,8 +43,8 @@ class FolderRound:
     def prepare(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
         """Write the plan and make the folders; a folder with the same plan is kept. Return whether the plan was written."""
         plan = {
-            "round": number, "python": spec.python, "root": spec.root, "pytest_args": spec.pytest_args, "paths": spec.paths,
-            "probe": spec.probe, "limits": asdict(limits),
+            "round": number, "python": spec.python, "root": spec.root, "probe": spec.probe, "limits": asdict(limits),
+            "suites": {name: asdict(session) for name, session in spec.sessions.items()},
             "batches": [{**vars(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
         }  # fmt: skip
         content = json.dumps(plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from .captured import CapturedOutput
 from .events import EventLog
 from .outcomes import FAILING, output_text
 from .pytest_child import PytestChild
-from .round_folder import PlannedBatch, RoundPlan
+from .round_folder import PlannedBatch, RoundPlan, SuiteArguments
 
 POLL_S = 0.1
 SESSION = "(session)"  # stands for a test in the record of an error that belongs to none
@@ -46,12 +46,12 @@ class ChildSession:
     """
 
     def __init__(
-        self, plan: RoundPlan, suite: str, paths: Sequence[str], ignored: Iterable[str], log: EventLog, folder: Path
+        self, plan: RoundPlan, suite: str, arguments: SuiteArguments, ignored: Iterable[str], log: EventLog, folder: Path
     ) -> None:
         """Start the child, which keeps files in `folder`. Raises `OSError` when no process can be started."""
-        request = {"paths": list(paths), "ignored": list(ignored), "pytest_args": list(plan.pytest_args)}
-        self.child = PytestChild(plan.root, {**request, "scratch": str(folder.resolve())})
-        self.suite, self.paths = suite, tuple(paths)
+        request = {**vars(arguments), "ignored": list(ignored), "scratch": str(folder.resolve())}
+        self.child = PytestChild(plan.root, request)
+        self.suite, self.arguments = suite, arguments
         self._captured = CapturedOutput()
         self._left = ""  # what was captured when the child ended
         self._printed = ""  # what was captured of the test that ended the session

@@ -16,7 +16,7 @@ import pytest
 
 
 class _OutsideConfigurationError(Exception):
-    """pytest has found an ini-file above the root of the sources, which belongs to somebody else."""
+    """pytest has found an ini-file above the root of the sources, which is not of the suite."""
 
 
 class QuietPytest:

@@ -42,6 +42,14 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True)
+class SuiteArguments:
+    """What the pytest of a suite is started with: paths relative to the root, and options."""
+
+    paths: tuple[str, ...]
+    pytest_args: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TimeLimits:
     """Limits in seconds: for one test, for silence, for a child's start or a file's collection, and for a health probe."""
 
@@ -53,12 +61,11 @@ class TimeLimits:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """The content of `plan.json`. `paths` are what pytest is started with for each suite, relative to the root."""
+    """The content of `plan.json`; `suites` has the arguments of each suite's pytest."""
 
     round: int
     root: str
-    paths: dict[str, tuple[str, ...]]
-    pytest_args: tuple[str, ...]
+    suites: dict[str, SuiteArguments]
     probe: tuple[str, ...]
     limits: TimeLimits
     batches: tuple[PlannedBatch, ...]
@@ -75,11 +82,14 @@ def batch_of(record: dict[str, Any]) -> PlannedBatch:
 def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     batches = tuple(map(batch_of, record["batches"]))
-    given = {suite: tuple(paths) for suite, paths in record["paths"].items()}
+    suites = {
+        name: SuiteArguments(tuple(given["paths"]), tuple(given["pytest_args"])) for name, given in record["suites"].items()
+    }
     files: dict[str, dict[str, None]] = {}
     for batch in batches:
         files.setdefault(batch.suite, {})[batch.file] = None
+    suites = {suite: suites.get(suite, SuiteArguments(tuple(files[suite]), ())) for suite in files}
     return RoundPlan(
-        record["round"], record["root"], {suite: given.get(suite, tuple(files[suite])) for suite in files},
-        tuple(record["pytest_args"]), tuple(record["probe"]), TimeLimits(**record["limits"]), batches,
+        record["round"], record["root"], suites,
+        tuple(record["probe"]), TimeLimits(**record["limits"]), batches,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from .events import now
 from .long_wait import LongWait
 from .outcomes import FAILING, bounded
 from .round import FolderRound
-from .round_folder import PlannedBatch
+from .round_folder import PlannedBatch, SuiteArguments
 
 if TYPE_CHECKING:
     from .signed_round import SignedRound
@@ -193,9 +194,11 @@ class Worker:
         if self._session is not None:
             return None
         suite, broken = batch.suite, self._broken[batch.suite]
-        paths = (batch.file,) if suite in self._one_file else self._plan.paths.get(suite, (batch.file,))
+        arguments = self._plan.suites.get(suite, SuiteArguments((batch.file,), ()))
+        if suite in self._one_file:
+            arguments = replace(arguments, paths=(batch.file,))
         with self._termination.delayed():  # or the child could be started and not be known
-            session = self._session = ChildSession(self._plan, suite, paths, broken, self._log, self._round.folder)
+            session = self._session = ChildSession(self._plan, suite, arguments, broken, self._log, self._round.folder)
         if (problem := session.await_ready(self._termination.check_parent)) is None:
             return None
         self._end_child(grace_s=_GRACE_S)
@@ -208,7 +211,9 @@ class Worker:
 
     def _suits(self, session: ChildSession, batch: PlannedBatch) -> bool:
         """True if the child can run the batch."""
-        return session.suite == batch.suite and (batch.suite not in self._one_file or session.paths == (batch.file,))
+        return session.suite == batch.suite and (
+            batch.suite not in self._one_file or session.arguments.paths == (batch.file,)
+        )
 
     def _give_up(self, session: ChildSession, problem: Problem) -> None:
         """End a child that has died or hangs; the test that it was running gets its attempt."""

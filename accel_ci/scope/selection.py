@@ -98,7 +98,7 @@ def _collect(
         folder = Path(scratch)
         output = folder / "collected.json"
         program = str(shutil.copy(runner, folder))
-        options = [f"--pytest-arg={argument}" for argument in spec.pytest_args]
+        options = [f"--pytest-arg={argument}" for argument in spec.sessions[name].pytest_args]
         command = [spec.python, program, "collect", "--root", spec.root, "--output", str(output), *options, *suite.paths]
         done = execute(command, spec, folder, timeout_s)
         if done.status != 0 or not output.is_file():
@@ -109,6 +109,6 @@ def _collect(
         details = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
-            f"green. Check suites.{name}.paths and backend.pytest_args{details}"
+            f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
     return collected["tests"], errors

@@ -38,7 +38,8 @@ def test_how_workers_start(make_project: MakeProject, pool: dict[str, Any], pyth
     settings = make_project(pool={**pool, "health_probe": ["probe"]}).settings
     spec = worker_spec_for(settings, IMAGE, Path("/sources"))
     assert (spec.python, spec.root, spec.card_environment) == (python, "/sources", card_environment)
-    assert (spec.probe, spec.pytest_args) == (("probe",), settings.backend.pytest_args)
+    assert spec.probe == ("probe",)
+    assert {session.pytest_args for session in spec.sessions.values()} == {settings.backend.pytest_args}
 
 
 @pytest.mark.parametrize("pool", [DOCKER, KUBERNETES])

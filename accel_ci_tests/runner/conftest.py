@@ -18,6 +18,10 @@ from accel_ci_tests.fixtures.events import Work
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
 
 
+def files_of(batches: Sequence[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(tests[0].partition("::")[0] for tests in batches))
+
+
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_runner(tmp_path_factory.mktemp("runner") / "runner.pyz")
@@ -41,8 +45,11 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         plan = {
             "round": 1,
             "root": str(root),
-            "paths": {},
-            "pytest_args": list(pytest_args),
+            "suites": {
+                suite: {"paths": files_of(each), "pytest_args": list(pytest_args)}
+                for place, suite in enumerate(suites)
+                if (each := [tests for number, tests in enumerate(batches) if number % len(suites) == place])
+            },
             "probe": list(probe),
             "limits": {**LIMITS, **limits},
             "batches": [
