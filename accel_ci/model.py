@@ -107,12 +107,13 @@ class Artifact:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check of a wheel or an image; `findings` has one line per fault."""
+    """The result of one check of a wheel or an image: a line per fault, and one per warning, which does not fail it."""
 
     name: str
     passed: bool
     summary: str
     findings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

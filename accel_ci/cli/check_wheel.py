@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("check-wheel")
-@click.argument("wheels", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("wheels", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--platform", help="The newest platform that compiled code may need, such as manylinux_2_28_x86_64.")
 @click.option(
     "--allow", "allowed", multiple=True, help="A library that need not be in the wheel; `*` is a wildcard. Repeatable."
@@ -33,7 +33,8 @@ def check_wheel(
 ) -> None:
     """Run the checks that need only the file on WHEELS. The section `wheels` of the configuration, if any, sets the rules.
 
-    Exit status: 0 if all checks pass, 1 if one fails, 2 for usage errors.
+    Warnings do not fail a check, unless `wheels.strict` is set. Exit status: 0 if all checks pass, 1 if one fails, 2 for
+    usage errors.
     """
     import json
     from dataclasses import asdict
@@ -42,23 +43,29 @@ def check_wheel(
     from rich.table import Table
 
     from accel_ci.wheels.audit import audit_wheel
+    from accel_ci.wheels.findings import shown
     from accel_ci.wheels.uv_environment import uv_environment
 
     rules = _rules(context, {"platform": platform, "size_budget": size_budget, "external_libraries": allowed})
     environment = uv_environment()
     found = {wheel: audit_wheel(wheel, rules, environment) for wheel in wheels}
     if as_json:
-        checks = [{"wheel": wheel.name, "checks": [asdict(check) for check in of_it]} for wheel, of_it in found.items()]
+        checks = [
+            {"wheel": wheel.name, "path": str(wheel), "checks": [asdict(check) for check in of_it]}
+            for wheel, of_it in found.items()
+        ]
         click.echo(json.dumps(checks))
     else:
         for wheel, of_it in found.items():
-            table = Table("check", "", "finding", title=wheel.name, title_justify="left", box=None)
+            table = Table("check", "", "finding", title=escape(shown(wheel.name)), title_justify="left", box=None)
             for check in of_it:
-                table.add_row(check.name, "✓" if check.passed else "✗", escape(check.summary))
-                for finding in check.findings[:20]:
+                mark = "✗" if not check.passed else "!" if check.warnings else "✓"
+                table.add_row(check.name, mark, escape(check.summary))
+                findings = (*check.findings, *(f"warning: {warning}" for warning in check.warnings))
+                for finding in findings[:20] if findings != (check.summary,) else ():
                     table.add_row("", "", escape(f"  {finding}"))
-                if len(check.findings) > 20:
-                    table.add_row("", "", f"  … and {len(check.findings) - 20} more (--json has all)")
+                if len(findings) > 20:
+                    table.add_row("", "", f"  … and {len(findings) - 20} more (--json has all)")
             terminal()[0].print(table)
     sys.exit(0 if all(check.passed for of_it in found.values() for check in of_it) else 1)
 

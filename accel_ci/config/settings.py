@@ -76,7 +76,9 @@ class Wheels(Section):
     own tag. `external_libraries` may be linked without being in the wheel; PyTorch's own always may. `repair` adds the
     others to the wheel (`auditwheel repair`). One of the patterns `tags` must match the wheel's tag. `builder` is an image
     to build in if a Docker engine answers; without one, wheels are built on this machine, in an isolated environment.
-    `compiler_cache` is kept between builds.
+    `compiler_cache` is kept between builds. Warnings of checks fail a wheel if `strict` is set. A wheel that unpacks to more
+    than `unpacked_budget`, or to more than `expansion_limit` times its size (and 64 MiB), is not unpacked. Files that match
+    `foreign_code` may be compiled for another architecture than the wheel's.
     """
 
     platform: Annotated[str, Field(pattern=r"^(manylinux|musllinux)_\d+_\d+_\w+$")] | None = None
@@ -88,6 +90,10 @@ class Wheels(Section):
     patches: RelativePath | None = None
     builder: PinnedImage | None = None
     compiler_cache: Literal["ccache", "sccache"] | None = None
+    strict: bool = False
+    unpacked_budget: Size = "20g"
+    expansion_limit: Annotated[int, Field(ge=1)] = 50
+    foreign_code: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
 class Image(Section):

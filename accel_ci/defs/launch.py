@@ -85,7 +85,7 @@ def _problems(result: dg.ExecuteInProcessResult, interrupted: bool) -> list[str]
         f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
         + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
         for event in result.get_asset_check_evaluations()
-        if not event.passed and event.blocking
+        if not event.passed and event.blocking and event.severity == dg.AssetCheckSeverity.ERROR
     ]
     steps = []
     for event in result.get_step_failure_events():

@@ -31,13 +31,13 @@ def plain_rows(value: dg.MetadataValue | None) -> list[str]:
 
 
 def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResult:
-    """Turn a check's result into Dagster's; with `warn`, a failure is a warning."""
+    """Turn a check's result into Dagster's; with `warn`, a failure is a warning. Dagster shows warnings as failures."""
     return dg.AssetCheckResult(
         check_name=check.name,
-        passed=check.passed,
-        severity=dg.AssetCheckSeverity.WARN if warn else dg.AssetCheckSeverity.ERROR,
+        passed=check.passed and not check.warnings,
+        severity=dg.AssetCheckSeverity.WARN if warn or check.passed else dg.AssetCheckSeverity.ERROR,
         description=check.summary,
-        metadata={"findings": table(["finding"], [[finding] for finding in check.findings])},
+        metadata={"findings": table(["finding"], [[finding] for finding in (*check.findings, *check.warnings)])},
     )
 
 

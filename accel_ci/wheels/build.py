@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Companion, Settings, Variant
@@ -122,8 +122,12 @@ def _build(
     wheels, sdists = sorted(out.glob("*.whl")), sorted(out.glob("*.tar.gz"))
     if done.status != 0 or len(wheels) != 1 or len(sdists) != 1:
         raise BuildError(f"the wheel of {distribution} cannot be built:\n{done.tail}")
-    if parse_wheel_filename(wheels[0].name)[1] != parse_sdist_filename(sdists[0].name)[1]:
-        names = f"{wheels[0].name} and {sdists[0].name}"
+    names = f"{wheels[0].name} and {sdists[0].name}"
+    try:
+        versions = parse_wheel_filename(wheels[0].name)[1], parse_sdist_filename(sdists[0].name)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename) as error:
+        raise BuildError(f"the build of {distribution} made {names}: {error}; correct its name or version") from None
+    if versions[0] != versions[1]:
         raise BuildError(f"{names} have different versions: one of their builds ignores the environment")
     return wheels[0], sdists[0]
 

@@ -75,7 +75,8 @@ def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...
         shown = [pair for pair in named if not pair[1].passed] or named
         summary = "; ".join(f"{name}: {result.summary}" for name, result in shown)
         findings = tuple(f"{name}: {finding}" for name, result in named for finding in result.findings)
-        yield CheckResult(results[0].name, all(result.passed for result in results), summary, findings)
+        warnings = tuple(f"{name}: {warning}" for name, result in named for warning in result.warnings)
+        yield CheckResult(results[0].name, all(result.passed for result in results), summary, findings, warnings)
 
 
 def _check_installed(

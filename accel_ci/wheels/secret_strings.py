@@ -7,7 +7,7 @@ are not verified with their services, so that none leaves this machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 
@@ -22,6 +22,7 @@ _TEXT_ONLY = frozenset({"artifactory"})  # its patterns match compiled code by c
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----\s+(?:[A-Za-z-]+: .*\s+)*[A-Za-z0-9+/=]{32}"
 )
+_LONGEST = 4096  # bytes of a secret that two pieces share
 _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]{16,}")
 
 
@@ -35,9 +36,19 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
     return tuple(found)
 
 
-def secrets_in(content: bytes) -> Iterator[str]:
-    """Find what looks like a secret: its kind and its beginning, never the whole of it."""
-    binary = b"\0" in content[:8192]
+def secrets_in(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Find what looks like a secret in a file's pieces: its kind and its beginning, never the whole of it."""
+    binary: bool | None = None
+    rest = b""
+    for chunk in chunks:
+        content = rest + chunk
+        if binary is None:
+            binary = b"\0" in content[:8192]
+        yield from _secrets_in(content, binary)
+        rest = content[-_LONGEST:]
+
+
+def _secrets_in(content: bytes, binary: bool) -> Iterator[str]:
     text = b"\n\n".join(_PRINTABLE.findall(content)).decode("ascii") if binary else content.decode("utf-8", "replace")
     for kind, pattern, text_only in _patterns():
         if not (binary and text_only):

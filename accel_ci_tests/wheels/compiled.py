@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from .wheel_files import wheel_fields, write_wheel
+
 EXTENSION = '#include <stdio.h>\n#include <stdlib.h>\nint own(void) { puts(getenv("HOME")); return 0; }\n'
-METADATA = "Metadata-Version: 2.1\nName: toy\nVersion: 1.0\nSummary: A toy\nDescription-Content-Type: text/plain\n\nA toy.\n"
 
 
 def compiled_wheel(
@@ -35,20 +35,8 @@ def compiled_wheel(
         links = [f"-l:lib{vendor}.so.1", "-L."]
     run([compiler, "-shared", "-fPIC", "-o", "_own.abi3.so" if "abi3" in tag else "_own.so", "own.c", *links], folder)
     extension = next(folder.glob("_own*.so"))
-    wheel = folder / f"toy-1.0-{tag}.whl"
-    entries = {
-        "toy/__init__.py": b"",
-        f"toy/{extension.name}": extension.read_bytes(),
-        **(files or {}),
-        "toy-1.0.dist-info/METADATA": METADATA.encode(),
-        "toy-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
-    }
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-        record = "".join(f"{name},,\n" for name in [*entries, "toy-1.0.dist-info/RECORD"])
-        archive.writestr("toy-1.0.dist-info/RECORD", record)
-    return wheel
+    not_pure = {"toy-1.0.dist-info/WHEEL": wheel_fields(tag).replace("true", "false").encode()}
+    return write_wheel(folder, tag, files={f"toy/{extension.name}": extension.read_bytes(), **(files or {}), **not_pure})
 
 
 def run(command: list[str], folder: Path) -> None:

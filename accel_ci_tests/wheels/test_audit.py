@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci_tests.fixtures.project import Run
 
 from .compiled import compiled_wheel
+from .wheel_files import METADATA, write_wheel
 
 TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in parts, so that scanners do not report this file
 
@@ -76,8 +81,8 @@ def test_a_token_in_code_and_in_a_binary_is_found_but_not_shown(tmp_path: Path) 
 
 def test_the_header_of_a_key_alone_is_not_a_secret() -> None:
     header = b"-----BEGIN RSA " + b"PRIVATE KEY-----\n"
-    assert list(secrets_in(b"\0" + header + b"\0\0")) == []
-    assert list(secrets_in(header + b"MIIEpAIBAAKCAQEA" * 4)) == ["Private Key: -----B…"]
+    assert list(secrets_in([b"\0" + header + b"\0\0"])) == []
+    assert list(secrets_in([header[:9], header[9:] + b"MIIEpAIBAAKCAQEA" * 4])) == ["Private Key: -----B…"]
 
 
 @pytest.mark.usefixtures("_vendor_path")
@@ -112,3 +117,70 @@ def test_the_command_prints_findings_for_any_wheel(accel_ci: Run, tmp_path: Path
     assert accel_ci("check-wheel", wheel.name, "--allow", "libvendor_*").returncode == 0
     mistake = accel_ci("check-wheel", wheel.name, "--platform", "windows")
     assert (mistake.returncode, "--platform" in mistake.stderr) == (2, True)
+
+
+def test_the_command_reports_each_wheel_whatever_is_wrong_with_the_others(accel_ci: Run, tmp_path: Path) -> None:
+    good = write_wheel(tmp_path / "good")
+    misnamed = good.rename(tmp_path / "toy-1.0%2Bcpu-py3-none-any.whl")
+    good = write_wheel(tmp_path / "good")
+    html = tmp_path / "toy-2.0-py3-none-any.whl"
+    html.write_bytes(b"<html>")
+    unrecorded = write_wheel(tmp_path / "record", files={"toy/core.py": b""}, record={"toy/core.py": None})
+    wheels = [misnamed, html, tmp_path / "missing.whl", tmp_path / "good", unrecorded, good]
+    done = accel_ci("check-wheel", "--json", *map(str, wheels))
+    assert (done.returncode, done.stderr) == (1, "")
+    reports = json.loads(done.stdout)
+    assert [report["path"] for report in reports] == list(map(str, wheels))
+    causes = [
+        {check["name"] for check in report["checks"] if not (check["passed"] or check["summary"].startswith("not checked"))}
+        for report in reports
+    ]
+    assert causes == [{"file_name"}, {"archive"}, {"file_name", "archive"}, {"file_name", "archive"}, {"record"}, set()]
+    assert accel_ci("check-wheel", "--json", str(good)).returncode == 0
+    assert "toy/core.py: is not in RECORD" in accel_ci("check-wheel", str(good), str(unrecorded)).stdout
+
+
+def test_a_missing_description_is_a_warning_unless_warnings_are_faults(tmp_path: Path) -> None:
+    plain = METADATA.partition("Description")[0].encode()
+    wheel = write_wheel(tmp_path, files={"toy-1.0.dist-info/METADATA": plain})
+    results = {result.name: result for result in audit_wheel(wheel, Wheels(), dict(os.environ))}
+    assert all(result.passed for result in results.values())
+    assert "`long_description` missing." in results["twine"].warnings
+    assert "`long_description` missing." in failed(wheel, Wheels(strict=True))["twine"]
+
+
+def test_a_description_that_cannot_be_rendered_is_a_fault(tmp_path: Path) -> None:
+    broken = METADATA.replace("text/plain", "text/x-rst").replace("A toy.", "A toy\n===\n\n.. no-such:: x\n\n*open").encode()
+    found = failed(write_wheel(tmp_path, files={"toy-1.0.dist-info/METADATA": broken}), Wheels())
+    assert "syntax errors in markup" in found.pop("twine")
+    assert found == {}
+
+
+def test_a_wheel_that_would_unpack_to_gigabytes_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    wheel = tmp_path / "toy-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("toy/zeros", bytes(1 << 26))
+        entry = archive.infolist()[0]
+        archive.filelist += [entry] * 127  # 8 GiB in files that overlap
+    code = (
+        "import resource, sys; from pathlib import Path; from accel_ci.config.settings import Wheels;"
+        "from accel_ci.wheels.audit import audit_wheel; results = audit_wheel(Path(sys.argv[1]), Wheels(), {});"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, results[1].findings[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(wheel)], capture_output=True, text=True, timeout=60, check=True)
+    peak_kib, _, finding = done.stdout.partition(" ")
+    assert finding.startswith("unpacks to 8,589,934,592 bytes")
+    assert int(peak_kib) < 200_000
+
+
+TRIALS = Path(__file__).parents[2].parent / "shared" / "cases" / "trials"
+GOOD = {"toybackend-1.0+rocm6.4-py3-none-any.whl", "abi3ok"}
+
+
+@pytest.mark.skipif(not TRIALS.is_dir(), reason="the trial cases are not there")
+def test_the_trial_wheels_are_refused_but_for_the_good_ones(accel_ci: Run) -> None:
+    wheels = sorted(TRIALS.glob("3[1347]-*/input/**/*.whl"))
+    done = accel_ci("check-wheel", "--json", *map(str, wheels))
+    for wheel, report in zip(wheels, json.loads(done.stdout), strict=True):
+        good = wheel.name in GOOD or wheel.parent.name in GOOD
+        assert all(check["passed"] for check in report["checks"]) == good, wheel
