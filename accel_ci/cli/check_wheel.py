@@ -62,7 +62,7 @@ def check_wheel(
                 mark = "✗" if not check.passed else "!" if check.warnings else "✓"
                 table.add_row(check.name, mark, escape(check.summary))
                 findings = (*check.findings, *(f"warning: {warning}" for warning in check.warnings))
-                for finding in findings[:20] if findings != (check.summary,) else ():
+                for finding in findings[:20] if (*check.findings, *check.warnings) != (check.summary,) else ():
                     table.add_row("", "", escape(f"  {finding}"))
                 if len(findings) > 20:
                     table.add_row("", "", f"  … and {len(findings) - 20} more (--json has all)")

@@ -7,7 +7,6 @@ other checks need. The meaning of files is in `dist_info.py`, `record.py` and `c
 from __future__ import annotations
 
 import hashlib
-import lzma
 import re
 import stat
 import struct
@@ -37,9 +36,7 @@ _LOCAL_HEADER = struct.Struct("<4s2xHH8xLLHH")
 _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x1, 0x8, 0x800
 _DESCRIPTOR_BYTES = 24
 _ZIP64 = 0xFFFFFFFF
-_DAMAGE = (
-    BadZipFile, OSError, EOFError, ValueError, OverflowError, RuntimeError, struct.error, zlib.error, lzma.LZMAError,
-)  # fmt: skip
+_DAMAGE = (BadZipFile, OSError, EOFError, ValueError, OverflowError, RuntimeError, struct.error, zlib.error)
 _SHARED_OBJECT = re.compile(r"\.so(\.[\d.]+)?$")
 
 
@@ -96,8 +93,6 @@ def read_archive(wheel: Path, rules: Wheels) -> tuple[CheckResult, Contents | No
         contents = _read(wheel, rules, found)
     except FileNotFoundError:
         found.fault("there is no such file")
-    except IsADirectoryError:
-        found.fault("is a folder, not a wheel")
     except _DAMAGE as error:
         found.fault(f"cannot be read as a zip archive: {error}{_kind_of(wheel)}")
     result = found.result(f"{len(contents.members)} files" if contents else "")
@@ -119,11 +114,13 @@ def path_fault(path: str) -> str | None:
 
 
 def _read(wheel: Path, rules: Wheels, found: Findings) -> Contents | None:
-    size = wheel.stat().st_size
+    status = wheel.stat()
+    size = status.st_size
+    if not stat.S_ISREG(status.st_mode) or not size:
+        kind = "is a folder" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+        found.fault("the file is empty" if stat.S_ISREG(status.st_mode) else f"{kind}, not a wheel")
+        return None
     with wheel.open("rb") as file:
-        if not size:
-            found.fault("the file is empty")
-            return None
         _check_end(file, size, found)
         if found.faults:
             return None
@@ -202,8 +199,8 @@ def _check_entry(entry: ZipInfo, found: Findings) -> None:
         found.fault(f"{name}: is neither a file nor a folder")
     if entry.flag_bits & _ENCRYPTED:
         found.fault(f"{name}: is encrypted")
-    elif entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-        found.warn(f"{name}: is packed by method {entry.compress_type}, which not every installer can unpack")
+    elif entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):  # others are also unpacked without a limit of memory
+        found.fault(f"{name}: is packed by method {entry.compress_type}, which not every installer can unpack")
 
 
 def _check_names(entries: list[ZipInfo], found: Findings) -> None:
@@ -258,7 +255,7 @@ def _read_member(archive: ZipFile, entry: ZipInfo, found: Findings) -> Member | 
                 if is_library and not is_module:
                     is_module = initializer in rest + chunk
                     rest = chunk[-len(initializer) :]
-    except (*_DAMAGE, NotImplementedError) as error:
+    except _DAMAGE as error:
         found.fault(f"{shown(entry.filename)}: is damaged: {error or 'it ends early'}")
         return None
     if size != entry.file_size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -72,9 +73,11 @@ def test_what_is_no_zip_archive_is_named(tmp_path: Path, content: bytes, message
     assert message in faults(path)
 
 
-def test_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_a_folder_a_pipe_and_a_missing_file_are_named(tmp_path: Path) -> None:
     assert faults(tmp_path / "toy-1.0-py3-none-any.whl") == "there is no such file"
     assert faults(tmp_path) == "is a folder, not a wheel"
+    os.mkfifo(tmp_path / "pipe.whl")
+    assert faults(tmp_path / "pipe.whl") == "is not a regular file, not a wheel"
 
 
 @pytest.mark.parametrize("kept", [30, 100, 0.5, 0.9, 0.999])
@@ -149,14 +152,18 @@ def test_an_archive_that_readers_would_read_differently_is_refused(
     assert message in faults(path)
 
 
-def test_names_that_differ_in_case_and_rare_packing_are_warnings(tmp_path: Path) -> None:
-    path = with_entry(write_wheel(tmp_path), "toy/__INIT__.py")
-    with zipfile.ZipFile(path, "a", zipfile.ZIP_BZIP2) as rare:
+def test_names_that_differ_in_case_are_warnings(tmp_path: Path) -> None:
+    result = archive(with_entry(write_wheel(tmp_path), "toy/__INIT__.py"))
+    assert (result.passed, len(result.warnings)) == (True, 2)
+    assert all("differs from another file only in case" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(("method", "shown"), [(zipfile.ZIP_BZIP2, 12), (zipfile.ZIP_LZMA, 14)])
+def test_methods_of_packing_that_not_all_installers_have_are_refused(tmp_path: Path, method: int, shown: int) -> None:
+    path = write_wheel(tmp_path)
+    with zipfile.ZipFile(path, "a", method) as rare:
         rare.writestr("toy/rare.py", "x = 1\n")
-    result = archive(path)
-    assert result.passed
-    assert any("differs from another file only in case" in warning for warning in result.warnings)
-    assert any(warning.startswith("toy/rare.py: is packed by method 12") for warning in result.warnings)
+    assert faults(path).startswith(f"toy/rare.py: is packed by method {shown}")
 
 
 def test_an_archive_written_as_a_stream_is_read(tmp_path: Path) -> None:
