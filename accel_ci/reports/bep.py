@@ -31,6 +31,7 @@ _OUTCOMES: dict[str, Outcome] = {
 }  # fmt: skip
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]+)?(?=s\Z)")
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_LOST = ("LOADING_FAILURE", "ANALYSIS_FAILURE")
 _KINDS = ("targetConfigured", "targetCompleted", "testResult", "testSummary")
 
 _ResultId = tuple[int, int, int]  # run, shard, attempt
@@ -46,10 +47,16 @@ class Target:
 
 @dataclass
 class BuildEvents:
-    """The events of all labels. `targets` are by label and configuration, an empty one for events without any."""
+    """The events of all labels. `targets` are by label and configuration, an empty one for events without any.
+
+    `kinds` are the labels whose kind is known, `lost` those (and patterns) that could not be loaded or analysed.
+    """
 
     targets: dict[str, dict[str, Target]] = field(default_factory=dict)
     tests: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    exit_code: int = 0
     mnemonics: dict[str, str] = field(default_factory=dict)
     complete: bool = False
 
@@ -73,13 +80,19 @@ def read_bep(
             break
     if not build.complete:
         warnings.add("bep_incomplete")
+    unexplained = build.exit_code and not any(SEVERITY[outcome] <= SEVERITY["not_run"] for outcome in report.columns.outcome)
+    if unexplained or build.lost - build.kinds:
+        warnings.add("x_build_failed")
     return report
 
 
 def take(build: BuildEvents, event: Object) -> None:
     """Add one event to its target."""
     build.complete |= event.get("lastMessage") is True
+    build.exit_code = number_of(object_of(event, "finished", "exitCode").get("code")) or build.exit_code
     for kind, its_id in object_of(event, "id").items():
+        if object_of(event, "aborted").get("reason") in _LOST:
+            build.lost.add(str(object_of(its_id).get("label")))
         label, mnemonic = object_of(its_id).get("label"), object_of(event, kind).get("mnemonic")
         if kind == "configuration" and isinstance(mnemonic, str) and not is_blank(mnemonic):
             build.mnemonics[configuration_of(event["id"])] = mnemonic
@@ -90,6 +103,8 @@ def take(build: BuildEvents, event: Object) -> None:
         is_test = "testSize" in configured or str(configured.get("targetKind")).endswith("_test rule")
         if is_test or kind in ("testResult", "testSummary"):
             build.tests.add(label)
+        if is_test or "targetKind" in configured:
+            build.kinds.add(label)
         if kind == "targetConfigured":
             continue
         target = targets.setdefault(configuration_of(its_id), Target())

@@ -67,8 +67,8 @@ def _read_json_lines(characters: Characters, limits: ReadLimits, testlogs: Path 
     every, warnings = chain([first], objects), characters.warnings
     if "$report_type" in first:
         return read_reportlog(every, warnings, limits)
-    if "id" in first:
+    if isinstance(first.get("id"), dict):  # in other formats it is a text or a number
         return read_bep(every, warnings, limits, testlogs)
-    if "event" in first and "at" in first:
+    if isinstance(first.get("event"), str) and isinstance(first.get("at"), str):
         return read_runner_lines(every, warnings, limits)
     return rejected("unknown_format", warnings)

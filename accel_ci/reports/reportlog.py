@@ -18,6 +18,7 @@ from .times import duration_of
 from .warning_codes import WarningCode
 
 _Key = tuple[str, str | None]
+_GOOD_STATUSES = (0, 5)  # 5: no test was collected
 _SUBTEST = "SubTestReport"  # pytest 9 writes it in `_report_type`
 
 
@@ -34,6 +35,11 @@ class _Execution:
     rerun: bool = False
     needs_duration: bool = True
 
+    @property
+    def explains_failure(self) -> bool:
+        """True if pytest fails because of it."""
+        return not self.rerun and SEVERITY[self.outcome] <= SEVERITY["failed"]
+
 
 class _Reader:
     def __init__(self, warnings: set[WarningCode]) -> None:
@@ -43,6 +49,7 @@ class _Reader:
         self._open: dict[_Key, _Execution] = {}
         self._rerun: dict[_Key, _Execution] = {}  # by key: the last execution, if it announced a rerun
         self._finished = False
+        self._failed = False  # by pytest's exit status
 
     def read(self, records: Iterable[Object], limits: ReadLimits) -> None:
         for record in records:
@@ -57,6 +64,7 @@ class _Reader:
                 self._executions.append(_Execution(identity, outcome="error", message=message, needs_duration=False))
             elif kind == "SessionFinish":
                 self._finished = True
+                self._failed |= record.get("exitstatus") not in (None, *_GOOD_STATUSES)
             if len(self._executions) >= limits.rows:
                 self._warnings.add("x_too_many_rows")
                 break
@@ -114,6 +122,8 @@ class _Reader:
             self._warnings.add("reportlog_incomplete")
             for execution in self._open.values():
                 execution.outcome, execution.message = "crashed", "no teardown record"
+        if self._failed and not any(execution.explains_failure for execution in self._executions):
+            self._warnings.add("x_session_failed")
         for execution in self._executions:
             if execution.duration_s is None and execution.needs_duration:
                 self._warnings.add("duration_missing")

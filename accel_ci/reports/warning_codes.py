@@ -12,8 +12,9 @@ WarningCode = Literal[
     "unknown_format", "html_document", "dtd_forbidden", "unparseable", "failsafe_summary", "not_junit_root", "x_not_a_file",
     "x_unreadable", "empty_file", "truncated", "malformed", "trailing_content", "nesting_too_deep", "gzip_corrupt",
     "bad_json_line", "bep_incomplete", "reportlog_incomplete", "x_too_many_rows", "x_too_many_attributes", "x_line_too_long",
-    "x_expansion_limit", "invalid_encoding", "encoding_mismatch", "encoding_unknown", "invalid_char", "name_escaped",
-    "xml_1_1", "leading_whitespace", "output_truncated", "duration_missing", "duration_invalid", "duration_ambiguous",
+    "x_expansion_limit", "x_session_failed", "x_build_failed", "invalid_encoding", "encoding_mismatch", "encoding_unknown",
+    "invalid_char", "name_escaped", "xml_1_1", "leading_whitespace", "output_truncated", "duration_missing",
+    "duration_invalid", "duration_ambiguous",
     "missing_name", "missing_classname", "duplicate_identity", "multiple_outcomes", "merged_teardown_error",
     "status_attribute_only", "suite_error", "count_mismatch", "no_test_cases", "attempts_across_files", "test_xml_missing",
     "bep_overrides_xml", "bep_xml_disagree", "target_failed_to_build", "target_aborted", "target_missing_result",
@@ -47,6 +48,8 @@ SALVAGED: dict[WarningCode, str] = {  # the report is damaged or cut, and rows m
     "x_too_many_rows": "The report has more rows than the limit (10 million); the rest is not read.",
     "x_too_many_attributes": "An XML element has more than 10,000 attributes; test cases before it are kept.",
     "x_line_too_long": "A JSON line exceeds the limit (16 Mi characters) even with its long texts cut; it is skipped.",
+    "x_session_failed": "pytest's exit status is not 0, and no test explains it: it was stopped, or failed elsewhere.",
+    "x_build_failed": "Bazel's exit code is not 0, and no test explains it, or targets could not be loaded or analysed.",
     "x_expansion_limit": "gzip expands beyond the limit (400 times, above 64 MiB); the rest is not read.",
 }
 

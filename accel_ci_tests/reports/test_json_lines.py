@@ -204,6 +204,25 @@ def test_bad_and_torn_lines() -> None:
     assert end(cut) == ("salvaged", {"reportlog_incomplete"})
 
 
+@pytest.mark.parametrize(
+    ("status", "records", "failed"),
+    [
+        (0, [record("call"), record("teardown")], False),
+        (1, [record("call", "failed"), record("teardown")], False),
+        (2, [record("call"), record("teardown", "failed")], False),
+        (5, [], False),
+        (None, [record("teardown")], False),
+        (1, [record("call"), record("teardown")], True),
+        (2, [record("call", "skipped"), record("teardown")], True),
+        (3, [], True),
+        (1, [record("call", "rerun"), record("teardown"), record("call"), record("teardown")], True),
+    ],
+)
+def test_an_exit_status_that_no_test_explains(status: int | None, records: list[dict[str, Any]], failed: bool) -> None:
+    report = log(*records, {"$report_type": "SessionFinish", "exitstatus": status}, finished=False)
+    assert (report.status, "x_session_failed" in report.warnings) == (("salvaged" if failed else "complete"), failed)
+
+
 def test_failed_collection() -> None:
     failed = {"$report_type": "CollectReport", "nodeid": "t/a.py", "outcome": "failed", "longrepr": ""}
     report = log(failed, {**failed, "outcome": "passed"}, failed)
@@ -337,6 +356,40 @@ def test_bazel_targets_without_results(tmp_path: Path) -> None:
         ("t4", 0, "not_run", None),
     ]  # fmt: skip
     assert report.warnings == {"target_failed_to_build", "target_missing_result", "target_aborted", "invalid_char"}
+
+
+def finished(code: int) -> dict[str, Any]:
+    return {"id": {"buildFinished": {}}, "finished": {"exitCode": {"name": "X", "code": code}}}
+
+
+def test_bazel_exit_codes_that_no_test_explains(tmp_path: Path) -> None:
+    passed, failed = result("PASSED", uri=None), result("FAILED", uri=None)
+    for code, events, lost in ((0, [passed], False), (3, [failed], False), (3, [passed], True), (1, [], True)):
+        report = bazel(tmp_path, *events, finished(code))
+        assert (report.status, "x_build_failed" in report.warnings) == (("salvaged" if lost else "complete"), lost)
+
+
+@pytest.mark.parametrize(
+    ("event_id", "lost"),
+    [
+        ({"pattern": {"pattern": ["//gone/..."]}}, True),
+        ({"unconfiguredLabel": {"label": "//gone:test"}}, True),
+        ({"targetCompleted": {"label": "//gone:test", "configuration": {"id": "1"}}}, True),
+        ({"targetCompleted": {"label": "//a:lib"}}, False),
+        ({"targetCompleted": {"label": "//a:test"}}, False),
+    ],
+)
+def test_bazel_targets_that_could_not_be_loaded_are_not_overlooked(
+    tmp_path: Path, event_id: dict[str, Any], lost: bool
+) -> None:
+    known = [
+        {"id": {"targetConfigured": {"label": f"//a:{name}"}}, "configured": {"targetKind": kind}}
+        for name, kind in (("lib", "cc_library rule"), ("test", "cc_test rule"))
+    ]
+    aborted = {"id": event_id, "aborted": {"reason": "ANALYSIS_FAILURE", "description": "no such package"}}
+    report = bazel(tmp_path, *known, aborted, result("FAILED", uri=None), finished(1))
+    assert (report.status, "x_build_failed" in report.warnings) == (("salvaged" if lost else "complete"), lost)
+    assert [row.outcome for row in report.rows if row.target == "//a:test"] == ["not_run"]
 
 
 def configured(event: dict[str, Any], configuration: str) -> dict[str, Any]:
