@@ -18,13 +18,17 @@ from .times import duration_of
 from .warning_codes import WarningCode
 
 _Key = tuple[str, str | None]
+_RETRIED = ("rerun", "retried")  # by pytest-rerunfailures, and by pytest-retry, which goes on without another set-up
 _GOOD_STATUSES = (0, 5)  # 5: no test was collected
 _SUBTEST = "SubTestReport"  # pytest 9 writes it in `_report_type`
 
 
 @dataclass
 class _Execution:
-    """One execution of a test: the worst of its records. `rerun`: one of them announces another execution."""
+    """One execution of a test: the worst of its records. `rerun`: one of them announces another execution.
+
+    `cut`: it was set up, and its call has no record so far.
+    """
 
     identity: Identity
     attempt: int = 0
@@ -33,12 +37,17 @@ class _Execution:
     duration_s: float | None = None
     properties: Properties = ()
     rerun: bool = False
+    cut: bool = False
     needs_duration: bool = True
 
     @property
     def explains_failure(self) -> bool:
         """True if pytest fails because of it."""
         return not self.rerun and SEVERITY[self.outcome] <= SEVERITY["failed"]
+
+    def end_without_call(self) -> None:
+        """Note that there is no record of its call, as after `pytest.exit`: a test that has not passed."""
+        self.outcome, self.message = "error", "no call record"
 
 
 class _Reader:
@@ -86,22 +95,26 @@ class _Reader:
             self._open[key] = execution
             self._executions.append(execution)
         recorded, outcome, message = record.get("outcome"), _outcome(record), _message(record)
-        if recorded in ("failed", "rerun"):
+        if recorded in ("failed", *_RETRIED):
             outcome = refined(outcome, message)
         if SEVERITY[outcome] < SEVERITY[execution.outcome]:
             execution.outcome, execution.message = outcome, message
         execution.properties = _properties(record.get("user_properties")) or execution.properties
         if subtest:
             return
-        execution.rerun |= recorded == "rerun"
+        execution.rerun |= recorded in _RETRIED
+        execution.cut = outcome == "passed" and (when == "setup" or (execution.cut and when != "call"))
         seconds = duration_of(record.get("duration"), self._warnings)
         if seconds is not None:
             execution.duration_s = (execution.duration_s or 0.0) + seconds
-        if when in ("teardown", "???"):
+        if when in ("teardown", "???") or recorded == "retried":
             self._close(key)
 
     def _close(self, key: _Key) -> None:
         execution = self._open.pop(key)
+        if execution.cut:  # the plug-in flaky logs no call of an attempt that it repeats
+            execution.end_without_call()
+            execution.rerun = True
         if execution.rerun:
             self._rerun[key] = execution
 
@@ -122,6 +135,9 @@ class _Reader:
             self._warnings.add("reportlog_incomplete")
             for execution in self._open.values():
                 execution.outcome, execution.message = "crashed", "no teardown record"
+        for execution in self._open.values():
+            if execution.cut and execution.outcome == "passed":
+                execution.end_without_call()
         if self._failed and not any(execution.explains_failure for execution in self._executions):
             self._warnings.add("x_session_failed")
         for execution in self._executions:

@@ -61,16 +61,17 @@ def test_interleaved_workers_and_ordinals() -> None:
     report = log(
         record("setup", **a),
         record("setup", **b),
+        record("call", **a),
         record("teardown", "failed", longrepr="\n E \n", **b),
         record("teardown", **a),
     )
-    assert shown(report) == [("test", 0, "passed", None, 1.0), ("test#2", 0, "error", "E", 1.0)]
+    assert shown(report) == [("test", 0, "passed", None, 1.5), ("test#2", 0, "error", "E", 1.0)]
     assert report.warnings == {"duplicate_identity"}
 
 
 def test_a_crashed_worker() -> None:
     crash = "worker 'gw0' crashed while running 't/a.py::test'"
-    report = log(record("setup", worker_id="gw0"), record("???", "failed", longrepr=crash), record("setup", worker_id="gw0"))
+    report = log(record("setup", worker_id="gw0"), record("???", "failed", longrepr=crash), record("call", worker_id="gw0"))
     assert shown(report) == [("test", 0, "crashed", crash, 1.0), ("test#2", 0, "passed", None, 0.5)]
     alone = log(record("???", "failed", longrepr=crash, duration="x"))
     assert shown(alone) == [("test", 0, "crashed", crash, None)]
@@ -81,7 +82,7 @@ def test_reruns_of_a_key_are_attempts_and_others_are_not() -> None:
     report = log(
         record("call", "rerun", longrepr={"reprcrash": {"message": "m\n2"}}), record("setup"),
         record("teardown", "rerun", longrepr="t"),
-        record("setup"), record("teardown"), record("setup"), record("teardown"),
+        record("call"), record("teardown"), record("call"), record("teardown"),
     )  # fmt: skip
     assert shown(report) == [
         ("test", 0, "failed", "m\n2", 0.5), ("test", 1, "error", "t", 1.0), ("test", 2, "passed", None, 1.0),
@@ -89,11 +90,35 @@ def test_reruns_of_a_key_are_attempts_and_others_are_not() -> None:
     ]  # fmt: skip
 
 
+def test_pytest_retry_goes_on_with_another_call() -> None:
+    report = log(
+        record("setup"), record("call", "retried", longrepr="1"), record("call", "failed", longrepr="2"), record("teardown"),
+        record("setup", node="a::b"), record("call", "retried", node="a::b"), record("call", node="a::b"),
+        record("teardown", node="a::b"),
+    )  # fmt: skip
+    assert shown(report) == [
+        ("test", 0, "failed", "1", 1.0), ("test", 1, "failed", "2", 1.0), ("b", 0, "failed", None, 1.0),
+        ("b", 1, "passed", None, 1.0),
+    ]  # fmt: skip
+    assert report.warnings == set()
+
+
+def test_a_test_whose_call_has_no_record_has_not_passed() -> None:
+    """pytest logs none after `pytest.exit`, and the plug-in flaky none of an attempt that it repeats."""
+    again = log(record("setup"), record("teardown"), record("setup"), record("call"), record("teardown"))
+    assert shown(again) == [("test", 0, "error", "no call record", 1.0), ("test", 1, "passed", None, 1.5)]
+    assert shown(log(record("setup"))) == [("test", 0, "error", "no call record", 0.5)]
+    failed = record("teardown", "failed", longrepr="E")
+    assert shown(log(record("setup"), failed)) == [("test", 0, "error", "E", 1.0)]
+    assert shown(log(record("setup", "skipped"), record("teardown"))) == [("test", 0, "skipped", None, 1.0)]
+    assert shown(log(record("call"))) == [("test", 0, "passed", None, 0.5)]
+
+
 def test_messages_and_properties() -> None:
     report = log(
         record("call", "skipped", "a::1", longrepr=["f", 3, "Skipped: why\x1b"]),
         record("call", "skipped", "a::2", wasxfail="reason: r"),
-        record("call", "passed", "a::3", wasxfail=""), record("setup", "passed", "a::4", wasxfail="x"),
+        record("call", "passed", "a::3", wasxfail=""), record("teardown", "passed", "a::4", wasxfail="x"),
         record("call", "failed", "a::5\n", longrepr={"reprcrash": None}, user_properties=[["k", 1], ["l", [1]], "odd"]),
         record("call", "failed", "a::6", longrepr="Timeout (>1.0s) from pytest-timeout", user_properties=[["k", "\x01"]]),
         record("teardown", "passed", "a::6", user_properties=[]),
@@ -148,7 +173,7 @@ def test_subtests_of_attempts_and_of_workers() -> None:
     a, b = {"worker_id": "gw0"}, {"worker_id": "gw1"}
     report = log(
         subtest(longrepr="s", **a), subtest("passed", **b), record("call", "rerun", longrepr="r", **a), record("call", **b),
-        record("teardown", **a), record("teardown", **b), record("setup", **a), record("teardown", **a),
+        record("teardown", **a), record("teardown", **b), record("call", **a), record("teardown", **a),
     )  # fmt: skip
     assert [(row.name, row.attempt, row.outcome, row.message) for row in report.rows] == [
         ("test", 0, "failed", "s"), ("test#2", 0, "passed", None), ("test", 1, "passed", None),
@@ -199,7 +224,7 @@ def test_bad_and_torn_lines() -> None:
     assert parse_bytes(data.replace(b"garbage\n", b"") + b'{"$rep').warnings == {"truncated"}
     assert parse_bytes(data.replace(b"garbage\n", b"") + b"[3]\n").warnings == {"bad_json_line"}
     assert parse_bytes(data.replace(b"garbage", b'{"a":"\xff"}')).warnings == {"invalid_encoding"}
-    cut = log(record("setup"), record("teardown"), record("setup", node="a::b"), finished=False)
+    cut = log(record("call"), record("teardown"), record("setup", node="a::b"), finished=False)
     assert shown(cut) == [("test", 0, "passed", None, 1.0), ("b", 0, "crashed", "no teardown record", 0.5)]
     assert end(cut) == ("salvaged", {"reportlog_incomplete"})
 
