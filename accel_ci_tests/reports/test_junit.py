@@ -81,6 +81,11 @@ def test_outcomes(body: str, outcome: str, message: str | None, warnings: str) -
         ('status="run" result="skipped"', "skipped", False),
         ('status="skipped" result="FAILED"', "failed", True),
         ('status="error"', "error", True),
+        ('status="fail"', "failed", True),
+        ('status="Failure"', "failed", True),
+        ('status="ERRORED"', "error", True),
+        ('result="ignored"', "skipped", False),
+        ('status="PASSED"', "passed", False),
         ('status="run" result="completed"', "passed", False),
     ],
 )

@@ -167,6 +167,7 @@ REFUSED = {
     "other events": b'{"event":"fail","at":1}\n',
     "googletest": json.dumps({"tests": 1, "failures": 1, "testsuites": []}, indent=2).encode(), "SARIF": b'{"runs":[]}',
     "Cucumber": b'[{"id":"f","elements":[]}]', "pytest-json-report": b'{"created":1.0,"exitcode":1,"tests":[]}',
+    "Check": b'<testsuites xmlns="http://check.sourceforge.net/ns"><suite><test result="failure"/></suite></testsuites>',
     "NUnit 3": b'<test-run id="2" result="Failed"/>', "NUnit 2": b"<test-results/>", "xunit.net": b"<assemblies/>",
     "TestNG": b'<testng-results failed="1"/>', "Boost": b"<TestLog/>", "Qt": b'<TestCase name="x"/>', "CDash": b"<Site/>",
     "open test reporting": b'<e:events xmlns:e="https://schemas.opentest4j.org/reporting/events/0.2.0"/>',

@@ -21,6 +21,7 @@ from .verdicts import KINDS, OUTCOMES, ElementVerdict, verdict_of_element, worst
 _Tags = Iterator[tuple[Tag, Values] | None]
 
 _SUITES = ("testsuite", "testsuites")
+_CHECK = "http://check.sourceforge.net/"  # the tool Check: another format with this root
 _FAULTS: dict[str, Outcome] = {"errors": "error", "failures": "failed"}
 
 
@@ -53,7 +54,7 @@ class _Reader:
     def read(self) -> None:
         """Walk the document; raises `Damage` where it ends early."""
         tag, values = self._markup.root()
-        if tag.name not in _SUITES:
+        if tag.name not in _SUITES or (tag.value(values, "xmlns") or "").startswith(_CHECK):
             raise Rejection("failsafe_summary" if tag.name == "failsafe-summary" else "not_junit_root")
         self._open_suite(tag, values)
         tags = self._tags()

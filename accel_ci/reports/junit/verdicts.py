@@ -25,6 +25,7 @@ KINDS = OUTCOMES | RERUNS
 
 _OF_ATTRIBUTE: dict[str, Outcome] = {
     "suppressed": "not_run", "disabled": "not_run", "skipped": "skipped", "failed": "failed", "error": "error",
+    "skip": "skipped", "ignored": "skipped", "fail": "failed", "failure": "failed", "errored": "error",
 }  # fmt: skip
 _TEARDOWN = re.compile(r"failed on teardown with|test teardown failure\Z")
 _XPASSED = "xfail-marked test passes unexpectedly"
