@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 
-from accel_ci.defs.metadata import plain_rows, table
+from accel_ci.defs.metadata import check_result, plain_rows, table
+from accel_ci.model import CheckResult
 
 HOSTILE = ["a|b", "<script>alert(1)</script>", "`code` [link](javascript:x)", "back\\slash \\| &amp; &lt;", "plain"]
 
@@ -22,3 +24,12 @@ def test_lines_are_one_row_and_rows_over_the_limit_are_counted() -> None:
 
 def test_an_empty_table_says_so() -> None:
     assert (table(["a"], []).value, plain_rows(table(["a"], []))) == ("none", [])
+
+
+def test_warnings_of_a_check_are_shown_and_stop_nothing() -> None:
+    warned = check_result(CheckResult("twine", True, "no description", (), ("no description",)))
+    assert (warned.passed, warned.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert plain_rows(warned.metadata["findings"]) == ["no description"]
+    failed = check_result(CheckResult("twine", False, "syntax", ("syntax",), ("no description",)))
+    assert (failed.passed, failed.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert check_result(CheckResult("twine", True, "passed")).passed

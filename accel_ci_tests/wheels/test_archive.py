@@ -166,6 +166,19 @@ def test_methods_of_packing_that_not_all_installers_have_are_refused(tmp_path: P
     assert faults(path).startswith(f"toy/rare.py: is packed by method {shown}")
 
 
+def test_no_wrong_byte_changes_unnoticed_what_is_read(tmp_path: Path) -> None:
+    path = write_wheel(tmp_path)
+    right, (_, contents) = path.read_bytes(), read_archive(path, Wheels())
+    assert contents is not None
+    for at in range(len(right)):
+        path.write_bytes(right[:at] + bytes([right[at] ^ 0xFF]) + right[at + 1 :])
+        result, read = read_archive(path, Wheels())
+        if read is None:
+            assert result.findings
+        else:
+            assert read.members == contents.members, f"byte {at}"
+
+
 def test_an_archive_written_as_a_stream_is_read(tmp_path: Path) -> None:
     path = tmp_path / "toy-1.0-py3-none-any.whl"
     code = f"import sys, zipfile; zipfile.ZipFile(sys.stdout.buffer, 'w', 8).writestr('toy/__init__.py', {b'a' * 99!r})"

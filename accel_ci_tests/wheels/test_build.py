@@ -64,6 +64,16 @@ def test_a_faulty_wheel_is_reported_and_not_reused(
     assert not build(toy_project, toy_sources).reused
 
 
+def test_a_missing_description_is_a_warning_that_stops_no_build(toy_project: Project, toy_sources: Path) -> None:
+    pyproject = toy_sources / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('readme = "README.md"\n', ""))
+    wheel = build(toy_project, toy_sources)
+    assert failed(wheel) == {}
+    [twine] = [check for check in wheel.checks if check.name == "twine"]
+    assert "`long_description` missing." in twine.warnings
+    assert build(toy_project, toy_sources).reused
+
+
 def test_a_missing_dependency_fails_the_installation(toy_project: Project, toy_sources: Path) -> None:
     pyproject = toy_sources / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('["version"]', '["version"]\ndependencies = ["iniconfig>=9999"]'))
