@@ -25,10 +25,7 @@ _SUBTEST = "SubTestReport"  # pytest 9 writes it in `_report_type`
 
 @dataclass
 class _Execution:
-    """One execution of a test: the worst of its records. `rerun`: one of them announces another execution.
-
-    `cut`: it was set up, and its call has no record so far.
-    """
+    """One execution of a test: the worst of its records. `rerun`: one of them announces another execution."""
 
     identity: Identity
     attempt: int = 0
@@ -37,17 +34,12 @@ class _Execution:
     duration_s: float | None = None
     properties: Properties = ()
     rerun: bool = False
-    cut: bool = False
     needs_duration: bool = True
 
     @property
     def explains_failure(self) -> bool:
         """True if pytest fails because of it."""
         return not self.rerun and SEVERITY[self.outcome] <= SEVERITY["failed"]
-
-    def end_without_call(self) -> None:
-        """Note that there is no record of its call, as after `pytest.exit`: a test that has not passed."""
-        self.outcome, self.message = "error", "no call record"
 
 
 class _Reader:
@@ -103,7 +95,6 @@ class _Reader:
         if subtest:
             return
         execution.rerun |= recorded in _RETRIED
-        execution.cut = outcome == "passed" and (when == "setup" or (execution.cut and when != "call"))
         seconds = duration_of(record.get("duration"), self._warnings)
         if seconds is not None:
             execution.duration_s = (execution.duration_s or 0.0) + seconds
@@ -112,9 +103,6 @@ class _Reader:
 
     def _close(self, key: _Key) -> None:
         execution = self._open.pop(key)
-        if execution.cut:  # the plug-in flaky logs no call of an attempt that it repeats
-            execution.end_without_call()
-            execution.rerun = True
         if execution.rerun:
             self._rerun[key] = execution
 
@@ -135,9 +123,6 @@ class _Reader:
             self._warnings.add("reportlog_incomplete")
             for execution in self._open.values():
                 execution.outcome, execution.message = "crashed", "no teardown record"
-        for execution in self._open.values():
-            if execution.cut and execution.outcome == "passed":
-                execution.end_without_call()
         if self._failed and not any(execution.explains_failure for execution in self._executions):
             self._warnings.add("x_session_failed")
         for execution in self._executions:

@@ -18,7 +18,7 @@ WarningCode = Literal[
     "missing_name", "missing_classname", "duplicate_identity", "multiple_outcomes", "merged_teardown_error",
     "status_attribute_only", "suite_error", "count_mismatch", "no_test_cases", "attempts_across_files", "test_xml_missing",
     "bep_overrides_xml", "bep_xml_disagree", "target_failed_to_build", "target_aborted", "target_missing_result",
-    "x_unfinished_case", "x_unknown_outcome", "x_worker_unfinished",
+    "x_unknown_outcome", "x_worker_unfinished",
 ]  # fmt: skip
 
 REJECTED: dict[WarningCode, str] = {  # the input is not a report, and there are no rows
@@ -81,7 +81,6 @@ NOTED: dict[WarningCode, str] = {  # the report was read to its end; the rows ma
     "target_failed_to_build": "A test target failed to build.",
     "target_aborted": "Bazel aborted a test target before it ran.",
     "target_missing_result": "A test target was configured, but Bazel reports no result.",
-    "x_unfinished_case": "A test case has neither name nor class name, as pytest writes one that was cut; it is `not_run`.",
     "x_unknown_outcome": "An attempt of the runner has an outcome that is not known and is read as `error`.",
     "x_worker_unfinished": "The runner's `worker_finished` event is missing.",
 }

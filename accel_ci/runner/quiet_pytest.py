@@ -1,7 +1,7 @@
 """Run pytest as its users know it, beside a card: every plug-in and option stays, and nothing disturbs other workers.
 
 Here belongs what differs from a pytest that a person starts: its report goes nowhere, its cache lies in a scratch folder,
-it starts no workers of its own, and a configuration outside the sources is not used. The order of tests and their outcomes
+it starts no further workers, and a configuration outside the sources is not used. The order of tests and their outcomes
 do not belong here.
 """
 

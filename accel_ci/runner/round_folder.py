@@ -43,7 +43,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class SuiteArguments:
-    """What the pytest of a suite is started with: paths relative to the root, and options."""
+    """The arguments of a suite's pytest: paths relative to the root, and options."""
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...]

@@ -103,17 +103,6 @@ def test_pytest_retry_goes_on_with_another_call() -> None:
     assert report.warnings == set()
 
 
-def test_a_test_whose_call_has_no_record_has_not_passed() -> None:
-    """pytest logs none after `pytest.exit`, and the plug-in flaky none of an attempt that it repeats."""
-    again = log(record("setup"), record("teardown"), record("setup"), record("call"), record("teardown"))
-    assert shown(again) == [("test", 0, "error", "no call record", 1.0), ("test", 1, "passed", None, 1.5)]
-    assert shown(log(record("setup"))) == [("test", 0, "error", "no call record", 0.5)]
-    failed = record("teardown", "failed", longrepr="E")
-    assert shown(log(record("setup"), failed)) == [("test", 0, "error", "E", 1.0)]
-    assert shown(log(record("setup", "skipped"), record("teardown"))) == [("test", 0, "skipped", None, 1.0)]
-    assert shown(log(record("call"))) == [("test", 0, "passed", None, 0.5)]
-
-
 def test_messages_and_properties() -> None:
     report = log(
         record("call", "skipped", "a::1", longrepr=["f", 3, "Skipped: why\x1b"]),

@@ -109,23 +109,6 @@ def test_defaults_of_identities() -> None:
     assert report.warnings == {"missing_classname", "missing_name", "name_escaped"}
 
 
-@pytest.mark.parametrize(
-    ("case", "outcome"),
-    [
-        ('<testcase time="0.000" />', "not_run"),
-        ("<testcase><system-out>o</system-out></testcase>", "not_run"),
-        ("<testcase><failure/></testcase>", "failed"),
-        ('<testcase status="skipped"/>', "skipped"),
-        ('<testcase name=""/>', "passed"),
-        ('<testcase classname="c"/>', "passed"),
-    ],
-)
-def test_a_case_that_pytest_could_not_finish_has_not_passed(case: str, outcome: str) -> None:
-    report = read(case)
-    assert (only(report).name, only(report).outcome) == ("(unnamed)", outcome)
-    assert ("x_unfinished_case" in report.warnings) == (outcome == "not_run")
-
-
 def test_ordinals() -> None:
     names = ["a", "a#2", "a", "a", "a#2", "b"]
     report = read("".join(CASE.replace('"n"', f'"{name}"') + "/>" for name in names))

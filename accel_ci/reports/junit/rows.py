@@ -89,9 +89,6 @@ class Rows:
                 if row is not None and row not in self._merged:
                     self._merge(row, children, duration_s)
                     return
-        elif values[name_at] is None and values[classname_at] is None and not of_attributes:
-            outcome = "not_run"
-            fields.warnings.add("x_unfinished_case")
         elif of_attributes:
             outcome = worst(of_attributes)
             if outcome in ("failed", "error"):
