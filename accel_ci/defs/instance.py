@@ -1,6 +1,7 @@
 """The Dagster instance: the user's own where `$DAGSTER_HOME` names one, else one embedded in the data folder."""
 
 import os
+import re
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import dagster as dg
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 
 from accel_ci.config.settings import Project
+from accel_ci.errors import ConfigError
 from accel_ci.storage.atomic_file import replace_link
 
 _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -36,7 +38,22 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     """Open the instance that the command line shares with the UI and the daemon.
 
     Output stays on the terminal: Dagster would redirect that of steps into files, with two more processes for each step.
+    Raises `ConfigError` when `dagster.yaml` has a mistake, or what it names cannot be reached.
     """
     manager = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {}}
-    home = str(prepare_dagster_home(project))
-    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(home, overrides={"compute_logs": manager}))
+    home = prepare_dagster_home(project)
+    try:
+        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
+    except Exception as error:  # Dagster's own, those of YAML, of the database and of what the file names
+        raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
+
+
+def _explain(error: Exception) -> str:
+    """Explain in a line why an instance cannot be opened, and what to do."""
+    mistakes = [mistake.message for mistake in getattr(error, "errors", ())] or [str(error)]
+    unset = re.findall(r'environment variable "([^"]+)" which is not set', "\n".join(mistakes))
+    if unset:
+        return f"it names {', '.join(dict.fromkeys(unset))}, which the environment does not have; set it"
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # of Dagster's "too many retries"
+    text = mistakes[0] if cause is error else str(cause)
+    return f"{' '.join(text.partition('(Background on this error')[0].split())}; correct it, or start what it names"

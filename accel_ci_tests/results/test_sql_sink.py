@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import date
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Table, create_engine, event, select, text
+from sqlalchemy import Table, event, select
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError
@@ -21,33 +19,10 @@ from accel_ci.model import Attempt, Build
 from accel_ci.results.rollups import test_key
 from accel_ci.results.sql_sink import ATTEMPTS_TABLE, BATCH_ROWS, METADATA, SUITES, TRIES, open_sink, sink
 from accel_ci.results.store import ResultsStore
+from accel_ci_tests.fixtures.postgres import administer, empty_postgres, real_postgres
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
-POSTGRES = os.environ.get("ACCEL_CI_POSTGRES_URL")
-real_postgres = pytest.mark.skipif(POSTGRES is None, reason="no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
 BUILD, DAY = Build("r'; --", "v"), date(2026, 11, 27)
-
-
-def empty_postgres() -> Iterator[str]:
-    """A new, empty schema in the real database."""
-    assert POSTGRES is not None
-    schema = f"test_{uuid.uuid4().hex}"
-    administer(f"CREATE SCHEMA {schema}")
-    yield f"{POSTGRES}?options=-csearch_path%3D{schema}&application_name={schema}"
-    administer(f"DROP SCHEMA {schema} CASCADE")
-
-
-def administer(statement: str, **values: str) -> None:
-    assert POSTGRES is not None
-    admin = create_engine(POSTGRES.replace("postgresql://", "postgresql+psycopg2://", 1))
-    with admin.begin() as connection:
-        connection.execute(text(statement), values)
-    admin.dispose()
-
-
-@pytest.fixture
-def postgres() -> Iterator[str]:
-    yield from empty_postgres()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=real_postgres)])

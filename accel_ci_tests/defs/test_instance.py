@@ -1,0 +1,93 @@
+"""The instance of the command line, on PostgreSQL and on a `dagster.yaml` with mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import dagster as dg
+import pytest
+import yaml
+
+from accel_ci.config.settings import Project
+from accel_ci.defs.instance import open_instance
+from accel_ci.errors import ConfigError
+from accel_ci_tests.fixtures.postgres import real_postgres
+
+
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write the user's own `dagster.yaml`."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+
+    def write(text: str) -> None:
+        (tmp_path / "dagster").mkdir()
+        (tmp_path / "dagster" / "dagster.yaml").write_text(text)
+
+    return write
+
+
+@real_postgres
+@pytest.mark.parametrize("key", ["postgres_url", "postgres_db"])
+def test_an_instance_on_postgres_keeps_a_run(
+    key: str, postgres: str, configure: Callable[[str], None], make_project: Callable[..., Project],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Both spellings of Dagster's documentation work with the pinned packages."""
+    url = urlsplit(postgres)
+    monkeypatch.setenv("URL_OF_THE_TEST", postgres)
+    database: dict[str, Any] = {
+        "postgres_url": {"env": "URL_OF_THE_TEST"},
+        "postgres_db": {
+            "username": url.username,
+            "password": url.password or "not needed",
+            "hostname": url.hostname,
+            "port": url.port,
+            "db_name": url.path.removeprefix("/"),
+            "params": {name: values[0] for name, values in parse_qs(url.query).items()},
+        },
+    }
+    configure(yaml.safe_dump({"storage": {"postgres": {key: database[key]}}}))
+
+    @dg.op
+    def work() -> None:
+        pass
+
+    @dg.job
+    def kept() -> None:
+        work()
+
+    project = make_project()
+    with open_instance(project) as instance:
+        run_id = kept.execute_in_process(instance=instance).run_id
+    with open_instance(project) as instance:
+        assert [(run.run_id, run.status) for run in instance.get_runs()] == [(run_id, dg.DagsterRunStatus.SUCCESS)]
+
+
+_URL = "storage: {postgres: {postgres_url: %s}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (_URL % "{env: NO_SUCH_URL}", "it names NO_SUCH_URL, which the environment does not have; set it"),
+        ("storage: {postgres: {postgres_db: {username: a, hostname: b, db_name: c, password: {env: NO_PASSWORD}}}}",
+         "it names NO_PASSWORD, which the environment does not have; set it"),
+        ("telemetry: {enabled: maybe}", 'Invalid scalar at path root:telemetry:enabled. Value "maybe"'),
+        ("telemetry: [", "while parsing a flow node"),
+        (_URL % "postgresql://nobody@127.0.0.1:9/x", "Connection refused"),
+        ("run_storage: {module: no_such_module, class: Storage, config: {}}", "no_such_module"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file_is_one_line(
+    text: str, problem: str, configure: Callable[[str], None], make_project: Callable[..., Project]
+) -> None:
+    configure(text)
+    with pytest.raises(ConfigError) as raised:
+        open_instance(make_project())
+    assert problem in str(raised.value)
+    assert str(raised.value).startswith("/")
+    assert "/dagster/dagster.yaml: " in str(raised.value)
+    assert "\n" not in str(raised.value)
