@@ -9,7 +9,8 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 SLOW = (
-    "cli", "defs/test_instance.py", "defs/test_stage.py", "defs/test_triggers.py", "docker", "end_to_end", "hud/test_browser.py",
+    "cli", "defs/test_instance.py", "defs/test_liveness.py", "defs/test_stage.py", "defs/test_triggers.py", "docker",
+    "end_to_end", "hud/test_browser.py",
     "images/test_docker_image.py", "instance", "pool/kubernetes/test_pool.py", "pool/test_contract.py",
     "pool/test_kills.py", "pool/test_outages.py", "pool/test_random_kills.py", "rbe/test_bazel.py",
     "results/test_ingest.py", "results/test_questions.py", "results/test_replaced.py", "results/test_sql_sink.py",

@@ -9,6 +9,7 @@ import dagster as dg
 from accel_ci.config.settings import Project
 from accel_ci.defs.automation import build_schedules, build_sensors
 from accel_ci.defs.ledger import ledger_asset
+from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run
@@ -37,20 +38,21 @@ def build_definitions(
     )
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
-    jobs, schedules = [], upkeep_schedules(project)
+    executor = living_executor(project.home)
+    jobs, schedules = [], upkeep_schedules(project, executor)
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
             assets += own
             partitions = builds([variant.name for variant in settings.variants])
-            jobs += [_job(pipeline, job, [*own, *common], partitions) for job in pipeline.jobs]
+            jobs += [_job(pipeline, job, [*own, *common], partitions, executor) for job in pipeline.jobs]
             schedules += build_schedules(workspace, pipeline)
     return dg.Definitions(
         assets=assets,
         jobs=jobs,
         schedules=schedules,
         sensors=build_sensors(workspace),
-        executor=dg.in_process_executor,  # also for single assets that a person chooses in the UI: a run locks its build
+        executor=executor,  # also for single assets that a person chooses in the UI: a run locks its build
         resources={
             "io_manager": ManifestIOManager(workspace.manifests),
             "progress": LineProgress(),
@@ -62,7 +64,11 @@ def build_definitions(
 
 
 def _job(
-    pipeline: Pipeline, job: Job, assets: Sequence[dg.AssetsDefinition], partitions: dg.MultiPartitionsDefinition
+    pipeline: Pipeline,
+    job: Job,
+    assets: Sequence[dg.AssetsDefinition],
+    partitions: dg.MultiPartitionsDefinition,
+    executor: dg.ExecutorDefinition,
 ) -> Any:
     """Make a job of a pipeline over `assets`. Its steps share a process: a process each would cost seconds."""
 
@@ -74,7 +80,7 @@ def _job(
         job.name,
         selection=dg.AssetSelection.assets(*assets),
         description=job.description,
-        executor_def=dg.in_process_executor,
+        executor_def=executor,
         tags={"accel_ci/trigger": job.triggers[0]},
         config=dg.PartitionedConfig(
             partitions, run_config_for_partition_key_fn=lambda key: {}, tags_for_partition_key_fn=tags

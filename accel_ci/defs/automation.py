@@ -7,6 +7,7 @@ import dagster as dg
 
 from accel_ci.config.settings import CronJob
 from accel_ci.defs.instance import UNFINISHED
+from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
 from accel_ci.errors import SourceError
@@ -33,6 +34,7 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         if job.skip_while_running:
+            end_dead_runs(context.instance, workspace.project.home)
             unfinished = dg.RunsFilter(job_name=job.name, statuses=UNFINISHED)
             for run in context.instance.get_runs(unfinished, limit=1):
                 return dg.SkipReason(f"the {job.command} run {run.run_id} has not finished")
@@ -83,4 +85,14 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
     def stopped_build_sensor(context: dg.RunFailureSensorContext) -> None:
         refresh_hud(workspace, current_flakiness(workspace))
 
-    return [upstream_main_sensor, stopped_build_sensor]
+    @dg.sensor(
+        name="dead_runs_sensor",
+        minimum_interval_seconds=30,
+        description="Reports runs whose process was killed as failed, so that they hold no place in the queue.",
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    def dead_runs_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        dead = end_dead_runs(context.instance, project.home)
+        return dg.SkipReason(f"reported as failed: {', '.join(dead)}" if dead else "every run that has begun lives")
+
+    return [upstream_main_sensor, stopped_build_sensor, dead_runs_sensor]

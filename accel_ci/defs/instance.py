@@ -9,6 +9,7 @@ import dagster as dg
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 
 from accel_ci.config.settings import Project
+from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.errors import ConfigError
 from accel_ci.storage.atomic_file import replace_link
 
@@ -35,7 +36,7 @@ def prepare_dagster_home(project: Project) -> Path:
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:
-    """Open the instance that the command line shares with the UI and the daemon.
+    """Open the instance that the command line shares with the UI and the daemon, and report runs that were killed.
 
     Output stays on the terminal: Dagster would redirect that of steps into files, with two more processes for each step.
     Raises `ConfigError` when `dagster.yaml` has a mistake, or what it names cannot be reached.
@@ -43,9 +44,11 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     manager = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {}}
     home = prepare_dagster_home(project)
     try:
-        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
+        instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
     except Exception as error:  # Dagster's own, those of YAML, of the database and of what the file names
         raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
+    end_dead_runs(instance, project.home)
+    return instance
 
 
 def _explain(error: Exception) -> str:

@@ -5,10 +5,13 @@ from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
+from dagster._core.storage.tags import MAX_RETRIES_TAG
+from dagster._core.utils import make_new_run_id  # the lock of a run is there before the run
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
+from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
 from accel_ci.defs.quality import current_flakiness, refresh_hud
@@ -59,11 +62,13 @@ def plan_builds(
 def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
     """Run a job for one build. However it ends, the HUD shows it afterwards."""
     definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
-    with open_instance(project) as instance:
+    run_id = make_new_run_id()
+    with open_instance(project) as instance, living(project.home, run_id):
         result = definition.execute_in_process(
             instance=instance,
+            run_id=run_id,
             partition_key=partition_key(build),
-            tags={TRIGGERED_AT: triggered_at.isoformat()},
+            tags={TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"},  # a person runs the command again
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             raise_on_error=False,
         )

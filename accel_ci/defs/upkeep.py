@@ -19,7 +19,7 @@ from accel_ci.retention.prune import RevisionRegister, prune
 from accel_ci.workspace import Workspace
 
 
-def upkeep_schedules(project: Project) -> list[dg.ScheduleDefinition]:
+def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[dg.ScheduleDefinition]:
     """Make the schedules: the janitor where a pool or its instance can outlive a driver, and `prune`."""
 
     @dg.op(description="Pause machines whose lease has run out, remove containers without a driver, delete old Jobs.")
@@ -46,18 +46,21 @@ def upkeep_schedules(project: Project) -> list[dg.ScheduleDefinition]:
     if pool_for(project.settings).outlives_driver or project.settings.pool.instance:
         does = "Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds."
         when = "Every quarter of an hour: what dead steps left behind is cleared away."
-        schedules.append(_schedule("janitor", clear_away, does, "*/15 * * * *", when, runs=True))
+        schedules.append(_schedule("janitor", clear_away, executor, does, "*/15 * * * *", when, runs=True))
     cron = (project.settings.retention or Retention()).cron
     does = "Removes builds that no keep rule holds, and what nothing refers to any more. Attempts are kept."
     when = f"Prunes the data folder by the rules in `retention`. At `{cron}` UTC."
-    return [*schedules, _schedule("prune", remove_unused, does, cron, when, runs=project.settings.retention is not None)]
+    runs = project.settings.retention is not None
+    return [*schedules, _schedule("prune", remove_unused, executor, does, cron, when, runs=runs)]
 
 
-def _schedule(name: str, op: dg.OpDefinition, does: str, cron: str, when: str, *, runs: bool) -> dg.ScheduleDefinition:
+def _schedule(
+    name: str, op: dg.OpDefinition, executor: dg.ExecutorDefinition, does: str, cron: str, when: str, *, runs: bool
+) -> dg.ScheduleDefinition:
     """Make a schedule of a job with one op; `does` describes the job, `when` the schedule."""
     return dg.ScheduleDefinition(
         name=f"{name}_schedule",
-        job=dg.GraphDefinition(name, description=does, node_defs=[op]).to_job(executor_def=dg.in_process_executor),
+        job=dg.GraphDefinition(name, description=does, node_defs=[op]).to_job(executor_def=executor),
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if runs else dg.DefaultScheduleStatus.STOPPED,
@@ -94,7 +97,7 @@ def _prune(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = Fa
 
 
 def _busy_revisions(instance: dg.DagsterInstance, now: datetime) -> set[str]:
-    """Return the revisions with queued or running runs; a run that was killed stays STARTED and counts for a day."""
+    """Return the revisions with queued or running runs; one that nobody can see end counts for a day."""
     return {
         revision
         for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED))

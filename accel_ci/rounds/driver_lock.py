@@ -36,18 +36,6 @@ def sole_driver(run_dir: Path) -> Iterator[None]:
     raise PoolError(f"another driver is at work in {run_dir}; wait for it or use another folder")
 
 
-def is_locked(path: Path) -> bool:
-    """True when somebody holds the lock of a file, or may, as another user; False when there is no file."""
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
 def _is_at(path: Path, file: BinaryIO) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))

@@ -20,11 +20,11 @@ import msgspec
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.waiting import poll
-from accel_ci.rounds.driver_lock import is_locked
 from accel_ci.rounds.events import Event, decode_events
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import Claims, FolderClaims
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.file_lock import is_locked
 
 DRIVER = "driver"  # the owner of batches that the driver has claimed to keep them from workers
 REPORT = "report.json"  # the driver's record that the round is done

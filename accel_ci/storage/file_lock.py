@@ -1,12 +1,15 @@
-"""Wait for other runs on this machine by a lock file, and report the wait."""
+"""Lock files: wait for other runs, report the wait, and see whether a process that holds one lives."""
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -29,3 +32,25 @@ def acquire_or_wait(lock_file: Path, say: Callable[[str], None], what: str) -> I
         say(f"{what} came free")
     with held:
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """True when somebody holds the lock of a file, or may, as another user; False when there is no file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def lock_for_life(path: Path) -> BinaryIO:
+    """Lock a new file that nobody sees before it is locked. The lock lasts until the file is closed or the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unseen = path.with_name(f".{path.name}.{os.getpid()}")
+    file = unseen.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    unseen.replace(path)
+    return file

@@ -59,6 +59,7 @@ def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., P
         "intraday_schedule": "STOPPED",
         "upstream_main_sensor": "RUNNING",
         "stopped_build_sensor": "RUNNING",
+        "dead_runs_sensor": "RUNNING",
         "prune_schedule": "STOPPED",
     }
 

@@ -25,9 +25,10 @@ from accel_ci.pool.environment import container_spec
 from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
-from accel_ci.rounds.driver_lock import DRIVER_LOCK, is_locked
+from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in, end_of_process
 from accel_ci.runner import round_folder
+from accel_ci.storage.file_lock import is_locked
 
 if TYPE_CHECKING:
     from docker import DockerClient
