@@ -1,13 +1,12 @@
 """Run `bazel test`: its command line, its credentials for remote execution, and a cleanup that leaves nothing behind.
 
-Credentials are written to a file that is deleted as soon as Bazel has read it. Bazel repeats its options in the build
-events, so these go through a pipe that removes secrets; its server keeps no log. The server is ended with every run, by a
-watcher if the run is killed. `accel_ci.rbe.results` reads the events.
+Bazel reads its credentials from a pipe. It repeats its options in the build events, so these go through a pipe that removes
+secrets; its server keeps no log. The server is ended with every run, by a watcher if the run is killed.
+`accel_ci.rbe.results` reads the events.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -19,12 +18,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 
+from filelock import FileLock, Timeout
+
 from accel_ci.config.settings import Rbe
 from accel_ci.docker.container import Container, Mount, running
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
-from accel_ci.process.tree import end_processes, ended_with_this
+from accel_ci.process.tree import end_processes, ended_with_this, with_argument
 from accel_ci.progress import Step
+from accel_ci.rbe.credentials import credentials_pipe
 from accel_ci.rbe.progress import BuildProgress
 from accel_ci.rbe.redaction import RedactedPipe, Redactor
 from accel_ci.storage.file_lock import acquire_or_wait
@@ -62,7 +64,7 @@ class BazelContext:
 
     @property
     def private(self) -> Path:
-        """The folder for files that may hold credentials; it is deleted with every run."""
+        """The folder for pipes and for output that may repeat credentials; it is deleted with every run."""
         return self.folder / "private"
 
 
@@ -110,22 +112,6 @@ def read_secrets(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> dict[
     return secrets
 
 
-@contextmanager
-def credentials_file(folder: Path, secrets: Mapping[str, str], events: bool) -> Iterator[Path]:
-    """Write a file of Bazel options with the headers, which only this user can read; delete it after the context."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    path = folder / "credentials.bazelrc"
-    flags = ("remote_header", "bes_header") if events else ("remote_header",)
-    options = [f"--{flag}={name}={value}" for name, value in secrets.items() for flag in flags]
-    try:
-        with open(path, "w", opener=lambda name, _: os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)) as file:
-            file.writelines(f"build {json.dumps(option, ensure_ascii=False)}\n" for option in options)  # quoted, for Bazel
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def run_bazel(
     rbe: Rbe, sources: SourceBuild, context: BazelContext, substitutions: Mapping[str, str], step: Step
 ) -> BazelRun:
@@ -153,12 +139,28 @@ def run_bazel(
 
 
 def clean_up(context: BazelContext) -> None:
-    """End the processes of the output base, and delete files that may hold credentials."""
+    """End the processes of the output base, and delete what they may have repeated credentials in."""
     end_processes(context.server_argument, _GRACE_S)
     shutil.rmtree(context.private, ignore_errors=True)
     server = context.output_base / "server" / "jvm.out"
     for log in (*context.output_base.glob("java.log*"), server, context.output_base / "command.log"):
         log.unlink(missing_ok=True)
+
+
+def clean_up_abandoned(folders: Path, *, dry_run: bool = False) -> list[str]:
+    """Clean up after the runs below a folder that were killed, and return their folders; with `dry_run` only return them."""
+    found = []
+    for lock_file in sorted(folders.glob("*/lock")):
+        context = BazelContext(lock_file.parent, lock_file.parent)
+        try:
+            with FileLock(lock_file).acquire(timeout=0):  # a run that begins meanwhile waits
+                if context.private.exists() or with_argument(context.server_argument):
+                    found.append(str(context.folder))
+                    if not dry_run:
+                        clean_up(context)
+        except Timeout:  # a run has it
+            continue
+    return found
 
 
 @dataclass(frozen=True)
@@ -265,16 +267,16 @@ class _Run:
         folder.mkdir()
         redactor, pipe = Redactor(self.secrets.values()), self.context.private / "events"
         with (
-            credentials_file(self.context.private, self.secrets, self.rbe.event_service is not None) as credentials,
+            credentials_pipe(self.context.private, self.secrets, self.rbe.event_service is not None) as credentials,
             RedactedPipe.named(pipe, folder / "bep.ndjson", redactor, _OPTION_EVENTS) as events,
             RedactedPipe.unnamed(self.context.results / "bazel.log", redactor) as log,
         ):
             progress = BuildProgress(folder / "bep.ndjson", self.step, self.tests)
-            command = _command_line(self.rbe, self.site, pipe, credentials, flags)
+            command = _command_line(self.rbe, self.site, pipe, credentials.path, flags)
 
             def look() -> None:
-                if events.pass_on(_LOOK_EVERY_S):  # Bazel has read its options
-                    credentials.unlink(missing_ok=True)
+                credentials.serve()
+                events.pass_on(_LOOK_EVERY_S)
                 log.pass_on(0)
                 progress.look()
 

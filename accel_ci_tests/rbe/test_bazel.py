@@ -6,9 +6,11 @@ import json
 import re
 import signal
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
@@ -16,11 +18,11 @@ from accel_ci.process.tree import with_argument
 from accel_ci.rbe.bazel import (
     BAZEL_ENVIRONMENT,
     BazelContext,
-    clean_up,
-    credentials_file,
+    clean_up_abandoned,
     find_bazel,
     read_secrets,
 )
+from accel_ci.rbe.credentials import credentials_pipe
 from accel_ci.rbe.redaction import Redactor
 from accel_ci_tests.fixtures.bazel import rbe_settings, run_passes, source_build, start_driver
 from accel_ci_tests.fixtures.processes import wait_for
@@ -54,22 +56,28 @@ def everything_below(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_this_user_can_read_the_credentials_until_they_are_deleted(tmp_path: Path) -> None:
-    with credentials_file(tmp_path / "private", {"x-key": 'a"b\\c d'}, events=True) as path:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert path.read_text().splitlines() == [
-            r'build "--remote_header=x-key=a\"b\\c d"',
-            r'build "--bes_header=x-key=a\"b\\c d"',
-        ]
-    assert not path.exists()
+def test_only_this_user_can_read_the_credentials_which_are_on_no_disk(tmp_path: Path) -> None:
+    with credentials_pipe(tmp_path / "private", {"x-key": 'a"b\\c d'}, events=True) as pipe, ThreadPoolExecutor() as threads:
+        assert stat.S_IMODE(pipe.path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(pipe.path.parent.stat().st_mode) == 0o700
+        pipe.serve()  # nobody reads, and nobody waits
+        for _ in range(2):  # whoever opens it gets all of it, however often
+            read = threads.submit(pipe.path.read_text)
+            while not read.done():
+                pipe.serve()
+            assert read.result().splitlines() == [
+                r'build "--remote_header=x-key=a\"b\\c d"',
+                r'build "--bes_header=x-key=a\"b\\c d"',
+            ]
+        assert pipe.path.is_fifo()
+    assert not pipe.path.exists()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_credentials_are_deleted_after_any_error(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), credentials_file(tmp_path, {"x": "y"}, events=False) as path:
+def test_the_pipe_of_credentials_goes_after_any_error(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), credentials_pipe(tmp_path, {"x": "y"}, events=False) as pipe:
         raise error
-    assert not path.exists()
+    assert not pipe.path.exists()
 
 
 def test_the_variable_of_a_missing_secret_is_named() -> None:
@@ -178,7 +186,7 @@ def test_bazel_is_ended_at_its_time_limit(tmp_path: Path, sources: SourceBuild, 
 def test_a_driver_that_is_ended_leaves_nothing(
     tmp_path: Path, sources: SourceBuild, context: BazelContext, number: signal.Signals
 ) -> None:
-    """After SIGKILL, the next run cleans up: the server, which a real Bazel ends by itself, and the files."""
+    """After SIGKILL, whoever looks next cleans up: the server, which a real Bazel ends by itself, and the files."""
     seen = tmp_path / "seen.json"
     bazel = player(tmp_path, "cached", _HANGING.format(seen=str(seen)))
     driver = start_driver(rbe_settings(bazel, headers={"x-key": "SOME_KEY"}), sources, context, {"SOME_KEY": "s3cr3t"})
@@ -187,7 +195,7 @@ def test_a_driver_that_is_ended_leaves_nothing(
         mode, text, argv, environment = json.loads(seen.read_text())
         assert (mode, "s3cr3t" in text) == ("0o600", True)
         assert "s3cr3t" not in json.dumps([argv, environment])
-        wait_for(lambda: not list(context.private.glob("*.bazelrc")))  # deleted as soon as Bazel has read it
+        assert b"s3cr3t" not in everything_below(context.folder), "before the driver ends, too"
         driver.send_signal(number)
         driver.wait(60)
     finally:
@@ -195,7 +203,13 @@ def test_a_driver_that_is_ended_leaves_nothing(
         driver.wait()
     if number == signal.SIGKILL:
         wait_for(lambda: not with_argument(f"--symlink_prefix={context.private / 'bazel-'}"))  # the client
-        clean_up(context)
+        folders = context.folder.parent
+        assert clean_up_abandoned(folders, dry_run=True) == [str(context.folder)]
+        assert context.private.exists()
+        with FileLock(context.folder / "lock"):
+            assert clean_up_abandoned(folders) == [], "a run has it now"
+        assert clean_up_abandoned(folders) == [str(context.folder)]
+        assert clean_up_abandoned(folders) == []
     assert not with_argument(f"--output_base={context.output_base}")
     assert not context.private.exists()
     assert b"s3cr3t" not in everything_below(context.folder)
