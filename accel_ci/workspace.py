@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A project with its pipelines, and where they work."""
+    """A project with its pipelines, and where they work. A bucket may be away for `store_patience_s`: runs wait for it."""
 
     project: Project
     pipelines: tuple[Pipeline, ...] = PIPELINES
+    store_patience_s: float = 0.0
 
     @cached_property
     def artifacts(self) -> ArtifactStore:
@@ -44,7 +45,7 @@ class Workspace:
         """Every attempt."""
         from accel_ci.results.store import open_results
 
-        return open_results(self.project)
+        return open_results(self.project, self.store_patience_s)
 
     @property
     def wheel_cache(self) -> Path:

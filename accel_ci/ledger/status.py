@@ -85,8 +85,9 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     bad = shortcomings(ledger) if ledger else ()
     state = ", ".join(bad) or "passed"
     if ledger is None:
-        begun = manifests.begun(build)
-        state = f"stopped at {next_stage(made, begun, manifests.pipelines)}"
+        last = manifests.last_begun(build)
+        missing = [stage for stage in (last.stages if last else ()) if stage not in made]
+        state = f"stopped at {missing[0] if missing else next_stage(made, manifests.begun(build), manifests.pipelines)}"
     return BuildStatus(
         build,
         state,

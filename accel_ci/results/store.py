@@ -220,8 +220,8 @@ class ResultsStore:
             return None
 
 
-def open_results(project: Project) -> ResultsStore:
-    """Open a project's store: in its data folder, or in the configured bucket.
+def open_results(project: Project, patience_s: float = 0.0) -> ResultsStore:
+    """Open a project's store: in its data folder, or in the configured bucket, which may be away for `patience_s`.
 
     Bucket credentials: `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else boto3's usual sources.
     """
@@ -229,8 +229,8 @@ def open_results(project: Project) -> ResultsStore:
     if settings.bucket is None:
         return ResultsStore(project.home / "results")
     cache = project.home / "cache" / "results"
-    keys = environment_keys()
-    return ResultsStore(open_bucket(settings.bucket, settings.prefix, cache, settings.endpoint, keys, settings.region))
+    place = settings.bucket, settings.prefix, cache, settings.endpoint
+    return ResultsStore(open_bucket(*place, environment_keys(), settings.region, patience_s))
 
 
 def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:

@@ -24,7 +24,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_e
 from accel_ci.errors import PoolError
 from accel_ci.rounds.signing import LONGEST_S, Signer
 from accel_ci.runner.signed_store import PATIENCE_S, SignedStore, StoreError
-from accel_ci.storage.s3 import s3_client, s3_session
+from accel_ci.storage.s3 import is_transient, s3_client, s3_session, status_of
 
 CONNECTIONS = 32  # the number of requests of a round at a time
 _LOG = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class RoundBucket:
         try:
             self._retry(name, lambda: self._client.put_object(**self._object(name), Body=content, IfNoneMatch="*"))
         except PoolError as error:
-            if _status(error.__cause__) != 412:
+            if status_of(error.__cause__) != 412:
                 raise
             return self.get(name) == content
         return True
@@ -187,7 +187,7 @@ class RoundBucket:
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
         retrying = Retrying(
-            retry=retry_if_exception(_passes), wait=wait_random_exponential(_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+            retry=retry_if_exception(is_transient), wait=wait_random_exponential(_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
             stop=lambda state: (state.seconds_since_start or 0.0) > self._patience_s,
             before_sleep=partial(_log_retry, self._place(name)), reraise=True,
         )  # fmt: skip
@@ -208,20 +208,6 @@ def packed(content: object) -> bytes:
     return gzip.compress(json.dumps(content, separators=(",", ":")).encode(), 6, mtime=0)
 
 
-def _passes(error: BaseException) -> bool:
-    """Return True for a failure of S3 that may pass by itself."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
-    if not isinstance(error, (BotoCoreError, ClientError)) or isinstance(error, NoCredentialsError):
-        return False
-    return (status := _status(error)) in (0, 409, 429) or status >= 500
-
-
 def _log_retry(place: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
     _LOG.info("%s: retry in %.1f s after %s", place, state.upcoming_sleep, error)
-
-
-def _status(error: Any) -> int:
-    response = getattr(error, "response", None) or {}
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

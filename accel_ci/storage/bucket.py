@@ -6,29 +6,33 @@ read through a local cache by ETag.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from tenacity import (
+    RetryCallState,
     RetryError,
+    Retrying,
     before_sleep_log,
     retry,
+    retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
+    stop_before_delay,
     wait_random_exponential,
 )
 
 from accel_ci.errors import AccelCiError
 from accel_ci.storage.atomic_file import whole_file
 from accel_ci.storage.object_store import Entry
-from accel_ci.storage.s3 import Keys, s3_client, s3_session
+from accel_ci.storage.s3 import Keys, is_transient, s3_client, s3_session, status_of
 
 TRIES = 8
 """The number of times that a `PUT` is tried while others write the same object."""
@@ -36,6 +40,8 @@ TRIES = 8
 CACHE_BYTES = 20 << 30
 """The size above which the cache drops the files that were used least recently."""
 
+_LONGEST_PAUSE_S = 10.0
+_Result = TypeVar("_Result")
 _LOG = logging.getLogger(__name__)
 
 
@@ -46,7 +52,9 @@ class _ChangedError(Exception):
 class BucketStore:
     """The objects below a prefix of a bucket."""
 
-    def __init__(self, client: Any, bucket: str, prefix: str, cache: Path) -> None:
+    def __init__(self, client: Any, bucket: str, prefix: str, cache: Path, patience_s: float = 0.0) -> None:
+        """`patience_s` is the time that the store may be away before a request fails."""
+        self._patience_s = patience_s
         self._client, self._bucket, self._cache = client, bucket, cache
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._trimmed = False
@@ -54,11 +62,11 @@ class BucketStore:
     def list(self, folder: str, first: str, last: str) -> list[Entry]:
         """See `ObjectStore`."""
         top = f"{self._prefix}{folder}/" if folder else self._prefix
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=top, StartAfter=top + _before(first)
-        )
-        found: list[Entry] = []
-        with self._explained(top):
+        start = top + _before(first)
+
+        def ask() -> list[Entry]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=top, StartAfter=start)
+            found: list[Entry] = []
             for page in pages:
                 for item in page.get("Contents", ()):
                     part, _, file = item["Key"].removeprefix(top).partition("/")
@@ -66,13 +74,15 @@ class BucketStore:
                         return found
                     if first <= part and file and "/" not in file:
                         found.append(Entry(item["Key"].removeprefix(self._prefix), item["ETag"].strip('"'), item["Size"]))
-        return found
+            return found
+
+        return self._ask(top, ask)
 
     def find(self, name: str) -> Entry | None:
         """See `ObjectStore`."""
         try:
-            with self._explained(name, {404: FileNotFoundError(name)}):
-                head = self._client.head_object(Bucket=self._bucket, Key=self._prefix + name)
+            ask = partial(self._client.head_object, Bucket=self._bucket, Key=self._prefix + name)
+            head = self._ask(name, ask, {404: FileNotFoundError(name)})
         except FileNotFoundError:
             return None
         return Entry(name, head["ETag"].strip('"'), head["ContentLength"])
@@ -88,10 +98,13 @@ class BucketStore:
             self._trimmed = True
         path.parent.mkdir(parents=True, exist_ok=True)
         key, gone = self._prefix + entry.name, FileNotFoundError(entry.name)
-        with self._explained(entry.name, {404: gone, 412: gone}):
+
+        def ask() -> None:
             answer = self._client.get_object(Bucket=self._bucket, Key=key, IfMatch=f'"{entry.version}"')
             with whole_file(path) as file:
                 file.writelines(answer["Body"].iter_chunks(1 << 20))
+
+        self._ask(entry.name, ask, {404: gone, 412: gone})
         return path
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
@@ -113,35 +126,59 @@ class BucketStore:
         if there is not None and there.version == hashlib.md5(data, usedforsecurity=False).hexdigest():
             return there
         condition = {"IfNoneMatch": "*"} if there is None else {"IfMatch": f'"{there.version}"'}
-        with self._explained(name, dict.fromkeys((404, 409, 412), _ChangedError(name))):
-            answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
+        ask = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
+        answer = self._ask(name, ask, dict.fromkeys((404, 409, 412), _ChangedError(name)))
         return Entry(name, answer["ETag"].strip('"'), len(data))
 
     def delete(self, name: str) -> None:
         """See `ObjectStore`."""
-        with self._explained(name):
-            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+        self._ask(name, partial(self._client.delete_object, Bucket=self._bucket, Key=self._prefix + name))
 
-    @contextlib.contextmanager
-    def _explained(self, name: str, refusals: Mapping[int, Exception] = MappingProxyType({})) -> Iterator[None]:
-        """Turn errors of boto3 into one that says what to check, but answers with a status in `refusals` into those."""
+    def _ask(
+        self, name: str, ask: Callable[[], _Result], refusals: Mapping[int, Exception] = MappingProxyType({})
+    ) -> _Result:
+        """Make a request, again while the store is away, but no longer than this store's patience.
+
+        An answer with a status in `refusals` raises that error; others raise `AccelCiError` with what to check.
+        """
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
+        def attempt() -> _Result:
+            try:
+                return ask()
+            except ClientError as error:
+                if refusal := refusals.get(status_of(error)):
+                    raise refusal from None
+                raise
+
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient), wait=wait_random_exponential(0.5, max=_LONGEST_PAUSE_S),
+            stop=stop_before_delay(self._patience_s), before_sleep=self._log_retry, reraise=True,
+        )  # fmt: skip
         try:
-            yield
+            return retrying(attempt)
         except (BotoCoreError, ClientError) as error:
-            answer = getattr(error, "response", {})
-            if refusal := refusals.get(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)):
-                raise refusal from None
             problem = f"bucket {self._bucket}, {name}: {error}"
             raise AccelCiError(f"{problem}; check its endpoint, credentials and policy") from error
 
+    def _log_retry(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        left = self._patience_s - (state.seconds_since_start or 0.0)
+        away = "bucket %s is away (%s); next try in %.1f s, giving up in %.0f s"
+        _LOG.warning(away, self._bucket, error, state.upcoming_sleep, max(left, 0.0))
+
 
 def open_bucket(
-    bucket: str, prefix: str, cache: Path, endpoint: str | None, keys: Keys = (None, None), region: str | None = None
+    bucket: str,
+    prefix: str,
+    cache: Path,
+    endpoint: str | None,
+    keys: Keys = (None, None),
+    region: str | None = None,
+    patience_s: float = 0.0,
 ) -> BucketStore:
     """Open a bucket; keys and a region that are None come from boto3's own chain (environment, profile, instance role)."""
-    return BucketStore(s3_client(s3_session(*keys, region), endpoint), bucket, prefix, cache)
+    return BucketStore(s3_client(s3_session(*keys, region), endpoint), bucket, prefix, cache, patience_s)
 
 
 def _before(first: str) -> str:

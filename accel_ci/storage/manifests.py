@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,8 +103,16 @@ class ManifestStore:
 
     def begun(self, build: Build) -> tuple[str, ...]:
         """The first stages of the pipelines that have begun on a build."""
-        first_stages = (pipeline.stages[0] for pipeline in self.pipelines)
-        return tuple(stage for stage in first_stages if (self.folder(build) / f"{_BEGUN}{stage}").exists())
+        marks = {
+            one.stages[0]: (self.run_file(one, build), self.folder(build) / f"{_BEGUN}{one.stages[0]}")
+            for one in self.pipelines
+        }
+        return tuple(stage for stage, files in marks.items() if any(file.exists() for file in files))
+
+    def last_begun(self, build: Build) -> Pipeline | None:
+        """The pipeline whose run was asked for last; None when there is none."""
+        runs = [(self._read_if_there(self.run_file(one, build), RunTimes), one) for one in self.pipelines]
+        return max(((run.asked_at, one) for run, one in runs if run is not None), key=itemgetter(0), default=(None, None))[1]
 
     def ledger_lock(self, build: Build) -> FileLock:
         """The lock to hold while a ledger is made from the manifests, so that the later of two sees all of them."""

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 class FlakyServer(ThreadingHTTPServer):
     """Passes requests on unless `away` is set, and drops the answers to the next `lose_answers` `PUT`s.
 
-    With `refuse_deletes` it answers like a store whose policy forbids deletes: a list of errors, with status 200.
+    With `ignore_conditions` no `PUT` is refused, as by an old store. With `refuse_deletes` it answers like a store
+    whose policy forbids deletes: a list of errors, with status 200.
     """
 
     daemon_threads = True
@@ -25,6 +26,7 @@ class FlakyServer(ThreadingHTTPServer):
         self.refused = 0
         self.lose_answers = 0
         self.refuse_deletes = False
+        self.ignore_conditions = False
 
     @property
     def url(self) -> str:
@@ -57,6 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "PUT" and self.server.lose_answers > 0:
             self.server.lose_answers -= 1
             self.close_connection = True
+            return
+        if answer.status == 412 and self.server.ignore_conditions:
+            self._answer(200, b"", {"ETag": '"0"'})
             return
         self._answer(answer.status, content, dict(answer.headers))
 
