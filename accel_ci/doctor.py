@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from accel_ci.config.extras import require_configured_extras
 from accel_ci.config.loading import load_project
 from accel_ci.errors import AccelCiError
+from accel_ci.pipelines import PIPELINES
+from accel_ci.preflight import ask, needs_of
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,6 @@ def examine(config: Path | None) -> Iterator[Piece]:
         ("upstream", False, "the `main` sensor and upstream SHAs", "check the network and upstream.repository", _upstream),
         ("Docker", False, "Docker images, builders, the docker pool", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
-        ("Bazel", False, "source builds: accel-ci run nightly_rbe",
-         "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL", _bazel),
-        ("remote execution", False, "source builds away from this machine", "check rbe.executor and the network",
-         _remote_execution),
         ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
     ):  # fmt: skip
         try:
@@ -53,6 +52,29 @@ def examine(config: Path | None) -> Iterator[Piece]:
         except (AccelCiError, OSError) as error:
             usable, state = False, str(error)
         yield Piece(name, usable, state, needed, enables, how)
+    yield from _needs(config)
+
+
+_FOR = {
+    "stores": ("a results store or rounds in a bucket", "look at results and pool.bucket, and at the keys for them"),
+    "pool": ("tests in containers or on a cluster", "look at the section pool"),
+    "images": ("runtime images by Docker", "look at the section image"),
+    "Bazel": ("source builds: accel-ci run nightly_rbe", "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL"),
+    "remote execution": ("source builds away from this machine", "check rbe.executor and the network"),
+}
+"""What each need of a run is used for, and how to meet it."""
+
+
+def _needs(config: Path | None) -> Iterator[Piece]:
+    """Check the needs of the configured pipelines, as the start of a run does."""
+    try:
+        settings = load_project(config).settings
+        require_configured_extras(settings)
+    except AccelCiError:  # the piece "configuration" shows it
+        return
+    for answer in ask(needs_of(settings, PIPELINES)):
+        usable, state = answer.problem is None, answer.problem or answer.state or "not needed by this configuration"
+        yield Piece(answer.need.name, usable, state, False, *_FOR[answer.need.name])
 
 
 def _program(*names: str) -> tuple[bool, str]:
@@ -89,26 +111,6 @@ def _docker(_: Path | None) -> tuple[bool, str]:
 
     version = engine_version()
     return version is not None, f"engine {version}" if version else "no Docker engine answers"
-
-
-def _bazel(config: Path | None) -> tuple[bool, str]:
-    from accel_ci.rbe.bazel import BAZEL_ENVIRONMENT, find_bazel
-
-    rbe = load_project(config).settings.rbe
-    if rbe is None:
-        return _program(os.environ.get(BAZEL_ENVIRONMENT, "bazel"), "bazelisk")
-    return (True, rbe.image) if rbe.image else (True, find_bazel(rbe))
-
-
-def _remote_execution(config: Path | None) -> tuple[bool, str]:
-    rbe = load_project(config).settings.rbe
-    endpoint = rbe and (rbe.executor or rbe.cache)
-    if not endpoint:
-        return False, "not configured"
-    address = urlsplit(endpoint)
-    if address.scheme == "unix":
-        return Path(address.path).exists(), endpoint
-    return _answers(address, 443 if address.scheme in ("grpcs", "https") else 80)
 
 
 def _kubernetes(_: Path | None) -> tuple[bool, str]:

@@ -124,7 +124,8 @@ class KubernetesPoolSettings(PoolSettings):
     Each pod requests the extended resource `resource` once for each card that its worker holds; the device plugin assigns
     the cards. Rounds are kept in `bucket`, by default that of the results. Sources reach the pods through it; the image, by
     default the build's own, must hold the backend, its tests' requirements and pytest. `cpu`, `memory` and `shm_size` are
-    Kubernetes quantities; memory is both request and limit. `queue_seconds` limits how long pods wait for a card and
+    Kubernetes quantities; memory is both request and limit. A run does not begin when no node has the resource, unless nodes
+    are added on demand (`nodes_on_demand`). `queue_seconds` limits how long pods wait for a card and
     `round_seconds` how long a round takes; `keep_seconds` is how long the cluster keeps the Job of a dead step.
     """
 
@@ -141,6 +142,7 @@ class KubernetesPoolSettings(PoolSettings):
     run_as_user: Annotated[int, Field(ge=1)] = 1000
     host_network: bool = False
     node_selector: dict[str, str] = {}
+    nodes_on_demand: bool = False
     tolerations: tuple[Toleration, ...] = ()
     runtime_class: str | None = None
     priority_class: str | None = None

@@ -14,6 +14,7 @@ import dagster as dg
 from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.in_process import InProcessExecutor  # the public function has no way to wrap an execution
 
+from accel_ci.pool.project_pool import IsOver
 from accel_ci.storage.file_lock import is_locked, lock_for_life
 
 LIVE_RUNS = "live_runs"  # the folder of the locks, in the data folder
@@ -55,6 +56,16 @@ def living_executor(home: Path) -> dg.ExecutorDefinition:
     schema: Any = dg.in_process_executor.config_schema
     executor: dg.ExecutorDefinition = dg.executor(name="in_process", config_schema=schema)(make)
     return executor
+
+
+def is_over(instance: dg.DagsterInstance) -> IsOver:
+    """Make a function that returns whether a run has ended; None for a run that the instance does not know."""
+
+    def ask(run_id: str) -> bool | None:
+        run = instance.get_run_by_id(run_id)
+        return run.is_finished if run is not None else None
+
+    return ask
 
 
 def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:

@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.partitions import build_of, builds, of_revision
 from accel_ci.defs.triggers import TRIGGERED_AT
 from accel_ci.errors import AccelCiError
+from accel_ci.leftovers import clear_leftovers
 from accel_ci.model import Build
 from accel_ci.pipelines import REVISION, Pipeline
+from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
 from accel_ci.storage.file_lock import acquire_or_wait
 from accel_ci.storage.manifests import ManifestStore, RunTimes
@@ -82,9 +85,13 @@ class ManifestIOManager(dg.IOManager):
 class Stages:
     """The stages of one Dagster run, which has the pipelines of its build to itself."""
 
-    def __init__(self, workspace: Workspace, progress: Progress) -> None:
+    def __init__(
+        self, workspace: Workspace, progress: Progress, begin: Callable[[Callable[[str], None]], None] = lambda say: None
+    ) -> None:
+        """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`."""
         self.workspace = workspace
         self._progress = progress
+        self._begin: Callable[[Callable[[str], None]], None] | None = begin
 
     @contextmanager
     def stage(self, context: dg.AssetExecutionContext) -> Iterator[Step]:
@@ -94,12 +101,18 @@ class Stages:
         an earlier run that passed. Such a failure is not retried, since it would come again.
         """
         name = context.asset_key.path[-1]
-        self.workspace.manifests.begin(name, build_of(context))
         try:
+            self._begin_once()
+            self.workspace.manifests.begin(name, build_of(context))
             with self._progress.step(name) as step:
                 yield step
         except AccelCiError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
+
+    def _begin_once(self) -> None:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin(partial(_say, self._progress, "before the run"))
 
 
 def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
@@ -113,18 +126,38 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
     def stages(context: dg.InitResourceContext) -> Iterator[Stages]:
         progress: Progress = context.resources.progress
 
-        def say(text: str) -> None:
-            with progress.step("other runs") as step:
-                step.note(text)
-
+        say = partial(_say, progress, "other runs")
         with ExitStack() as until_the_run_ends:
-            for run, pipeline, build in _pipelines(workspace, context.run):
+            chosen = _pipelines(workspace, context.run)
+            for run, pipeline, build in chosen:
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
                 until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, run))
-            yield Stages(workspace, progress)
+            pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
+            yield Stages(workspace, progress, partial(_begin, workspace, context.instance, pipelines, builds))
 
     return stages
+
+
+def _begin(
+    workspace: Workspace,
+    instance: dg.DagsterInstance | None,
+    pipelines: Sequence[Pipeline],
+    builds: Sequence[Build],
+    say: Callable[[str], None],
+) -> None:
+    """Check what a run needs from outside, and clear away what dead runs left. Raises `AccelCiError`."""
+    project = workspace.project
+    require(project.settings, pipelines, say)
+    if instance is not None and builds:
+        end_dead_runs(instance, project.home)
+        for leftover in clear_leftovers(project, is_over(instance), builds[0]):
+            say(leftover.describe())
+
+
+def _say(progress: Progress, what: str, text: str) -> None:
+    with progress.step(what) as step:
+        step.note(text)
 
 
 @contextmanager

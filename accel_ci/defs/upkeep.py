@@ -10,10 +10,11 @@ import dagster as dg
 
 from accel_ci.config.settings import Project, Retention
 from accel_ci.defs.instance import UNFINISHED, open_instance
+from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.partitions import REVISIONS
-from accel_ci.instance.lease import LEASES
+from accel_ci.leftovers import clear_leftovers
 from accel_ci.pool.choose_pool import pool_for
-from accel_ci.pool.project_pool import Leftover, clear_leftovers
+from accel_ci.pool.project_pool import Leftover
 from accel_ci.retention.disk import Pruned
 from accel_ci.retention.prune import RevisionRegister, prune
 from accel_ci.workspace import Workspace
@@ -22,9 +23,10 @@ from accel_ci.workspace import Workspace
 def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[dg.ScheduleDefinition]:
     """Make the schedules: the janitor where a pool or its instance can outlive a driver, and `prune`."""
 
-    @dg.op(description="Pause machines whose lease has run out, remove containers without a driver, delete old Jobs.")
+    @dg.op(description="Pause machines that nobody uses; end containers, Jobs and servers of Bazel whose run is over.")
     def clear_away(context: dg.OpExecutionContext) -> None:
-        found = _clear_leftovers(project, context.instance)
+        end_dead_runs(context.instance, project.home)
+        found = clear_leftovers(project, is_over(context.instance))
         for leftover in found:
             context.log.warning(leftover.describe())
         if problems := [leftover.describe() for leftover in found if leftover.problem is not None]:
@@ -43,7 +45,8 @@ def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[
             raise dg.Failure(f"{len(stays)} of {len(found)} things cannot be removed; the run's log names them")
 
     schedules = []
-    if pool_for(project.settings).outlives_driver or project.settings.pool.instance:
+    settings = project.settings
+    if pool_for(settings).outlives_driver or settings.pool.instance or settings.rbe:
         does = "Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds."
         when = "Every quarter of an hour: what dead steps left behind is cleared away."
         schedules.append(_schedule("janitor", clear_away, executor, does, "*/15 * * * *", when, runs=True))
@@ -69,17 +72,9 @@ def _schedule(
 
 
 def clear_leftovers_here(project: Project, *, dry_run: bool = False) -> list[Leftover]:
-    """Clear away what runs that are over left, with the instance of the UI and the daemon. Raises `PoolError`."""
+    """Clear away what runs that are over left, with the instance of the UI and the daemon."""
     with open_instance(project) as instance:
-        return _clear_leftovers(project, instance, dry_run=dry_run)
-
-
-def _clear_leftovers(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Leftover]:
-    def ended_at(run: str) -> float | None:
-        record = instance.get_run_record_by_id(run)
-        return record.end_time if record is not None and record.dagster_run.is_finished else None
-
-    return clear_leftovers(pool_for(project.settings), project.home / LEASES, ended_at, dry_run=dry_run)
+        return clear_leftovers(project, is_over(instance), dry_run=dry_run)
 
 
 def prune_project(project: Project, *, dry_run: bool = False) -> list[Pruned]:

@@ -1,29 +1,40 @@
 """Containers for commands: one that runs a single command, and one that lives as long as a run and takes many.
 
 The main process of the latter waits for its standard input to close, which happens when the driver ends, in whichever way.
-One that is left all the same, because the engine was away, is found by its label and removed when the next run begins.
+All carry the lock file of their owner, this process, as a label. What is left when the owner has ended is found by it and
+removed, by the next run and by the janitor.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from accel_ci.docker.client import ask_docker, docker_client, docker_environment, engine_version, run_docker
 from accel_ci.docker.image import pull_image
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
 from accel_ci.process.waiting import poll
+from accel_ci.storage.file_lock import is_locked, lock_for_life
 
 LABEL = "accel-ci.rbe"
 """The label with the folder that a container works for."""
+
+OWNER_LABEL = "accel-ci.owner"
+"""The label with the file that the process which started the container holds locked for as long as it lives."""
+
+HOST_LABEL = "accel-ci.host"
+"""The label with the name of that process's machine."""
 
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = 120
@@ -102,6 +113,20 @@ def running(image: str, owner: Path, mounts: Sequence[Mount], *, pull_s: float) 
             process.kill()
 
 
+def remove_ownerless(*, dry_run: bool = False) -> list[str]:
+    """Remove the containers of this machine whose owner has ended, and return their names; with `dry_run` only return them.
+
+    Raises `BuildError` if no engine answers.
+    """
+    form = f'{{{{.Names}}}} {{{{.Label "{HOST_LABEL}"}}}} {{{{.Label "{OWNER_LABEL}"}}}}'
+    listing = ["ps", "--all", "--filter", f"label={OWNER_LABEL}", "--format", form]
+    listed = [line.split(" ", 2) for line in ask_docker(listing, "list the containers of earlier runs").splitlines()]
+    found = [name for name, host, owner in listed if host == os.uname().nodename and not is_locked(Path(owner))]
+    if found and not dry_run:
+        _remove(found)
+    return found
+
+
 def remove_left(owner: Path) -> None:
     """Remove the containers that an earlier run of the owner left. Raises `BuildError` if no engine answers."""
     listing = ["ps", "--all", "--quiet", "--filter", f"label={LABEL}={owner}"]
@@ -111,7 +136,19 @@ def remove_left(owner: Path) -> None:
 
 def _common(name: str, mounts: Sequence[Mount]) -> list[str]:
     mounted = [word for mount in mounts for word in ("--mount", mount.option())]
-    return ["--rm", "--init", "--name", name, "--user", f"{os.getuid()}:{os.getgid()}", "--env", "HOME=/tmp", *mounted]
+    labels = {OWNER_LABEL: str(_life()[0]), HOST_LABEL: os.uname().nodename}
+    labelled = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+    user = f"{os.getuid()}:{os.getgid()}"
+    return ["--rm", "--init", "--name", name, "--user", user, "--env", "HOME=/tmp", *labelled, *mounted]
+
+
+@cache
+def _life() -> tuple[Path, BinaryIO]:
+    """The lock file of this process, locked until it ends."""
+    path = Path(tempfile.gettempdir(), f"accel-ci-{os.getuid()}-{uuid.uuid4().hex}.lock")
+    file = lock_for_life(path)
+    atexit.register(path.unlink, missing_ok=True)
+    return path, file
 
 
 def _by_name(environment: Mapping[str, str]) -> list[str]:

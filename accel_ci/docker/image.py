@@ -17,6 +17,8 @@ from accel_ci.errors import BuildError
 from accel_ci.model import ImageLayer
 
 _LOG = logging.getLogger(__name__)
+_LOOK_LIMIT_S = 20.0
+_ABSENT = ("no such manifest", "manifest unknown", "name unknown", "not found")  # in the answers of registries
 _PUSH_LIMIT_S = 3600.0
 
 
@@ -33,6 +35,26 @@ def pull_image(image: str, limit_s: float) -> None:
             ask_docker(["pull", "--quiet", image], f"pull {image}", timeout_s=limit_s)
         except BuildError as error:
             raise BuildError(f"{error}; see that the registry has it and lets you in") from None
+
+
+def check_image(image: str) -> None:
+    """Check that the engine has an image, or that its registry does. Raises `BuildError`."""
+    if has_images([image]):
+        return
+    try:
+        ask_docker(["manifest", "inspect", "--insecure", image], f"find {image}", timeout_s=_LOOK_LIMIT_S)
+    except BuildError as error:
+        raise BuildError(f"{error}; see that the registry has it and lets you in") from None
+
+
+def check_registry(repository: str) -> None:
+    """Check that the registry of a repository answers and lets this user in. Raises `BuildError`."""
+    command = ["manifest", "inspect", "--insecure", f"{repository}:accel-ci-check"]
+    try:
+        ask_docker(command, f"ask the registry of {repository}", timeout_s=_LOOK_LIMIT_S)
+    except BuildError as error:
+        if not any(reason in str(error).lower() for reason in _ABSENT):
+            raise BuildError(f"{error}; see that image.registry is right, runs, and lets you in (`docker login`)") from None
 
 
 def push_image(image: str, name: str) -> str:

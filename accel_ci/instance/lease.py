@@ -1,15 +1,15 @@
 """Leases on the machine behind a pool: it is started before the tests and paused after them, however they end.
 
-Each user has a lease file with its expiry and the pause command. Users renew their leases; the last one pauses the machine.
-When a user is killed its lease expires, and the janitor (`accel-ci janitor`) pauses the machine instead. Nobody takes a
-lease while somebody else decides whether to pause the machine, or pauses it.
+Each user has a lease file with its expiry and the pause command, and holds a lock beside it for as long as it lives. Users
+renew their leases; the last one pauses the machine. When a user is killed, its lock is free, and the next user or the
+janitor (`accel-ci janitor`) pauses the machine instead. The expiry is for users whose locks cannot be seen, and for those
+that hang. Nobody takes a lease while somebody else decides whether to pause the machine, or pauses it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -19,14 +19,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock
 
 from accel_ci.errors import AccelCiError, PoolError
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.process.waiting import poll
 from accel_ci.storage.atomic_file import write_whole_file
-from accel_ci.storage.file_lock import acquire_or_wait
+from accel_ci.storage.file_lock import acquire_or_wait, is_locked, lock_for_life
 
 LEASES = "leases"  # the folder of leases, in the data folder
 _LOG = logging.getLogger(__name__)
@@ -37,16 +36,16 @@ _RENEWALS = 3  # the number of renewals before a lease would expire
 
 @dataclass(frozen=True)
 class Enforced:
-    """An expired lease after the janitor's visit; `problem` is why the machine could not be paused."""
+    """A lease that is over, after the janitor's visit; `why` it is, and `problem` is why the machine could not be paused."""
 
     lease: Path
-    expired_at: datetime
+    why: str
     problem: str | None = None
 
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease file; it is `orphaned` when its user was a process of this machine that has ended."""
+    """A lease file; it is `orphaned` when its user has ended without removing it."""
 
     path: Path
     expires_at: datetime
@@ -54,8 +53,13 @@ class _Lease:
     pause: Mapping[str, Any]
 
     @property
-    def expired(self) -> bool:
-        return self.expires_at <= datetime.now(timezone.utc)
+    def over(self) -> str | None:
+        """The reason why nobody uses the machine by this lease any more; None while somebody may."""
+        if self.orphaned:
+            return "its user has ended"
+        if self.expires_at <= datetime.now(timezone.utc):
+            return f"its lease ran out at {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        return None
 
 
 @contextmanager
@@ -70,6 +74,7 @@ def running_instance(
     leases.mkdir(parents=True, exist_ok=True)
     lease = leases / f"instance-{uuid.uuid4().hex}.json"
     with acquire_or_wait(leases / _GUARD, note, "the pool's instance"):  # somebody may be pausing it
+        life = lock_for_life(_lock_of(lease))
         _write(lease, provider, lease_s)
     done = threading.Event()
     keeper = threading.Thread(target=_renew, args=(lease, provider, lease_s, done), daemon=True)
@@ -87,6 +92,7 @@ def running_instance(
         keeper.join()
         with acquire_or_wait(leases / _GUARD, note, "the pool's instance"):
             _leave(provider, lease, note)
+        life.close()
 
 
 def _leave(provider: CommandProvider, lease: Path, note: Callable[[str], None]) -> None:
@@ -94,9 +100,9 @@ def _leave(provider: CommandProvider, lease: Path, note: Callable[[str], None]) 
     with suppress(OSError):
         _write(lease, provider, 0.0)  # if this process ends now, the janitor need not wait
     known = _leases_of(lease.parent, json.loads(json.dumps(provider.describe_pause())))
-    if any(not (other.expired or other.orphaned) for other in known if other.path != lease):
+    if any(other.over is None for other in known if other.path != lease):
         note("the pool's instance is left running, for another run uses it")
-        lease.unlink(missing_ok=True)
+        _remove(lease)
         return
     note("pausing the pool's instance")
     if (problem := _pause(provider, known)) is not None:
@@ -110,12 +116,21 @@ def _pause(provider: CommandProvider, leases: list[_Lease]) -> str | None:
     except AccelCiError as error:
         return str(error)
     for lease in leases:
-        lease.path.unlink(missing_ok=True)
+        _remove(lease.path)
     return None
 
 
+def _lock_of(lease: Path) -> Path:
+    return lease.with_suffix(".lock")
+
+
+def _remove(lease: Path) -> None:
+    lease.unlink(missing_ok=True)
+    _lock_of(lease).unlink(missing_ok=True)
+
+
 def enforce_leases(leases: Path, *, dry_run: bool = False) -> list[Enforced]:
-    """Pause every machine whose leases in the folder have all expired.
+    """Pause every machine whose leases in the folder are all over.
 
     Return what was done or, with `dry_run`, would be done. A machine that cannot be paused keeps its leases, so that the
     next call tries again.
@@ -132,21 +147,22 @@ def enforce_leases(leases: Path, *, dry_run: bool = False) -> list[Enforced]:
             except FileNotFoundError:  # paused already, or its user has removed it
                 continue
             except (ValueError, KeyError, TypeError) as error:
-                now = datetime.now(timezone.utc)
-                done.append(Enforced(path, now, f"it cannot be read ({error}); pause the machine and remove it"))
+                done.append(
+                    Enforced(path, "its lease is damaged", f"it cannot be read ({error}); pause the machine and remove it")
+                )
                 continue
             known = _leases_of(leases, lease.pause)
-            if lease.pause in handled or not all(other.expired for other in known):
+            if lease.pause in handled or lease.over is None or not all(other.over for other in known):
                 continue
             handled.append(lease.pause)
-            done.append(Enforced(path, lease.expires_at, None if dry_run else _pause(provider, known)))
+            done.append(Enforced(path, lease.over, None if dry_run else _pause(provider, known)))
     return done
 
 
 def _read(path: Path) -> _Lease:
     """Read a lease. Raises `FileNotFoundError`, or `ValueError`, `KeyError` and `TypeError` for an invalid one."""
     record = json.loads(path.read_text("utf-8"))
-    orphaned = "host" in record and record["host"] == os.uname().nodename and not psutil.pid_exists(int(record["pid"]))
+    orphaned = _lock_of(path).exists() and not is_locked(_lock_of(path))
     return _Lease(path, datetime.fromisoformat(record["expires_at"]), orphaned, record["pause"])
 
 
@@ -168,6 +184,5 @@ def _renew(lease: Path, provider: CommandProvider, lease_s: float, done: threadi
 
 def _write(lease: Path, provider: CommandProvider, lease_s: float) -> None:
     expires_at = datetime.now(timezone.utc) + timedelta(seconds=lease_s)
-    user = {"host": os.uname().nodename, "pid": os.getpid()}
-    record = {"expires_at": expires_at.isoformat(), **user, "pause": provider.describe_pause()}
+    record = {"expires_at": expires_at.isoformat(), "pause": provider.describe_pause()}
     write_whole_file(lease, json.dumps(record).encode(), mode=0o600)

@@ -20,7 +20,8 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
     if isinstance(settings.pool, KubernetesPoolSettings):
         from accel_ci.pool.kubernetes.pool import KubernetesPool, round_store
 
-        return KubernetesPool(settings.pool, round_store(settings.pool, settings.results), settings.backend.name, run)
+        store, widest = round_store(settings.pool, settings.results), max(suite.cards for suite in settings.suites.values())
+        return KubernetesPool(settings.pool, store, settings.backend.name, run, widest)
     from accel_ci.pool.local import LocalPool
 
     return LocalPool(settings.pool)

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from accel_ci.instance.lease import enforce_leases
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.rounds.engine import Pool
 
-EndedAt = Callable[[str], float | None]
-"""When a run ended, in seconds since the epoch; None for one that has not ended or is unknown."""
+IsOver = Callable[[str], bool | None]
+"""Whether a run has ended; None for one that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,13 @@ class ProjectPool(Pool, Protocol):
     outlives_driver: bool = False
     """True when a dead driver can leave workers or rounds behind, so that the janitor must look for them."""
 
+    def check(self) -> str | None:
+        """Check what the pool needs from outside of this program, in seconds; return it in a few words, None for nothing.
+
+        Raises `PoolError` with what is missing and what to do.
+        """
+        return None
+
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """The spec of workers in a runtime image, or in the pool's own, that run tests of the backend's sources."""
 
@@ -45,19 +51,17 @@ class ProjectPool(Pool, Protocol):
         """The lock file that a run holds, and what it guards, for messages: the cards, which are for one run at a time."""
         return cards_lock, "the cards"
 
-    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
-        """Remove what dead runs left behind, and return it; with `dry_run` only return it. Raises `PoolError`."""
+    def remove_leftovers(self, is_over: IsOver, build: str = "", *, dry_run: bool = False) -> list[Leftover]:
+        """Remove what dead runs left running, and return it; with `dry_run` only return it. Raises `PoolError`.
+
+        What dead runs of `build` left is spared: its rounds take it up or end it.
+        """
+        return []
+
+    def remove_old(self, *, dry_run: bool = False) -> list[Leftover]:
+        """Remove the records of dead runs that nobody can take up any more, and return them. Raises `PoolError`."""
         return []
 
     def docker_options(self, card: str) -> tuple[str, ...] | None:
         """The options of `docker run` for a worker on a card (or group); None when workers need no container."""
         return None
-
-
-def clear_leftovers(pool: ProjectPool, leases: Path, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
-    """Pause instances whose lease has run out, and remove the pool's leftovers. Raises `PoolError`."""
-    found = []
-    for lease in enforce_leases(leases, dry_run=dry_run):
-        why = f"its lease ran out at {lease.expired_at:%Y-%m-%d %H:%M:%S} UTC"
-        found.append(Leftover(f"instance of {lease.lease}", why, "paused", lease.problem))
-    return found + pool.remove_leftovers(ended_at, dry_run=dry_run)

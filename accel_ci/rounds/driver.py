@@ -123,7 +123,9 @@ def _run_phase(
     record.await_old_workers()
     old = record.workers()
     _read_others(record, number, tally, ())
-    if (makespan_s := record.finished()) is None:
+    if (makespan_s := record.finished()) is not None:
+        pool.end_round(record.path)
+    else:
         makespan_s = tally.span_s(phase)
         usable = [card for card in cards if card in tally.groups(width)]
         if usable and tally.open_tests(batches, number):
@@ -142,6 +144,8 @@ def _run_phase(
             _read(worker_group, record, number, tally)
             _read_others(record, number, tally, [worker.name for worker in worker_group.workers()])
             makespan_s += max(0.0, tally.last_attempt - began)
+        else:
+            pool.end_round(record.path)
         if not tally.attempts and tally.groups(width):
             printed = "\n".join(filter(None, map(record.log, record.workers()[:1]))) or "(nothing)"
             raise PoolError(f"no worker of the pool could run a test; the first one printed: {printed}")

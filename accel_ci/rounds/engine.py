@@ -96,6 +96,10 @@ class Pool(Protocol):
         """End what an earlier driver left running for the rounds in `run_dir`. Raises `PoolError`."""
         return
 
+    def end_round(self, folder: Path) -> None:
+        """End what an earlier driver left running for a round that needs no workers any more. Raises `PoolError`."""
+        return
+
     def forget(self, run_dir: Path) -> None:
         """Delete what a finished run keeps outside of its folder. Raises `PoolError`."""
         return

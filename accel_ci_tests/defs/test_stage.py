@@ -105,6 +105,18 @@ def test_a_run_that_another_is_before_waits_and_takes_nothing_away(
     assert came_free < said.index("wheel …")
 
 
+def test_a_run_ends_first_what_dead_runs_left(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+    dead = workspace.project.home / "rbe" / "py3"
+    (dead / "private").mkdir(parents=True)
+    (dead / "lock").touch()
+    said: list[str] = []
+    assert run(workspace, instance, said, lambda stage: None)
+    assert not (dead / "private").exists()
+    [line] = [line for line in said if str(dead) in line]
+    assert "its run is gone: ended" in line
+    assert said.index(line) < said.index("wheel …")
+
+
 def test_a_run_of_both_pipelines_begins_with_both_in_a_fixed_order(
     workspace: Workspace, instance: dg.DagsterInstance
 ) -> None:

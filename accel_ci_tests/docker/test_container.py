@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from accel_ci.config.settings import Rbe
-from accel_ci.docker.container import LABEL
+from accel_ci.docker.container import LABEL, OWNER_LABEL, remove_ownerless
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
 from accel_ci.rbe.bazel import BazelContext
@@ -94,6 +95,37 @@ def test_the_container_ends_with_its_driver(
         driver.wait()
     held = [path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()]
     assert not held
+
+
+_BUILDER = """
+import sys
+from accel_ci.docker.container import run_in_container
+run_in_container(sys.argv[1], ["sleep", "600"], [], {}, "/", 600)
+"""
+
+
+def test_a_container_whose_owner_was_killed_is_found_and_removed(base: str) -> None:
+    """A builder's container runs on after its client."""
+    owner = subprocess.Popen([sys.executable, "-c", _BUILDER, base])
+
+    def mine() -> set[str]:
+        label = f"label={OWNER_LABEL}"
+        listed = docker("ps", "--filter", label, "--filter", f"ancestor={base}", "--format", "{{.Names}}")
+        return {name for name in listed.split() if name.startswith("accel-ci-builder-")}
+
+    before = mine()
+    try:
+        wait_for(lambda: mine() - before)
+        [name] = mine() - before
+        assert name not in remove_ownerless(dry_run=True)
+    finally:
+        owner.kill()
+        owner.wait()
+    assert name in remove_ownerless(dry_run=True)
+    assert name in mine()
+    assert name in remove_ownerless()
+    wait_for(lambda: name not in mine())
+    assert name not in remove_ownerless()
 
 
 @pytest.mark.usefixtures("base")

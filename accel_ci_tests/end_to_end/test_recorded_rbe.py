@@ -40,8 +40,8 @@ def only_build(home: Path) -> Build:
 def test_a_missing_bazel_is_an_error_with_advice(recorded: Bench) -> None:
     recorded.configure(rbe={"targets": ["//..."], "bazel": "no-such-bazel"})
     output = recorded.accel_ci("run", "nightly_rbe", status=1)
-    assert "bazel_test_results: no-such-bazel is not installed; install bazelisk" in output
-    assert "stopped at bazel_test_results" in output
+    assert "source_build: Bazel: no-such-bazel is not installed; install bazelisk" in output
+    assert "stopped at source_build" in output, "before anything was made"
     assert "no-such-bazel is not installed" in recorded.accel_ci("doctor")
 
 

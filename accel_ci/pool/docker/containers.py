@@ -77,8 +77,34 @@ def create_container(
     except PoolError as error:
         if not isinstance(error.__cause__, ImageNotFound):
             raise
-        advice = "`docker pull` it, fix pool.image, or run the build again"
-        raise PoolError(f"the Docker engine has no image {image!r}; {advice}") from error
+        raise _no_image(image) from error
+
+
+def _no_image(image: str) -> PoolError:
+    advice = "`docker pull` it, fix pool.image, or run the build again"
+    return PoolError(f"the Docker engine has no image {image!r}; {advice}")
+
+
+def check_settings(client: DockerClient, settings: DockerPoolSettings) -> None:
+    """Check that what the settings name is there. Raises `PoolError`."""
+    from docker.errors import ImageNotFound
+
+    with explained("list its images and networks"):
+        if settings.image is not None:
+            try:
+                client.images.get(settings.image)
+            except ImageNotFound as error:
+                raise _no_image(settings.image) from error
+        networks = {network.name for network in client.networks.list()}
+    if settings.network not in networks:
+        raise PoolError(f"the Docker engine has no network {settings.network!r}; make it, or fix pool.network")
+    devices = _devices(settings, [str(card) for card in range(settings.cards)])
+    if missing := [path for path in (device.partition(":")[0] for device in devices) if not Path(path).exists()]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        problem = f"{', '.join(missing[:3])}{more} of pool.devices"
+        raise PoolError(f"this machine has no {problem}; load the cards' driver, or fix pool.devices and pool.cards")
+    if os.getuid() and _user(settings) != (os.getuid(), os.getgid()):
+        raise PoolError(f"pool.user {settings.user} needs accel-ci to run as root or that user; remove the key, or do so")
 
 
 def docker_options(settings: DockerPoolSettings, card: str) -> tuple[str, ...]:

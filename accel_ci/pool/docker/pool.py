@@ -22,7 +22,7 @@ from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.docker import containers
 from accel_ci.pool.docker.containers import HOST_LABEL, RUN_LABEL, containers_with, create_container, image_of, let_write
 from accel_ci.pool.environment import container_spec
-from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
+from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
@@ -45,6 +45,14 @@ class DockerPool(ProjectPool):
 
     def __init__(self, settings: DockerPoolSettings) -> None:
         self._settings = settings
+
+    def check(self) -> str:
+        """Check the engine, the pool's image, devices, network and user."""
+        client = connect()
+        with explained("describe itself"):
+            version = client.version()["Version"]
+        containers.check_settings(client, self._settings)
+        return f"engine {version}{f' with {self._settings.image}' if self._settings.image else ''}"
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the pool's own image, else in the build's."""
@@ -87,7 +95,7 @@ class DockerPool(ProjectPool):
             raise PoolError(f"{' '.join(command[:3])} did not end within {timeout_s:g} s in a container")
         return Finished(status, output)
 
-    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
+    def remove_leftovers(self, is_over: IsOver, build: str = "", *, dry_run: bool = False) -> list[Leftover]:
         """Remove the containers of any run on this machine whose driver is gone. Raises `PoolError` without an engine."""
         client = connect()
         with explained("look for abandoned containers"):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential
 
 from accel_ci.config.extras import require_extra
 from accel_ci.config.pool_settings import KubernetesPoolSettings
@@ -21,6 +21,7 @@ from accel_ci.errors import PoolError
 _LOG = logging.getLogger(__name__)
 _CALL_LIMIT_S = (5, 30)
 PATIENCE_S = 300.0  # the time that the API server may be away before a round is given up, in seconds
+_SECOND_PATIENCE_S = 5.0  # the same after it was given up once
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 _ADVICE = {
     401: "the credentials of KUBECONFIG are not valid (any more)",
@@ -32,8 +33,8 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Cluster:
     """The namespace of a pool. Methods raise `PoolError`."""
 
-    def __init__(self, settings: KubernetesPoolSettings) -> None:
-        """Read the configuration of the client; nothing is reached yet."""
+    def __init__(self, settings: KubernetesPoolSettings, patience_s: float = PATIENCE_S) -> None:
+        """Read the configuration of the client; nothing is reached yet. `patience_s` is for an API server that is away."""
         require_extra("kubernetes", "pool.kind: kubernetes")
         import kubernetes
         from kubernetes.config.config_exception import ConfigException
@@ -45,14 +46,17 @@ class Cluster:
                 client = kubernetes.client.ApiClient(configuration)
                 found = _IN_CLUSTER.read_text("utf-8").strip()
             else:
-                client = kubernetes.config.new_client_from_config(context=settings.context)
-                contexts, active = kubernetes.config.list_kube_config_contexts()
+                file = os.environ.get("KUBECONFIG") or None
+                client = kubernetes.config.new_client_from_config(file, settings.context)
+                contexts, active = kubernetes.config.list_kube_config_contexts(file)
                 chosen = next((c for c in contexts if c["name"] == settings.context), active)
                 found = chosen["context"].get("namespace") or "default"
         except (ConfigException, OSError) as error:
             problem = f"no cluster is configured ({str(error).strip()})"
             raise PoolError(f"{problem}; set KUBECONFIG, fix pool.context, or change pool.kind") from None
         self.namespace = settings.namespace or found
+        self._patience_s = self._patience_now_s = patience_s
+        self._where = client.configuration.host
         self._batch = kubernetes.client.BatchV1Api(client)
         self._core = kubernetes.client.CoreV1Api(client)
 
@@ -60,6 +64,15 @@ class Cluster:
         """Create a Job; False when there is one of that name."""
         create = self._batch.create_namespaced_job
         return self._call("create a Job", create, self.namespace, manifest, absent=(409,)) is not None
+
+    def try_job(self, manifest: dict[str, Any]) -> None:
+        """Have the cluster check a Job with all its rules, without creating it."""
+        self._call("create a Job", self._batch.create_namespaced_job, self.namespace, manifest, absent=(409,), dry_run="All")
+
+    def nodes(self) -> list[dict[str, Any]] | None:
+        """The nodes of the cluster; None where the service account may not list them."""
+        found = self._call("list nodes", self._core.list_node, absent=(403,))
+        return None if found is None else list(found["items"])
 
     def job(self, name: str) -> dict[str, Any] | None:
         """A Job, None when there is none."""
@@ -119,20 +132,24 @@ class Cluster:
         def log(state: RetryCallState) -> None:
             error = state.outcome and state.outcome.exception()
             reason = getattr(error, "reason", None) or error
-            _LOG.warning("the cluster's API server did not %s (%s); next try in %.1f s", what, reason, state.upcoming_sleep)
+            left = self._patience_now_s - (state.seconds_since_start or 0.0)
+            away = "the cluster's API server at %s did not %s (%s); next try in %.1f s, giving up in %.0f s"
+            _LOG.warning(away, self._where, what, reason, state.upcoming_sleep, max(left, 0.0))
 
         retrying = Retrying(
-            retry=retry_if_exception(is_transient), wait=wait_exponential(0.5, max=10), stop=stop_after_delay(PATIENCE_S),
-            before_sleep=log, reraise=True,
+            retry=retry_if_exception(is_transient), wait=wait_exponential(0.5, max=10),
+            stop=stop_before_delay(self._patience_now_s), before_sleep=log, reraise=True,
         )  # fmt: skip
         try:
             answer = retrying(ask, *arguments, **options, _preload_content=False, _request_timeout=_CALL_LIMIT_S)
+            self._patience_now_s = self._patience_s
             return dict(json.loads(answer.data))
         except (ApiException, HTTPError) as error:
             if getattr(error, "status", None) in absent:
                 return None
             if is_transient(error):
-                away = f"the cluster's API server is away ({str(error).strip()})"
+                self._patience_now_s = min(self._patience_s, _SECOND_PATIENCE_S)  # what follows is a clean-up
+                away = f"the cluster's API server at {self._where} is away ({str(error).strip()})"
                 raise PoolError(f"{away}; run the same again when it answers") from error
             raise self._refused(what, error) from error
 

@@ -119,6 +119,25 @@ def _with(reason: str, message: str | None) -> str:
     return f"{reason}: {' '.join(message.split())}" if message else reason
 
 
+def cards_of_nodes(nodes: Sequence[Mapping[str, Any]], settings: KubernetesPoolSettings) -> list[int]:
+    """The number of cards of each node that the node selector matches, busy ones included."""
+    return [
+        int((node.get("status") or {}).get("allocatable", {}).get(settings.resource, 0))
+        for node in nodes
+        if settings.node_selector.items() <= (node["metadata"].get("labels") or {}).items()
+    ]
+
+
+def too_few_cards(settings: KubernetesPoolSettings, wanted: int, cards: Sequence[int]) -> PoolError:
+    """The error that no node has as many cards as a pod asks for."""
+    where = " that pool.node_selector matches" if settings.node_selector else ""
+    have = f"{max(cards)} at most" if any(cards) else "none"
+    return PoolError(
+        f"no node{where} has {wanted} {settings.resource}, of {len(cards)} node(s) ({have}): look at the device plugin, "
+        "pool.resource and pool.node_selector; if such nodes are added on demand, set pool.nodes_on_demand"
+    )
+
+
 class PendingPods:
     """Remembers since when pods wait. Half a minute is allowed for a stuck start, `pool.queue_seconds` for a card."""
 

@@ -28,9 +28,9 @@ from accel_ci.pool.environment import container_spec
 from accel_ci.pool.kubernetes import job as job_document
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import RUN_LABEL, JobRequest, folders_of, job_manifest, job_name, label
-from accel_ci.pool.kubernetes.pods import PendingPods, PodState, job_end, pod_state
+from accel_ci.pool.kubernetes.pods import PendingPods, PodState, cards_of_nodes, job_end, pod_state, too_few_cards
 from accel_ci.pool.kubernetes.worker_group import KubernetesWorkerGroup, can_attach, delete_jobs
-from accel_ci.pool.project_pool import EndedAt, Leftover, ProjectPool
+from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.process.waiting import poll
@@ -43,8 +43,8 @@ from accel_ci.storage.archive import unpack
 from accel_ci.storage.s3 import environment_keys
 
 _LOG = logging.getLogger(__name__)
+_CHECK_PATIENCE_S = 10.0  # the time that the API server may be away when a run begins
 _SIGNED_LONGER_S = 3600.0
-_RETRY_S = 900.0  # the time that a Job is kept after the end of its run, for a retried step, in seconds
 
 
 def round_store(pool: KubernetesPoolSettings, results: Results) -> RoundStore:
@@ -62,10 +62,31 @@ class KubernetesPool(ProjectPool):
 
     outlives_driver = True
 
-    def __init__(self, settings: KubernetesPoolSettings, store: RoundStore, project: str, run: str = "") -> None:
-        """Nothing is reached yet. `project` tells Jobs in a shared namespace apart, `run` names who asks for them."""
+    def __init__(
+        self, settings: KubernetesPoolSettings, store: RoundStore, project: str, run: str = "", widest: int = 1
+    ) -> None:
+        """Nothing is reached yet. `project` tells Jobs in a shared namespace apart, `run` names who asks for them.
+
+        `widest` is the largest number of cards that a pod asks for.
+        """
+        self._widest = widest
         self._settings, self._store, self._project, self._run = settings, store, project, run
         self._rounds: dict[Path, BucketRound] = {}
+
+    def check(self) -> str:
+        """Check the cluster, the rights in its namespace, and its nodes' cards."""
+        settings = self._settings.model_copy(update={"image": self._settings.image or "accel-ci", "python": "python3"})
+        cluster = Cluster(settings, _CHECK_PATIENCE_S)
+        name = job_name(self._project, uuid.uuid4().hex, "check")
+        request = JobRequest(name, self._project, name, 1, self._widest, "", (job_document.OWN_FOLDER,), {}, self._run)
+        cluster.try_job(job_manifest(settings, request))
+        nodes = cluster.nodes()
+        if nodes is None:
+            return f"namespace {cluster.namespace}; its account may not list nodes, so nobody knows their cards"
+        cards = cards_of_nodes(nodes, settings)
+        if max(cards, default=0) < self._widest and not settings.nodes_on_demand:
+            raise too_few_cards(settings, self._widest, cards)
+        return f"namespace {cluster.namespace}; {sum(cards)} {settings.resource} on {sum(map(bool, cards))} node(s)"
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the pool's own image, else in the build's; the device plugin gives them their cards."""
@@ -162,12 +183,12 @@ class KubernetesPool(ProjectPool):
         content = json.loads(report)
         return Finished(int(content["status"]), str(content["output"]))
 
-    def remove_leftovers(self, ended_at: EndedAt, *, dry_run: bool = False) -> list[Leftover]:
-        """Delete Jobs of runs that are over, and rounds that no URL opens any more. Raises `PoolError`."""
-        return self._old_jobs(ended_at, dry_run) + self._old_rounds(dry_run)
+    def end_round(self, folder: Path) -> None:
+        """Delete the Jobs of a round that needs no workers any more. Raises `PoolError`."""
+        delete_jobs(Cluster(self._settings), job_name(self._project, _run_name(folder.parent), folder.name))
 
-    def _old_jobs(self, ended_at: EndedAt, dry_run: bool) -> list[Leftover]:
-        """Delete the project's Jobs whose run is over or that are too old for any run."""
+    def remove_leftovers(self, is_over: IsOver, build: str = "", *, dry_run: bool = False) -> list[Leftover]:
+        """Delete the project's Jobs whose run is over. A Job of an unknown run goes when it is too old for any run."""
         cluster, settings = Cluster(self._settings), self._settings
         limit_s = settings.queue_seconds + settings.round_seconds + settings.keep_seconds
         labels = {**job_document.MANAGED_BY, job_document.PROJECT_LABEL: label(self._project)}
@@ -177,20 +198,21 @@ class KubernetesPool(ProjectPool):
             run = metadata["labels"].get(RUN_LABEL, "")
             created = datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00"))
             age_s = time.time() - created.timestamp()
-            over = ended_at(run) if run else None
-            if over is not None and time.time() - over > _RETRY_S:
+            made_for = (metadata.get("annotations") or {}).get(job_document.BUILD_ANNOTATION) or ""
+            over = is_over(run) if run else None
+            if over and not (build and made_for.startswith(f"{build}/")):
                 why = f"its run {run} is over"
-            elif age_s > limit_s:
+            elif over is None and age_s > limit_s:
                 why = f"it is {age_s / 3600:.1f} hours old"
             else:
                 continue
             if not dry_run and not cluster.delete_job(metadata["name"], job):
                 continue  # it has changed since, so the next sweep decides
-            build = (metadata.get("annotations") or {}).get(job_document.BUILD_ANNOTATION) or "a command"
-            found.append(Leftover(f"Job {cluster.namespace}/{metadata['name']} of {build}", why, "deleted"))
+            name = f"Job {cluster.namespace}/{metadata['name']} of {made_for or 'a command'}"
+            found.append(Leftover(name, why, "deleted"))
         return found
 
-    def _old_rounds(self, dry_run: bool) -> list[Leftover]:
+    def remove_old(self, *, dry_run: bool = False) -> list[Leftover]:
         """Delete rounds so old that no signed URL opens them any more."""
         store, found = self._store, []
         for run, changed in store.runs(self._project).items():

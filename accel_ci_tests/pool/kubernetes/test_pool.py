@@ -8,7 +8,6 @@ listens on loopback.
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import date
@@ -20,6 +19,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
 from accel_ci.model import Build
+from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
@@ -244,11 +244,28 @@ def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
     driver.kill()
     driver.wait()
 
-    def sweep(ended_at: float | None, **options: Any) -> list[str]:
-        return [leftover.why for leftover in ground.project_pool.remove_leftovers(lambda _: ended_at, **options)]
+    def sweep(is_over: bool | None, *build: str, **options: Any) -> list[str]:
+        return [leftover.why for leftover in ground.project_pool.remove_leftovers(lambda _: is_over, *build, **options)]
 
-    assert sweep(None) == sweep(time.time() - 60) == []
-    assert sweep(time.time() - 3600, dry_run=True) == [f"its run {RUN_NAME} is over"]
+    own = "/".join(ground.run_dir.parts[-3:-1])
+    assert sweep(None) == sweep(False) == sweep(True, own) == [], "it is new, lives, or is about to be taken up"
+    assert sweep(True, dry_run=True) == [f"its run {RUN_NAME} is over"]
     assert len(ground.jobs()) == 1
-    assert sweep(time.time() - 3600) == [f"its run {RUN_NAME} is over"]
+    assert sweep(True, "other/build") == [f"its run {RUN_NAME} is over"]
+    wait_for(lambda: not ground.jobs())
+
+
+def test_a_driver_ends_the_job_of_a_round_that_needs_no_workers(ground: Ground, write: Write) -> None:
+    """An earlier driver was killed between the last attempt and the end of its pods."""
+    write("test_a.py", "def test_a(): pass")
+    batches = [batch("test_a.py::test_a")]
+    ground.run(batches, max_rounds=1)
+    name = job_name(ground.project, "/".join(ground.run_dir.parts[-3:]), "round-1")
+    manifest = job_manifest(
+        ground.cluster_settings.model_copy(update={"python": "python3"}),
+        JobRequest(name, ground.project, name, 1, 0, "http://127.0.0.1:9/", ("/tmp",), {}, RUN_NAME),
+    )
+    assert ground.cluster.create_job(manifest)
+    result = ground.run(batches, max_rounds=1)
+    assert outcomes(result) == {"test_a.py::test_a": "passed"}
     wait_for(lambda: not ground.jobs())
