@@ -6,11 +6,12 @@ as lost to the infrastructure, with one message.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -37,6 +38,7 @@ _NO_TESTS = 4
 _LOOK_BACK = timedelta(days=31)
 _RAN = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")
 _MOST_LOGS = 5000
+_WORDS = ["test", "classname", "name", "file", "target"]
 
 
 def store_results(
@@ -44,8 +46,8 @@ def store_results(
 ) -> BazelTestResults:
     """Judge a run, store its rows, and keep its targets, logs and events as artifacts; `day` is the revision's.
 
-    If the infrastructure failed before Bazel named any test, the tests of the variant's last build are lost. Raises
-    `BuildError` if Bazel named no test for another reason.
+    If a target was lost to the infrastructure, its tests are those of the last build of the variant in which it was not; if
+    Bazel named no test, so are all tests. Raises `BuildError` if Bazel named no test for another reason.
     """
     passes = [(one, read_build(one.folder)) for one in run.passes]
     infra = _infra(passes, rbe)
@@ -57,8 +59,10 @@ def store_results(
         if infra is None:
             raise BuildError(_nothing_tested(run, [summary for _, summary in passes], rbe))
         lost = {"outcome": "not_run", "message": infra, "infra": infra}
-        tests = _known_tests(store, build, day) or rbe.targets
-        table = pa.Table.from_pylist([{"test": test, **lost} for test in tests], schema=REPORT)
+        known = next((cases for cases in _earlier_cases(store, build, day) if cases), [])
+        wanted = known or [{"test": target} for target in rbe.targets]
+        table = pa.Table.from_pylist([{**case, **lost} for case in wanted], schema=REPORT)
+    table = _with_known_cases(table, _earlier_cases(store, build, day))
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
     merged = rows
     for earlier in store.suites(day, day, build, suite=BAZEL_SUITE):
@@ -66,7 +70,7 @@ def store_results(
     stored = store.write_rows(build, day, BAZEL_SUITE, [merged])
     counts = counts_of(rows["outcome"])
     shown = [(target, one) for one, summary in passes for target in summary.targets.values() if _is_shown(target)]
-    targets = [_target(target, one, artifacts) for target, one in shown]
+    targets = [_target(target, one, artifacts, infra) for target, one in shown]
     return BazelTestResults(
         artifacts.put_bytes(TARGETS.dump_json(targets), "bazel-targets.json"),
         artifacts.put_bytes(b"".join(_bytes(one.folder / "bep.ndjson") for one in run.passes), "bep.ndjson"),
@@ -83,11 +87,31 @@ def store_results(
     )
 
 
-def _known_tests(store: ResultsStore, build: Build, day: date) -> list[str]:
-    """The tests of the variant's last stored build before this one."""
+def _earlier_cases(store: ResultsStore, build: Build, day: date) -> Iterator[list[dict[str, Any]]]:
+    """The tests that the variant's earlier builds did not lose, with a report's own words; the last build first."""
     found = store.suites(day - _LOOK_BACK, day, variant=build.variant, suite=BAZEL_SUITE)
-    before = [stored for stored in found if stored.build != build][-1:]
-    return [str(test) for stored in before for test in kernels.unique(store.read(stored, ["test"])["test"]).to_pylist()]
+    for stored in reversed([stored for stored in found if stored.build != build]):
+        rows = store.read(stored, [*_WORDS, "infra"])
+        own = rows.filter(kernels.is_null(rows["infra"])).select(_WORDS)
+        yield list({row["test"]: row for row in own.to_pylist()}.values())
+
+
+def _with_known_cases(table: pa.Table, earlier: Iterable[list[dict[str, Any]]]) -> pa.Table:
+    """The rows, where those of the tests that a lost target had before replace the one row of the target."""
+    rows = table.to_pylist()
+    kept = {row["target"] for row in rows if row["infra"] is None}
+    lost = {row["target"]: row for row in rows if row["target"] not in kept and row["name"] == _short(row["target"] or "")}
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for build in earlier if lost else ():
+        of_target: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for case in build:
+            of_target[case["target"]].append(case)
+        cases = {label: of_target[label] for label in lost if label in of_target} | cases
+        if len(cases) == len(lost):
+            break
+    fields = ("outcome", "message", "infra")
+    known = [{**case, **{name: lost[label][name] for name in fields}} for label, found in cases.items() for case in found]
+    return pa.Table.from_pylist([row for row in rows if row["target"] not in cases] + known, schema=REPORT)
 
 
 def with_earlier(rows: pa.Table, earlier: pa.Table) -> pa.Table:
@@ -179,11 +203,17 @@ def _is_shown(target: TargetBuild) -> bool:
     return target.is_test or target.status == "FAILED_TO_BUILD" or bool(target.logs)
 
 
-def _target(target: TargetBuild, one: BazelPass, artifacts: ArtifactStore) -> BazelTarget:
+def _target(target: TargetBuild, one: BazelPass, artifacts: ArtifactStore, infra: str | None) -> BazelTarget:
     folder = one.folder / "testlogs"
     paths = [path for log in dict.fromkeys(target.logs) if (path := below_folder(folder, log)) is not None]
     named = [artifacts.put(path, f"{_short(target.label).replace('/', '.')}.{path.stem}.log") for path in paths[:_MOST_LOGS]]
-    return BazelTarget(target.label, target.status, target.cached, tuple(named), target.message)
+    return BazelTarget(
+        target.label,
+        target.status,
+        target.cached,
+        tuple(named),
+        target.message or (infra if target.status == "NO_STATUS" else None),
+    )
 
 
 def _short(label: str) -> str:

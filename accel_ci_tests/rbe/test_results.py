@@ -166,6 +166,27 @@ def test_when_bazel_named_no_test_the_ones_known_before_are_lost(
     assert (without.expected, without.counts["infra"]) == (2, 2), "one for each pattern of targets"
 
 
+def test_lost_targets_have_the_tests_of_the_last_build_in_which_they_were_not_lost(
+    read: Read, close: Callable[..., Ledger], artifacts: ArtifactStore, store: ResultsStore
+) -> None:
+    """A target with several tests is more than one expected test, however often it was lost since."""
+    read("cached", 0, Build("nightly-20261126", "py3"), date(2026, 11, 26))
+    expected = sorted(map(str, rows(store, Build("nightly-20261126", "py3"))["test"].to_pylist()))
+    assert len(expected) == 9
+    for number in (27, 28):
+        build = Build(f"nightly-202611{number}", "py3")
+        results = read("down", 34, build, date(2026, 11, number))
+        ledger = close(results, build)
+        assert (ledger.expected, ledger.counts["infra"]) == (9, 9)
+        table = rows(store, build)
+        assert sorted(map(str, table["test"].to_pylist())) == expected
+        assert set(table["message"].to_pylist()) == set(table["infra"].to_pylist()) == {results.infra}
+        assert len(set(table["classname"].to_pylist())) > 1, "a report's own words are kept"
+        assert all(target.message for target in read_targets(results, artifacts))
+    other = Build("nightly-20261128", "another variant")
+    assert close(read("down", 34, other), other).expected == 5
+
+
 @pytest.mark.parametrize(
     ("events", "status", "said"),
     [
