@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workspace:
-    """A project with its pipelines, and where they work. A bucket may be away for `store_patience_s`: runs wait for it."""
+    """A project with its pipelines, and where they work. A `patient` one, for runs, waits for a bucket that is away."""
 
     project: Project
     pipelines: tuple[Pipeline, ...] = PIPELINES
-    store_patience_s: float = 0.0
+    patient: bool = False
 
     @cached_property
     def artifacts(self) -> ArtifactStore:
@@ -45,7 +45,7 @@ class Workspace:
         """Every attempt."""
         from accel_ci.results.store import open_results
 
-        return open_results(self.project, self.store_patience_s)
+        return open_results(self.project, patient=self.patient)
 
     @property
     def wheel_cache(self) -> Path:

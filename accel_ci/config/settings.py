@@ -272,12 +272,16 @@ class Quality(Section):
 
 
 class Results(Section):
-    """The place where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT."""
+    """The place where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT.
+
+    Runs wait for a bucket that is away, for `patience_seconds`.
+    """
 
     bucket: BucketName | None = None
     prefix: str = "results"
     endpoint: Endpoint | None = None
     region: str | None = None
+    patience_seconds: Annotated[float, Field(ge=0)] = 300
 
 
 class Retention(Section):

@@ -22,15 +22,12 @@ from accel_ci.workspace import Workspace
 BUILD_TAG = "accel_ci/build"
 """The run tag with the build and the pipeline that a run works on: `dagster.yaml` lets one run for each value start."""
 
-STORE_PATIENCE_S = 300.0
-"""The time that a run waits for a results store that is away."""
-
 
 def build_definitions(
     project: Project, *, pipelines: tuple[Pipeline, ...] = PIPELINES, resource_overrides: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
     """Make the definitions of a project; `resource_overrides` replaces resources by name, such as `progress`."""
-    workspace, settings = Workspace(project, pipelines, STORE_PATIENCE_S), project.settings
+    workspace, settings = Workspace(project, pipelines, patient=True), project.settings
     revision = dg.AssetSpec(  # a trigger reports it, and no run makes it
         REVISION,
         description="The exact source SHAs tested together, resolved once when the build is triggered.",

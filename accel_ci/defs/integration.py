@@ -28,7 +28,14 @@ from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
-from accel_ci.steps.device_tests import StageContext, collect_tests, plan_device_tests, run_device_stage, run_smoke_stage
+from accel_ci.steps.device_tests import (
+    StageContext,
+    collect_tests,
+    plan_device_tests,
+    run_device_stage,
+    run_smoke_stage,
+    unfinished_plan,
+)
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
@@ -116,7 +123,9 @@ def test_plan(
         durations = median_durations(workspace.results, build.variant, revision.created_at.date())
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
         setup_s = before.mean_setup_s if before else None
-        plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s)
+        folder = workspace.stage_context(revision, build.variant, "device").folder
+        plan = unfinished_plan(settings, test_selection, folder)
+        plan = plan or plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s)
         step.note(
             f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
             f"{plan.predicted_s:.1f} s are expected"

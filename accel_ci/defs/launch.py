@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
+from dagster._core.execution.stats import StepEventStatus
 from dagster._core.storage.tags import MAX_RETRIES_TAG
 from dagster._core.utils import make_new_run_id  # the lock of a run is there before the run
 
@@ -14,11 +15,11 @@ from accel_ci.defs.instance import open_instance
 from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.partitions import partition_key
-from accel_ci.defs.quality import current_flakiness, refresh_hud
+from accel_ci.defs.quality import QUALITY, current_flakiness, refresh_hud
 from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision, tonights_revision
-from accel_ci.errors import ConfigError
+from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.model import Build, Trigger
-from accel_ci.pipelines import Job, Pipeline
+from accel_ci.pipelines import LEDGER, Job, Pipeline
 from accel_ci.progress import Progress
 from accel_ci.source.revision import resolve_backend
 from accel_ci.workspace import Workspace
@@ -62,11 +63,16 @@ def plan_builds(
 def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
     """Run a job for one build. However it ends, the HUD shows it afterwards."""
     definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
-    run_id = make_new_run_id()
+    run_id, workspace = make_new_run_id(), Workspace(project)
     with open_instance(project) as instance, living(project.home, run_id):
+        rest = _rest_of_a_run(instance, workspace, job, build)
+        if rest:
+            with progress.step("carried over") as step:
+                step.note(f"all stages of the run before; this one takes the build up at {rest[0]}")
         result = definition.execute_in_process(
             instance=instance,
             run_id=run_id,
+            asset_selection=[dg.AssetKey(name) for name in rest] or None,
             partition_key=partition_key(build),
             tags={TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"},  # a person runs the command again
             run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
@@ -75,9 +81,31 @@ def run_build(project: Project, job: Job, build: Build, progress: Progress, trig
         interrupted = any(_was_interrupted(event) for event in result.all_events)
         problems = () if result.success else tuple(_problems(result, interrupted))
     if not result.success:
-        workspace = Workspace(project)
-        refresh_hud(workspace, current_flakiness(workspace))
+        try:
+            refresh_hud(workspace, current_flakiness(workspace))
+        except AccelCiError as error:
+            problems = (*problems, f"hud: {error}")
     return FinishedRun(problems, interrupted)
+
+
+def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, job: Job, build: Build) -> tuple[str, ...]:
+    """The assets that are left of a run that stopped after the last stage of its pipeline; none of any other run.
+
+    The configuration must be older than that run, whose stages are then the same as now.
+    """
+    manifests = workspace.manifests
+    [pipeline] = [pipeline for pipeline in workspace.pipelines if job in pipeline.jobs]
+    last, ledger = manifests.last_run(pipeline, build), manifests.path(LEDGER, build.revision, build.variant)
+    made = [manifests.path(stage, build.revision, build.variant) for stage in pipeline.stages]
+    if last is None or not all(path.is_file() for path in made):
+        return ()
+    if workspace.project.config_path.stat().st_mtime > last.asked_at.timestamp():
+        return ()
+    if ledger.is_file() and ledger.stat().st_mtime >= max(path.stat().st_mtime for path in made):
+        return ()
+    ended_well = StepEventStatus.SUCCESS
+    done = {step.step_key for step in instance.get_run_step_stats(last.run) if step.status == ended_well}
+    return (LEDGER, *QUALITY) if done.issuperset(pipeline.stages) else ()
 
 
 def _was_interrupted(event: dg.DagsterEvent) -> bool:

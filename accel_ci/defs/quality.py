@@ -13,6 +13,9 @@ from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.workspace import Workspace
 
+QUALITY = ("flakiness", "hud")
+"""The names of the assets."""
+
 
 def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets."""

@@ -13,9 +13,10 @@ from accel_ci.config.settings import Rbe
 from accel_ci.defs.metadata import stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
+from accel_ci.errors import BuildError
 from accel_ci.model import BazelTarget, BazelTestResults, Revision, SourceBuild
 from accel_ci.pipelines import RBE
-from accel_ci.rbe.bazel import run_bazel
+from accel_ci.rbe.bazel import forget_run, keep_run, kept_run, run_bazel
 from accel_ci.rbe.results import read_targets, store_results
 from accel_ci.rbe.source_tree import make_source_tree
 from accel_ci.storage.artifacts import ArtifactStore
@@ -51,9 +52,20 @@ def bazel_test_results(
     with stages.stage(context) as step:
         started = time.monotonic()
         words = {"variant": variant.name, "python": variant.python}
-        run = run_bazel(rbe, source_build, workspace.bazel_context(build), words, step)
-        work_s, day = round(time.monotonic() - started, 3), revision.created_at.date()
-        results = store_results(run, build, day, rbe, workspace.artifacts, workspace.results, work_s)
+        place, day = workspace.bazel_context(build), revision.created_at.date()
+        key = f"{source_build.digest} {rbe.model_dump_json()}"
+        if (run := kept_run(key, place)) is None:
+            run = run_bazel(rbe, source_build, place, words, step)
+            keep_run(run, key, place)
+        else:
+            step.say("Bazel has run already; its results could not be stored, and are stored now")
+        work_s = round(time.monotonic() - started, 3)
+        try:
+            results = store_results(run, build, day, rbe, workspace.artifacts, workspace.results, work_s)
+        except BuildError:
+            forget_run(place)
+            raise
+        forget_run(place)
         step.note(results_note(results))
     targets = read_targets(results, workspace.artifacts)
     return stage_result(results, results.digest, results_metadata(results, targets, workspace.artifacts))

@@ -7,6 +7,7 @@ secrets; its server keeps no log. The server is ended with every run, by a watch
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Rbe
 from accel_ci.docker.container import Container, Mount, running
@@ -29,6 +31,7 @@ from accel_ci.progress import Step
 from accel_ci.rbe.credentials import credentials_pipe
 from accel_ci.rbe.progress import BuildProgress
 from accel_ci.rbe.redaction import RedactedPipe, Redactor
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
 BAZEL_ENVIRONMENT = "ACCEL_CI_BAZEL"
@@ -42,6 +45,7 @@ _OPTION_EVENTS = ("started", "structuredCommandLine", "unstructuredCommandLine",
 _IDLE_S = 15
 _GRACE_S = 10
 _LOOK_EVERY_S = 0.25
+_UNSTORED = "unstored.json"
 _REPORTS = ("test.log", "test.xml")
 
 
@@ -89,6 +93,28 @@ class BazelRun:
     log: Path
     started_at: datetime
     makespan_s: float
+
+
+_RUN = TypeAdapter(BazelRun)
+
+
+def keep_run(run: BazelRun, key: str, context: BazelContext) -> None:
+    """Keep a finished run in its results folder until it is stored. `key` names what was built and tested."""
+    write_whole_file(context.results / _UNSTORED, json.dumps([key, _RUN.dump_python(run, mode="json")]).encode())
+
+
+def kept_run(key: str, context: BazelContext) -> BazelRun | None:
+    """Return the run of that key that was not stored; None when there is none."""
+    try:
+        known, run = json.loads((context.results / _UNSTORED).read_bytes())
+        return _RUN.validate_python(run) if known == key else None
+    except (OSError, ValueError):
+        return None
+
+
+def forget_run(context: BazelContext) -> None:
+    """Forget a run that is stored, or that nobody can store."""
+    (context.results / _UNSTORED).unlink(missing_ok=True)
 
 
 def find_bazel(rbe: Rbe, environment: Mapping[str, str] = os.environ) -> str:

@@ -220,8 +220,8 @@ class ResultsStore:
             return None
 
 
-def open_results(project: Project, patience_s: float = 0.0) -> ResultsStore:
-    """Open a project's store: in its data folder, or in the configured bucket, which may be away for `patience_s`.
+def open_results(project: Project, *, patient: bool = False) -> ResultsStore:
+    """Open a project's store: in its data folder, or in the configured bucket, for which a `patient` one waits.
 
     Bucket credentials: `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else boto3's usual sources.
     """
@@ -230,7 +230,9 @@ def open_results(project: Project, patience_s: float = 0.0) -> ResultsStore:
         return ResultsStore(project.home / "results")
     cache = project.home / "cache" / "results"
     place = settings.bucket, settings.prefix, cache, settings.endpoint
-    return ResultsStore(open_bucket(*place, environment_keys(), settings.region, patience_s))
+    return ResultsStore(
+        open_bucket(*place, environment_keys(), settings.region, settings.patience_seconds if patient else 0.0)
+    )
 
 
 def _with_first_rows(slices: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, int]]:

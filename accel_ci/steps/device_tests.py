@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Settings, Suite
-from accel_ci.errors import PoolError, SelectionError
+from accel_ci.errors import AccelCiError, PoolError, SelectionError
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.instance.lease import LEASES, running_instance
 from accel_ci.model import (
@@ -48,9 +48,12 @@ from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
 from accel_ci.scope.selection import read_selection, select_tests
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
 _PLAN = TypeAdapter(Plan)
+_UNFINISHED = "plan.json"  # in the folder of a run until it is stored
+_UNFINISHED_PLAN = TypeAdapter(tuple[str, TestPlan])  # with the digest of the selected tests
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,18 @@ def plan_device_tests(
     return TestPlan(batches, len(plan.batches), len(tests), plan.unknown, cards, *seconds)
 
 
+def unfinished_plan(settings: Settings, selection: TestSelection, folder: Path) -> TestPlan | None:
+    """The plan of the same tests and cards that a run in the folder has not finished; None when there is none.
+
+    A plan that was made anew, from the durations that are known by now, would have all tests run again.
+    """
+    try:
+        tests, plan = _UNFINISHED_PLAN.validate_json((folder / _UNFINISHED).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return plan if (tests, plan.cards) == (selection.tests.sha256, settings.pool.cards) else None
+
+
 def read_plan(artifact: Artifact, artifacts: ArtifactStore) -> Plan:
     """The plan behind a manifest."""
     return _PLAN.validate_json(artifacts.path(artifact).read_bytes())
@@ -150,6 +165,8 @@ def run_device_stage(
     started = time.monotonic()
     step.total(plan.tests)
     cards = cards_of(settings)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    write_whole_file(context.folder / _UNFINISHED, _UNFINISHED_PLAN.dump_json((selected.sha256, plan)))
     batches = read_plan(plan.batches, context.artifacts)
     with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds) as run:
         return _store(selected, tuple(suites), run, batches, started, context)
@@ -240,10 +257,14 @@ def _store(
     rows = pa.concat_tables([run.rows, _not_run(run, plan)])
     counts = counts_of(rows["outcome"])
     digests = []
-    for suite in counts_of(rows["suite"]):
-        of_suite = rows.filter(kernels.equal(rows["suite"], suite)).drop_columns(["suite"])
-        stored = context.results.write_rows(context.build, context.day, suite, from_report(context.build, suite, of_suite))
-        digests.append(f"{suite} {context.results.digest(stored)}")
+    try:
+        for suite in counts_of(rows["suite"]):
+            own = rows.filter(kernels.equal(rows["suite"], suite)).drop_columns(["suite"])
+            stored = context.results.write_rows(context.build, context.day, suite, from_report(context.build, suite, own))
+            digests.append(f"{suite} {context.results.digest(stored)}")
+    except AccelCiError as error:
+        kept = f"all attempts are kept in {context.folder}: the same command stores them, and runs no test again"
+        raise AccelCiError(f"{error}; {kept}") from error
     found = {outcome: counts[outcome] for outcome in OUTCOMES if counts.get(outcome)}
     digest = hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()
     work_s = round(time.monotonic() - started, 3)

@@ -178,7 +178,10 @@ def open_bucket(
     patience_s: float = 0.0,
 ) -> BucketStore:
     """Open a bucket; keys and a region that are None come from boto3's own chain (environment, profile, instance role)."""
-    return BucketStore(s3_client(s3_session(*keys, region), endpoint), bucket, prefix, cache, patience_s)
+    client = s3_client(
+        s3_session(*keys, region), endpoint, tries=2 if patience_s else 5
+    )  # who is patient reports each retry
+    return BucketStore(client, bucket, prefix, cache, patience_s)
 
 
 def _before(first: str) -> str:

@@ -109,9 +109,13 @@ class ManifestStore:
         }
         return tuple(stage for stage, files in marks.items() if any(file.exists() for file in files))
 
+    def last_run(self, pipeline: Pipeline, build: Build) -> RunTimes | None:
+        """The last run of a pipeline on a build; None when there was none."""
+        return self._read_if_there(self.run_file(pipeline, build), RunTimes)
+
     def last_begun(self, build: Build) -> Pipeline | None:
         """The pipeline whose run was asked for last; None when there is none."""
-        runs = [(self._read_if_there(self.run_file(one, build), RunTimes), one) for one in self.pipelines]
+        runs = [(self.last_run(one, build), one) for one in self.pipelines]
         return max(((run.asked_at, one) for run, one in runs if run is not None), key=itemgetter(0), default=(None, None))[1]
 
     def ledger_lock(self, build: Build) -> FileLock:
@@ -129,7 +133,7 @@ class ManifestStore:
 
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
-        runs = (self._read_if_there(self.run_file(pipeline, build), RunTimes) for pipeline in self.pipelines)
+        runs = (self.last_run(pipeline, build) for pipeline in self.pipelines)
         known = {run.run: run for run in runs if run is not None}.values()  # a run may have had both pipelines
         seconds = [(run.ended_at - run.asked_at).total_seconds() for run in known if run.ended_at is not None]
         return round(sum(seconds), 3) if seconds and len(seconds) == len(known) else None

@@ -28,14 +28,16 @@ def s3_session(access_key: str | None = None, secret_key: str | None = None, reg
     return boto3.session.Session(aws_access_key_id=access_key, aws_secret_access_key=secret_key, region_name=region)
 
 
-def s3_client(session: Any, endpoint: str | None = None, *, connections: int = 10, patient: bool = True) -> Any:
-    """Make a client, which threads may share over at most `connections` connections; an impatient one fails in seconds."""
+def s3_client(
+    session: Any, endpoint: str | None = None, *, connections: int = 10, tries: int = 5, read_s: float = 60
+) -> Any:
+    """Make a client, which threads may share over at most `connections` connections; it tries each request `tries` times."""
     from botocore.config import Config  # type: ignore[import-untyped]
 
     settings = Config(
         connect_timeout=5,
-        read_timeout=60 if patient else 10,
-        retries={"mode": "standard", "max_attempts": 5 if patient else 2},
+        read_timeout=read_s,
+        retries={"mode": "standard", "max_attempts": tries},
         max_pool_connections=connections,
         signature_version="s3v4",
         s3={"addressing_style": "path" if endpoint else "auto"},
@@ -68,7 +70,7 @@ def check_bucket(session: Any, endpoint: str | None, bucket: str, prefix: str) -
     """
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client = s3_client(session, endpoint, patient=False)
+    client = s3_client(session, endpoint, tries=2, read_s=10)
     key = f"{prefix.strip('/')}/.check-{uuid.uuid4().hex}".lstrip("/")
     conditions = {"IfNoneMatch": "*"}, {"IfMatch": f'"{"0" * 32}"'}
     where = f"bucket {bucket}{f' at {endpoint}' if endpoint else ''}"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 
 class FlakyServer(ThreadingHTTPServer):
-    """Passes requests on unless `away` is set, and drops the answers to the next `lose_answers` `PUT`s.
+    """Passes requests on unless it is `away`, and drops the answers to the next `lose_answers` `PUT`s.
 
-    With `ignore_conditions` no `PUT` is refused, as by an old store. With `refuse_deletes` it answers like a store
-    whose policy forbids deletes: a list of errors, with status 200.
+    It is away when `away` is set, and while `away_while` returns True. With `ignore_conditions` no `PUT` is refused, as by
+    an old store. With `refuse_deletes` it answers like a store whose policy forbids that: a list of errors, with status 200.
     """
 
     daemon_threads = True
@@ -23,6 +23,7 @@ class FlakyServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.behind = urlsplit(behind).netloc
         self.away = threading.Event()
+        self.away_while: Callable[[], bool] = lambda: False
         self.refused = 0
         self.lose_answers = 0
         self.refuse_deletes = False
@@ -39,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.server.away.is_set():
+        if self.server.away.is_set() or self.server.away_while():
             self.server.refused += 1
             self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {})
             return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,20 @@ from typing import Any
 import pytest
 
 from accel_ci.config.settings import Project
+from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
-from accel_ci.steps.device_tests import StageContext, run_smoke_stage
+from accel_ci.steps.device_tests import StageContext, collect_tests, run_smoke_stage, unfinished_plan
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.bucket import open_bucket
 from accel_ci_tests.fixtures.stages import IMAGE, run_device
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 from accel_ci_tests.fixtures.suite import Write
+from accel_ci_tests.pool.flaky_server import flaky_server
 
 MakeProject = Callable[..., Project]
 
@@ -53,6 +60,29 @@ def test_an_instance_runs_during_a_stage(make_project: MakeProject, write: Write
     assert context.results.read(stored, ["test", "outcome"]).to_pylist() == [
         {"test": "tests/smoke/test_a.py::test_1", "outcome": "passed"}
     ]
+
+
+@real_s3
+def test_attempts_that_cannot_be_stored_are_kept_and_their_tests_do_not_run_again(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext, tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    write("tests/unit/test_a.py", f"def test_1():\n    with open({str(ran)!r}, 'a') as file: file.write('x')\n")
+    endpoint, bucket, *keys = (os.environ[name] for name in NEEDED)
+    project = make_project(pool={"cards": 2, "card_environment": "TOY_CARD"}, suites=suites())
+    with flaky_server(endpoint) as server:
+        store = open_bucket(bucket, f"test-{uuid.uuid4().hex}", tmp_path / "cache", server.url, (keys[0], keys[1]))
+        context = replace(context, results=ResultsStore(store))
+        server.away_while = ran.exists
+        with pytest.raises(AccelCiError, match=r"all attempts are kept in .*/device: the same command stores them"):
+            run_device(project, root, context)
+        server.away_while = lambda: False
+        spec = worker_spec_for(project.settings, IMAGE, root)
+        selection = collect_tests(project.settings, project.settings.suites_of("nightly", "device"), spec, context)
+        assert unfinished_plan(project.settings, selection, context.folder) is not None
+        assert run_device(project, root, context).counts == {"passed": 1}
+        assert unfinished_plan(project.settings, selection, context.folder) is None, "it is stored"
+    assert ran.read_text() == "x"
 
 
 def test_tests_of_several_cards_and_too_few_of_them(
