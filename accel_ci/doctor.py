@@ -62,7 +62,7 @@ _FOR = {
     "Bazel": ("source builds: accel-ci run nightly_rbe", "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL"),
     "remote execution": ("source builds away from this machine", "check rbe.executor and the network"),
 }
-"""What each need of a run is used for, and how to meet it."""
+"""The use of each need of a run, and how to meet it."""
 
 
 def _needs(config: Path | None) -> Iterator[Piece]:

@@ -63,8 +63,8 @@ def prune(workspace: Workspace, dry_run: bool, as_json: bool) -> None:
 def janitor(workspace: Workspace, dry_run: bool) -> None:
     """Clean up what dead runs left behind.
 
-    Pauses instances whose lease has expired, and deletes containers and Jobs. The daemon does this every 15 minutes
-    (`janitor_schedule`). Without a daemon, run this command from cron.
+    Pauses instances that nobody uses, and ends containers, Jobs and servers of Bazel whose run is over. The start of each
+    run does the same, and the daemon does it every 15 minutes (`janitor_schedule`).
 
     Exit status: 0 if nothing is left behind, 1 if something could not be deleted.
     """

@@ -26,7 +26,7 @@ class Instance(Section):
     """A machine that is started before tests and paused after them: commands as argument lists, times in seconds.
 
     The machine can be used once `ready` succeeds and `ready_url` answers. `timeout_seconds` limits each command and the time
-    until the machine is ready. If the lease expires without a renewal, the janitor pauses the machine.
+    until the machine is ready. The janitor pauses it when its user was killed, or the lease expires without a renewal.
     """
 
     start: tuple[str, ...] = Field(min_length=1)

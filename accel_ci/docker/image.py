@@ -57,9 +57,14 @@ def check_registry(repository: str) -> None:
             raise BuildError(f"{error}; see that image.registry is right, runs, and lets you in (`docker login`)") from None
 
 
+def tag_image(image: str, name: str) -> None:
+    """Give an image a name, in place of the one that had it. Raises `BuildError`."""
+    ask_docker(["tag", image, name], f"name the image {name}")
+
+
 def push_image(image: str, name: str) -> str:
     """Push an image under a name, `registry/repository:tag`. Return its name by digest. Raises `BuildError`."""
-    ask_docker(["tag", image, name], f"name the image {name}")
+    tag_image(image, name)
     _LOG.info("pushing %s", name)
     ask_docker(["push", "--quiet", name], f"push {name}", timeout_s=_PUSH_LIMIT_S)
     digests = json.loads(ask_docker(["image", "inspect", "--format", "{{json .RepoDigests}}", image], f"inspect {image}"))

@@ -33,7 +33,7 @@ from pydantic import TypeAdapter
 from accel_ci.config.settings import Image, Settings, Variant
 from accel_ci.config.values import Size
 from accel_ci.docker.client import run_docker
-from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image
+from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image, tag_image
 from accel_ci.errors import BuildError
 from accel_ci.images.contents import VERSIONS_CODE, ImageContents, duplicates, read_image, read_versions
 from accel_ci.images.sbom import bill_of_materials
@@ -86,11 +86,21 @@ def make_docker_image(
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
         if (made := _existing(manifest)) is not None:
             os.utime(manifest)  # `prune` leaves what was used in the last day
+            _name_newest(settings.backend.distribution, recipe, made)
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings.backend.distribution, recipe, artifacts, limit_s)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
         write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
+        _name_newest(settings.backend.distribution, recipe, image)
     return image
+
+
+def _name_newest(distribution: str, recipe: Recipe, image: RuntimeImage) -> None:
+    """Name the variant's newest images where no registry does: people find them, and `docker image prune` spares them."""
+    if recipe.section.registry is None:
+        for container in image.containers:
+            end = "" if container.target == "runtime" else f"-{container.target}"
+            tag_image(container.id, f"accel-ci/{canonicalize_name(distribution)}:{recipe.variant.name}{end}")
 
 
 def render_dockerfile(section: Image, variant: Variant, packages: PackageSource) -> str:

@@ -14,7 +14,7 @@ from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.rounds.engine import Pool
 
 IsOver = Callable[[str], bool | None]
-"""Whether a run has ended; None for one that is unknown."""
+"""Returns True for a run that has ended, None for one that is unknown."""
 
 
 @dataclass(frozen=True)

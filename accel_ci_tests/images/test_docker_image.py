@@ -62,6 +62,14 @@ def image_of(project: Project, wheel: Wheel) -> RuntimeImage:
     return make_runtime_image(project.settings, project.settings.variants[0], wheel, artifacts, project.home / "images")
 
 
+def names_of_images() -> set[str]:
+    return set(run_docker(["images", "--format", "{{.Repository}}:{{.Tag}}"]).output.split())
+
+
+def ids_of(name: str) -> str:
+    return run_docker(["image", "inspect", "--format", "{{.Id}}", name]).output.strip()
+
+
 def test_two_targets_are_built_described_reused_and_run(
     make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path, tmp_path: Path
 ) -> None:
@@ -93,7 +101,14 @@ def test_two_targets_are_built_described_reused_and_run(
     bill = json.loads(ArtifactStore(project.home / "artifacts").path(image.sbom).read_bytes())
     assert {"torch", "toy-backend", "dpkg"} <= {each["name"] for each in bill["components"]}
 
+    names = {f"accel-ci/toy-backend:py3{end}" for end in ("", "-development")}
+    assert names <= names_of_images(), "`docker images` lists them, and `docker image prune` spares what has a name"
+    (toy_sources / "README.md").write_text("# Another toy\n")
+    newer = image_of(project, wheel_of(project, toy_sources))
+    assert {ids_of(name) for name in names} == {each.id for each in newer.containers}, "the newest have the names"
+
     again = image_of(project, wheel)
+    assert {ids_of(name) for name in names} == {each.id for each in image.containers}
     assert (again.reused, again.work_s, again.containers) == (True, 0.0, image.containers)
     next((project.home / "images").glob("docker-*.json")).unlink()
     rebuilt = image_of(project, wheel)
@@ -105,6 +120,7 @@ def test_two_targets_are_built_described_reused_and_run(
     probe = "import toy_backend, torch, os; print(torch.__version__, os.environ['TOY_HOME'])"
     done = pool_for(project.settings).execute([spec.python, "-c", probe], spec, tmp_path / "work", 60)
     assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
+    run_docker(["image", "rm", *names])
 
 
 def test_a_runtime_without_a_requirement_of_pytorch_is_an_error(
