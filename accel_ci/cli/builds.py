@@ -124,9 +124,11 @@ def dev(workspace: Workspace, port: int, host: str) -> None:
     from importlib.resources import as_file, files
 
     from accel_ci.config.loading import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
-    from accel_ci.defs.instance import prepare_dagster_home
+    from accel_ci.defs.instance import open_instance, prepare_dagster_home
 
     project = workspace.project
+    with open_instance(project):  # a mistake in dagster.yaml is one line here, and a traceback in Dagster
+        pass
     paths = {CONFIG_ENVIRONMENT: str(project.config_path), HOME_ENVIRONMENT: str(project.home)}
     environment = os.environ | paths | {"DAGSTER_HOME": str(prepare_dagster_home(project))}
     with as_file(files("accel_ci") / "workspace.yaml") as file:

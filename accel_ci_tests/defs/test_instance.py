@@ -15,6 +15,7 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.instance import open_instance
 from accel_ci.errors import ConfigError
 from accel_ci_tests.fixtures.postgres import real_postgres
+from accel_ci_tests.fixtures.project import Run
 
 
 @pytest.fixture
@@ -64,6 +65,17 @@ def test_an_instance_on_postgres_keeps_a_run(
         run_id = kept.execute_in_process(instance=instance).run_id
     with open_instance(project) as instance:
         assert [(run.run_id, run.status) for run in instance.get_runs()] == [(run_id, dg.DagsterRunStatus.SUCCESS)]
+
+
+@pytest.mark.parametrize("command", ["janitor", "dev"])
+def test_commands_report_an_unset_variable_of_the_file(
+    command: str, accel_ci: Run, make_project: Callable[..., Project]
+) -> None:
+    project = make_project()
+    (project.root / "dagster.yaml").write_text(_URL % "{env: NO_SUCH_URL}")
+    done = accel_ci(command)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "/dagster.yaml: it names NO_SUCH_URL, which the environment does not have; set it" in done.stderr
 
 
 _URL = "storage: {postgres: {postgres_url: %s}}"

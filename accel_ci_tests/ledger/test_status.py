@@ -39,6 +39,18 @@ def test_a_build_is_found_by_its_name_or_its_revision(manifests: ManifestStore) 
         find_build(manifests, "nightly~x")
 
 
+def test_a_build_that_stopped_names_the_stage_of_the_pipeline_that_ran_last(tmp_path: Path) -> None:
+    manifests, build = ManifestStore(tmp_path), Build(lay_revision(tmp_path, 1).key, VARIANTS[0])
+    integration, rbe = PIPELINES
+    for number, (pipeline, stage) in enumerate([(integration, "wheel"), (rbe, "source_build"), (integration, "wheel")]):
+        manifests.write(manifests.run_file(pipeline, build), RunTimes(f"run-{number}", NOW + timedelta(hours=number)))
+        assert read_status(manifests, build).state == f"stopped at {stage}"
+    manifests.begin("wheel", build)
+    manifests.path("source_build", build.revision, build.variant).write_text("{}")
+    manifests.write(manifests.run_file(rbe, build), RunTimes("run-3", NOW + timedelta(hours=3)))
+    assert read_status(manifests, build).state == "stopped at bazel_test_results"
+
+
 def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: ManifestStore) -> None:
     integration, rbe = (manifests.run_file(pipeline, BUILD) for pipeline in PIPELINES)
     assert read_status(manifests, BUILD).wall_s is None
