@@ -66,9 +66,14 @@ class WorkerPipes:
                 data = data[self._results.write(data) :]
 
     def send_start(self, test: str, number: int) -> None:
-        """Send that a test starts, and mark the beginning of its output."""
+        """Send that a test starts, mark the beginning of its output, and wait until the worker has recorded the start.
+
+        So whatever the test does to the worker, the record names this test as the last one.
+        """
         self.send("start", test=test, number=number)
         os.write(self._output, TEST_MARK + b"%d\0\n" % number)
+        if self.receive() is None:
+            os._exit(1)
 
 
 class _NextItem:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import round_folder
 from .captured import CapturedOutput
-from .events import EventLog
-from .outcomes import FAILING, output_text
+from .child_messages import ProtocolError
+from .events import EventLog, now
+from .outcomes import FAILING, bounded, output_text
 from .pytest_child import PytestChild
 from .round_folder import PlannedBatch, RoundPlan, SuiteArguments
 
 POLL_S = 0.1
 SESSION = "(session)"  # stands for a test in the record of an error that belongs to none
 
+_CUT_OFF_S = 2.0  # after which a process that has closed its pipe is not just about to end
+_BEFORE_READY = frozenset({"captures", "collecting", "collected"})
 _OUTPUT_KEPT = FAILING | {"xpassed", "not_run"}
 
 
@@ -58,9 +61,11 @@ class ChildSession:
         self.wants_batch = False
         self.batch: str | None = None
         self.running: RunningTest | None = None
+        self._started = 0
         self.stopped: str | None = None
         self._collecting: tuple[str, float] | None = None  # the file, and since when in the child's `observed_s`
         self._limits, self._log, self._pid_file = plan.limits, log, folder / round_folder.CHILD
+        self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         self._pid_file.write_text(str(self.child.process.pid), "ascii")
 
     @property
@@ -72,7 +77,10 @@ class ChildSession:
         """Wait until the child can run tests, calling `on_poll` every 0.1 s; return what went wrong, else None."""
         child, limit_s = self.child, self._limits.startup_s
         while True:
-            message = child.receive(POLL_S)
+            try:
+                message = child.receive(POLL_S)
+            except ProtocolError as error:
+                return str(error)
             if message is not None and message["kind"] == "ready":
                 pid, setup_s = child.process.pid, child.observed_s
                 self._log.write("child_started", pid=pid, setup_s=setup_s, suite=self.suite)
@@ -87,21 +95,61 @@ class ChildSession:
                 return f"pytest was not ready within {limit_s:g} s"
             on_poll()
 
+    def attend(self, timeout_s: float) -> bool:
+        """Take in a message of a child that waits for a batch; return False when the child is of no use any more."""
+        try:
+            message = self.child.receive(timeout_s)
+        except ProtocolError:
+            return False
+        if message is not None:
+            self.note(message)
+        return not self.child.finished
+
     def send(self, batch: PlannedBatch, tests: Iterable[str]) -> None:
         """Have the child run tests of a batch."""
         self.wants_batch = False
         self.batch = batch.id
         self.child.send({"tests": list(tests)})
 
-    def end_test(self, outcome: str, captured: str | None = None) -> str | None:
-        """Note that the running test, if there is one, has ended; return its output if the outcome asks for it.
+    def start_test(self, message: dict[str, Any], expected: Container[str]) -> None:
+        """Note that a test starts, which must be one of the `expected` ones. Raises `ProtocolError`."""
+        test, number = message["test"], message["number"]
+        if self.running is not None or number != self._started + 1 or test not in expected:
+            raise ProtocolError(f"the start of a test that cannot start now was written to the worker's pipe: {test:.200}")
+        self._started, self.running = number, RunningTest(test, number, self.child.observed_s, now())
 
-        `captured` is what pytest has captured of it.
+    def let_run(self) -> None:
+        """Let the child run the test that starts, once its start is recorded."""
+        self.child.send({"go": self._started})
+
+    def end_test(self, message: dict[str, Any], expected: Container[str]) -> list[dict[str, Any]]:
+        """Note the result of the running test, or of an `expected` one that cannot be run; return its attempts.
+
+        Raises `ProtocolError` for a result of another test. Times are the worker's own, since tests can turn the child's:
+        only how the tries of one test share its time is the child's account.
         """
-        running, self.running = self.running, None
-        if running is None or outcome not in _OUTPUT_KEPT:
-            return None
-        return "\n".join(filter(None, (captured, self.child.output.of_test(running.number)))) or None
+        test, running = message["test"], self.running
+        if test != running.test if running is not None else test not in expected or message["outcome"] == "passed":
+            raise ProtocolError(f"a result of a test that is not running was written to the worker's pipe: {test:.200}")
+        self.running = None
+        left_s = self.child.observed_s - running.since_s if running is not None else 0.0
+        attempts = []
+        for each in (*message.get("earlier", ()), message):
+            is_last = each is message
+            duration_s = left_s if is_last else min(left_s, max(0.0, each["duration_s"]))
+            left_s -= duration_s
+            known: dict[str, Any] = {"outcome": each["outcome"], "message": each["message"] and bounded(each["message"])}
+            if running is not None:
+                known |= {"started_at": running.started_at, "duration_s": duration_s}
+                printed = self.child.output.of_test(running.number) if is_last else ""
+                if each["outcome"] in _OUTPUT_KEPT:
+                    known["output_tail"] = "\n".join(filter(None, (each.get("output"), printed))) or None
+            attempts.append(known)
+        return attempts
+
+    def is_at_last(self, expected: Collection[str]) -> bool:
+        """Return True if no test is expected but the running one."""
+        return not expected or (self.running is not None and len(expected) == 1 and self.running.test in expected)
 
     def output(self) -> str:
         """Return the last output of a child that has ended."""
@@ -121,12 +169,23 @@ class ChildSession:
         elif kind == "collecting":
             self._collecting = (message["file"], self.child.observed_s)
         elif kind == "collected":
+            if self._collecting is not None:
+                seconds = self.child.observed_s - self._collecting[1]
+                self._log.write("collected", file=self._collecting[0], seconds=seconds, tests=message["tests"])
             self._collecting = None
-            self._log.write("collected", file=message["file"], seconds=message["seconds"], tests=message["tests"])
         elif kind == "stopped":
-            self.stopped, self._printed = message["message"], message["output"]
+            self.stopped, self._printed = bounded(message["message"]), bounded(message["output"])
         elif kind == "session_error":
-            self.end_in_error("error", message["message"])
+            self.end_in_error("error", bounded(message["message"]))
+
+    def note_between_tests(self, message: dict[str, Any], expected: Collection[str], batch: str) -> None:
+        """Note a message of a child that runs or ran the batch of that id. Raises `ProtocolError` when it cannot be due."""
+        kind = message["kind"]
+        if kind in _BEFORE_READY or (kind == "session_error" and self.running is not None):
+            raise ProtocolError(f"a message that cannot be due was written to the worker's pipe: {kind}")
+        if kind == "want" and self.batch == batch and not self.is_at_last(expected):
+            raise ProtocolError("a batch was asked for in the middle of another one")
+        self.note(message)
 
     def end_in_error(self, outcome: str, message: str, output_tail: str | None = None) -> None:
         """Record an error that belongs to no test, but to the session of its suite."""
@@ -138,6 +197,8 @@ class ChildSession:
         limits, clock_s = self._limits, self.child.observed_s
         if self.child.finished:
             return Problem("crashed", f"pytest {self.child.ended_how()}")
+        if self.child.cut_off_s is not None and clock_s - self.child.cut_off_s > _CUT_OFF_S:
+            return Problem("crashed", "pytest's pipe to the worker was closed")
         if self.running is not None and clock_s - self.running.since_s > limits.test_timeout_s:
             return Problem("timeout", f"the test did not end within {limits.test_timeout_s:g} s")
         if self._collecting is not None and clock_s - self._collecting[1] > limits.startup_s:
@@ -148,16 +209,11 @@ class ChildSession:
             return Problem("timeout", f"pytest gave no sign for {limits.silence_s:g} s")
         return None
 
-    def end(self, *, gently: bool, grace_s: float, take: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """End the child and all that it left, and hand its last messages to `take`.
-
-        A child that is ended gently has the time of one test to tear its fixtures down.
-        """
+    def end(self, *, gently: bool, grace_s: float) -> None:
+        """End the child and all that it left; one that is ended gently may tear its fixtures down first."""
         limit_s = self._limits.test_timeout_s
         in_time = self.child.close(limit_s, self.note) if gently else True
         code = self.child.end(grace_s)
-        while take is not None and (message := self.child.receive(0)) is not None:
-            take(message)
         if gently and not in_time:
             self.end_in_error("timeout", f"the session did not end within {limit_s:g} s", self.child.output.of_child())
         elif gently and code:
@@ -165,4 +221,4 @@ class ChildSession:
             self.end_in_error("crashed" if code < 0 else "error", ending, self.child.output.of_child())
         self._log.write("child_ended", pid=self.child.process.pid, exit_code=code)
         self._left = output_text(self._captured.close())
-        self._pid_file.unlink()
+        self._pid_file.unlink(missing_ok=True)

@@ -31,19 +31,19 @@ class Termination:
     def __init__(self, parent: int | None) -> None:
         """Begin to handle the signal. `parent` is None when this process may outlive its parent."""
         self._parent = parent
-        self._delayed = self._pending = False
+        self._delayed = self.is_asked_for = False
         signal.signal(signal.SIGTERM, self._handle)
 
     @contextlib.contextmanager
-    def delayed(self) -> Iterator[None]:
+    def delayed(self) -> Iterator[Termination]:
         """Delay the effect of the signal until the end of the block, which must be short."""
         self._delayed = True
         try:
-            yield
+            yield self
         finally:
             self._delayed = False
-            if self._pending:
-                self._pending = False
+            if self.is_asked_for:
+                self.is_asked_for = False
                 raise SystemExit(128 + signal.SIGTERM)
 
     def check_parent(self) -> None:
@@ -53,7 +53,7 @@ class Termination:
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._pending = self._delayed
+        self.is_asked_for = self._delayed
         if not self._delayed:
             raise SystemExit(128 + signal.SIGTERM)
 

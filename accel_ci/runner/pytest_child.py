@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from .child_messages import LONGEST, ProtocolError, parse_message
 from .ending import end_group, end_leftovers
 from .outcomes import OutputTail
 
@@ -26,14 +27,16 @@ class PytestChild:
     """One pytest child.
 
     `observed_s` is the time for which its worker has watched it, so that a machine that is suspended or stalls uses up no
-    limit. `last_sign_s` is `observed_s` at its last output or command. `finished` is set when it has ended and all its
-    messages have been received.
+    limit, nor does the time until a command that it waits for. `last_sign_s` is `observed_s` at its last output or command.
+    `finished` is set when it has ended and all its messages have been received, `cut_off_s` is `observed_s` when it closed
+    its pipe.
     """
 
     def __init__(self, root: str, request: dict[str, Any]) -> None:
         """Start a child in the folder `root` with its request. Raises `OSError` when no process can be started."""
         self.output = OutputTail()
         self.finished = False
+        self.cut_off_s: float | None = None
         self.observed_s = self.last_sign_s = 0.0
         self._looked = time.monotonic()
         self._memory_kills = _memory_kills()
@@ -49,29 +52,43 @@ class PytestChild:
             os.close(commands)
             os.close(results)
         self._printed = cast(Any, self.process.stdout).fileno()
-        self._partial = b""
-        self._inbox: deque[dict[str, Any]] = deque()
+        self._partial, self._outbox = bytearray(), bytearray()
+        self._inbox: deque[bytes] = deque()
         self._selector = selectors.DefaultSelector()
         for descriptor in (self._results, self._printed):
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
+        os.set_blocking(self._commands, False)
         self.send({"root": root, **request})
 
     def send(self, command: dict[str, Any]) -> None:
-        """Send one command, unless the child has ended."""
-        self.last_sign_s = self.observed_s
-        data = json.dumps(command).encode("ascii") + b"\n"
-        with contextlib.suppress(BrokenPipeError):
-            while data:
-                data = data[os.write(self._commands, data) :]
+        """Send one command, unless the child has ended. What its pipe cannot take yet is sent by `receive`."""
+        self._looked, self.last_sign_s = time.monotonic(), self.observed_s
+        self._outbox += json.dumps(command).encode("ascii") + b"\n"
+        self._send_more()
+
+    def _send_more(self) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: os.write(self._commands, self._outbox)]
+        except BlockingIOError:
+            if self._commands not in self._selector.get_map():
+                self._selector.register(self._commands, selectors.EVENT_WRITE)
+        except BrokenPipeError:
+            self._outbox.clear()
+        if not self._outbox and self._commands in self._selector.get_map():
+            self._selector.unregister(self._commands)
 
     def receive(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the child's next message, None when none comes within the timeout or the child has finished."""
+        """Return the child's next message, None when none comes within the timeout or the child has finished.
+
+        Raises `ProtocolError` for something that is no message.
+        """
         if not self._inbox and not self.finished:
             gone = self.process.poll() is not None
             self._listen(0 if gone else timeout_s)
-            self.finished = gone
-        return self._inbox.popleft() if self._inbox else None
+            self.finished = gone and not self._inbox
+        return parse_message(self._inbox.popleft()) if self._inbox else None
 
     def _listen(self, timeout_s: float) -> None:
         if self._selector.get_map():
@@ -85,11 +102,23 @@ class PytestChild:
         if not ready:
             return
         self.last_sign_s = self.observed_s
+        if self._commands in ready:
+            self._send_more()
         if self._results in ready:
-            lines = (self._partial + self._read(self._results)).split(b"\n")
-            self._partial = lines.pop()
-            self._inbox.extend(json.loads(line) for line in lines)
+            self._take_lines(self._read(self._results))
         self.output.feed(self._read(self._printed))
+
+    def _take_lines(self, data: bytes) -> None:
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._inbox.append(bytes(self._partial + end))
+            self._partial.clear()
+        self._partial += rest
+        if len(self._partial) > LONGEST:  # it is refused as what it is: no message
+            self._inbox.append(bytes(self._partial))
+            self._partial.clear()
+        if self._results not in self._selector.get_map():
+            self.cut_off_s = self.observed_s
 
     def _read(self, descriptor: int) -> bytes:
         """Read what is there, about 1 MB at most; a closed pipe is no longer watched."""
@@ -114,21 +143,22 @@ class PytestChild:
         except ValueError:
             name = f"signal {-code}"
         out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
-        return f"was ended by {name}{': out of memory' if out_of_memory else ''}"
+        return f"was killed by {name}{': out of memory' if out_of_memory else ''}"
 
     def close(self, limit_s: float, take: Callable[[dict[str, Any]], None]) -> bool:
         """Let the session tear its fixtures down and end by itself; return whether it did so within the limit."""
         self._close_commands()
         deadline = time.monotonic() + limit_s
         while not self.finished and time.monotonic() < deadline:
-            if (message := self.receive(0.05)) is not None:
-                take(message)
+            with contextlib.suppress(ProtocolError):
+                if (message := self.receive(0.05)) is not None:
+                    take(message)
         return self.finished
 
     def end(self, grace_s: float) -> int:
         """End the child and all that it started, by SIGTERM and after `grace_s` seconds by SIGKILL; return its exit code.
 
-        The worker must have no other child process. The output is complete afterwards, and messages can still be received.
+        The worker must have no other child process. The output is complete afterwards.
         """
         self._close_commands()
         code = end_group(self.process, grace_s)
@@ -142,6 +172,8 @@ class PytestChild:
 
     def _close_commands(self) -> None:
         if self._commands >= 0:
+            if self._commands in self._selector.get_map():
+                self._selector.unregister(self._commands)
             os.close(self._commands)
             self._commands = -1
 

@@ -11,16 +11,15 @@ import os
 import time
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import round_folder
 from .card_health import CardHealth, UnhealthyCardError
-from .child_session import POLL_S, ChildSession, Problem, RunningTest
+from .child_messages import ProtocolError
+from .child_session import POLL_S, ChildSession, Problem
 from .choice import Choice, FreeBatches
 from .ending import Termination
-from .events import now
 from .long_wait import LongWait
 from .outcomes import FAILING, bounded
 from .round import FolderRound
@@ -42,7 +41,7 @@ class Worker:
         self._choice = Choice(self._free, joined.rank)
         self._health = CardHealth(joined.plan, joined.log, joined.folder / round_folder.PROBE)
         self._session: ChildSession | None = None
-        self._suite = ""  # of the running batch
+        self._suite = self._batch = ""  # of the running batch: its suite and its id
         self._open: dict[str, None] = {}  # its tests without an attempt
         self._next: PlannedBatch | None = None  # claimed while another batch was ending
         self._importing: str | None = None  # the file at whose import the last child died
@@ -66,7 +65,7 @@ class Worker:
         except UnhealthyCardError:
             reason = "unhealthy_card"
         finally:
-            self._end_child(take_rest=True)
+            self._end_child()
             self._log.write("worker_finished", reason=reason)
         return reason
 
@@ -96,12 +95,9 @@ class Worker:
                 wait = LongWait("a batch to be requeued or the round to end")
                 self._log.write("waiting")
             wait.still_waiting()
-            session = self._session
-            if session is None:
+            if self._session is None:
                 time.sleep(POLL_S / 2)
-            elif (message := session.child.receive(POLL_S / 2)) is not None:
-                session.note(message)
-            elif session.child.finished:
+            elif not self._session.attend(POLL_S / 2):
                 self._end_child()
             self._termination.check_parent()
 
@@ -129,22 +125,25 @@ class Worker:
             self._check_card()
 
     def _begin(self, batch: PlannedBatch) -> None:
-        self._suite, self._open, self._next = batch.suite, dict.fromkeys(batch.tests), None
+        self._suite, self._batch, self._open, self._next = batch.suite, batch.id, dict.fromkeys(batch.tests), None
 
     def _follow(self, batch: PlannedBatch) -> str | None:
         """Record what the child does until the batch is done or the child is gone; return what went wrong, else None."""
         while self._open and (session := self._session) is not None:
             if session.wants_batch and session.batch != batch.id:
                 session.send(batch, self._open)
-            with self._termination.delayed():  # or a message could be lost between its receipt and its event
-                message = session.child.receive(POLL_S)
-                if message is not None:
-                    self._take(session, message)
-            if message is None:
-                if (problem := session.problem()) is not None:
-                    self._give_up(session, problem)
-                    return problem.description
-            elif message["kind"] == "want" and session.batch == batch.id:
+            try:
+                with self._termination.delayed() as termination:  # or a message could be lost on the way to its event
+                    message = session.child.receive(POLL_S)
+                    if message is not None and not termination.is_asked_for:  # perhaps by the test that is running
+                        self._take(session, message)
+                problem = session.problem()
+            except ProtocolError as error:
+                problem = Problem("crashed", str(error))
+            if problem is not None:
+                self._give_up(session, problem)
+                return problem.description
+            if message is not None and message["kind"] == "want" and session.batch == batch.id:
                 self._send_next(session, batch)
             if self._health.is_in_doubt():
                 self._check_card()
@@ -160,24 +159,16 @@ class Worker:
             session.child.send({"idle": True})
 
     def _take(self, session: ChildSession, message: dict[str, Any]) -> None:
-        """Record a message of the child that runs, or ran, the batch."""
-        kind = message["kind"]
-        if kind == "start":
-            session.running = RunningTest(message["test"], message["number"], session.child.observed_s, now())
+        """Record a message of the child that runs the batch. Raises `ProtocolError`."""
+        if message["kind"] == "start":
+            session.start_test(message, self._open)
             self._log.write("started", suite=self._suite, test=message["test"])
-        elif kind == "result":
-            for earlier in message.get("earlier", ()):
-                self._attempt(
-                    message["test"], earlier["outcome"], started_at=message["started_at"], duration_s=earlier["duration_s"],
-                    message=earlier["message"], output_tail=earlier["output"],
-                )  # fmt: skip
-            self._attempt(
-                message["test"], message["outcome"], started_at=message.get("started_at"),
-                duration_s=message.get("duration_s"), message=message["message"],
-                output_tail=session.end_test(message["outcome"], message.get("output")),
-            )  # fmt: skip
+            session.let_run()
+        elif message["kind"] == "result":
+            for attempt in session.end_test(message, self._open):
+                self._attempt(message["test"], **attempt)
         else:
-            session.note(message)
+            session.note_between_tests(message, self._open, self._batch)
 
     def _attempt(self, test: str, outcome: str, **details: object) -> None:
         """Record the one attempt of a test; details that are None are left out."""
@@ -227,18 +218,12 @@ class Worker:
                 output_tail=session.output_of(running),
             )  # fmt: skip
 
-    def _end_child(self, *, gently: bool = False, grace_s: float = 0.0, take_rest: bool = False) -> None:
-        """End the child, if there is one, and all that it left; `take_rest` records the tests that it has finished."""
+    def _end_child(self, *, gently: bool = False, grace_s: float = 0.0) -> None:
+        """End the child, if there is one, and all that it left."""
         self._health.stop_background_probe()
         session, self._session = self._session, None
         if session is not None:
-            session.end(gently=gently, grace_s=grace_s, take=partial(self._take_rest, session) if take_rest else None)
-
-    def _take_rest(self, session: ChildSession, message: dict[str, Any]) -> None:
-        """Record one of the last messages of a child, which may be of the batch that it was sent last."""
-        if not self._open and self._next is not None:
-            self._begin(self._next)
-        self._take(session, message)
+            session.end(gently=gently, grace_s=grace_s)
 
     def _check_card(self) -> None:
         """Probe the card while nothing else runs on it, if the plan has a probe. Raises `UnhealthyCardError`."""
