@@ -9,6 +9,7 @@ All objects are below the plan's digest, so that a worker of another plan can do
     plan, claim_urls, news, invitation    for workers; see `accel_ci.runner.signed_round`
     claims/<batch>, slots/<worker>        their owners
     requeued/<n>.json                     batches of lost workers, to be run by others, who learn of them from the news
+    charged/<n>.json                      attempts that lost workers could not record; see `accel_ci.rounds.watch`
     workers/<worker>/events/<offset>      a worker's events, in chunks named by their offsets
     report                                written by the driver when the round is done
 """
@@ -28,11 +29,13 @@ from typing import Any
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.rounds.bucket_records import BatchClaims, Slot, SlotClaims, fetch_all_events, fetch_events
+from accel_ci.rounds.events import Event
 from accel_ci.rounds.folder_round import DRIVER, REPORT, FolderRound
 from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
 
 _LAST_PATIENCE_S = 60.0
+_LAG_S = 300.0  # a store may be away for so long before a worker counts as silent
 _NEWS_CHANGE_S = 60  # the news changes at least this often, in seconds, so that workers can tell that the driver is alive
 
 
@@ -43,6 +46,7 @@ class BucketRound(FolderRound):
     `invite` to start a thread that keeps folder and bucket alike, and `close` to end it. `prepare` comes first.
     """
 
+    lag_s = _LAG_S
     slots: SlotClaims
     _bucket: RoundBucket
 
@@ -92,10 +96,17 @@ class BucketRound(FolderRound):
         """Fetch everything into the folder, whatever is there already."""
         if (report := self._bucket.get("report")) is not None:
             (self.path / REPORT).write_bytes(report)
-        for name, content in self._bucket.get_all("requeued/", list(self._bucket.listed("requeued/"))):
-            (self.path / round_folder.REQUEUED / name).write_bytes(content)
+        for folder in (round_folder.REQUEUED, round_folder.CHARGED):
+            for name, content in self._bucket.get_all(f"{folder}/", list(self._bucket.listed(f"{folder}/"))):
+                (self.path / folder / name).write_bytes(content)
         self._claims.fetch()
         fetch_all_events(self._bucket, self.path / round_folder.WORKERS)
+
+    def charge(self, worker: str, attempt: Event) -> None:
+        """Record the attempt in the folder and in the bucket."""
+        super().charge(worker, attempt)
+        newest = max((self.path / round_folder.CHARGED).glob("*.json"))
+        self._bucket.put(f"{round_folder.CHARGED}/{newest.name}", newest.read_bytes())
 
     def finish(self, makespan_s: float) -> None:
         """Record in the folder and in the bucket that the round is done."""

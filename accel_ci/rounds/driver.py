@@ -25,6 +25,7 @@ from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.engine import Pool, WorkerGroup, groups_of
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
+from accel_ci.rounds.watch import WorkerWatch
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -123,6 +124,8 @@ def _run_phase(
     record.await_old_workers()
     old = record.workers()
     _read_others(record, number, tally, ())
+    for worker, attempt in record.charged():
+        tally.take(number, worker, None, [attempt], phase)
     if (makespan_s := record.finished()) is not None:
         pool.end_round(record.path)
     else:
@@ -160,28 +163,33 @@ def _attend(
     began = tally.last_event = time.monotonic()
     wait = WaitLog(_LOG, f"the first news of {len(worker_group.workers())} worker(s) in {record.path}")
     silence_s = limits.startup_s + limits.test_timeout_s + limits.silence_s + limits.probe_timeout_s + _MARGIN_S
+    watch = WorkerWatch(record, number, limits, tally)
     seen: dict[str, str] | None = None
     looked = 0.0
-    replaced: set[str] = set()
     width, enough = batches[0].cards, tally.attempts + len(tally.open_tests(batches, number))
     while True:
         living = _read(worker_group, record, number, tally)
+        workers = worker_group.workers()
+        watch.judge([worker for worker in workers if worker.name not in living])
         if tally.attempts >= enough and not tally.open_tests(batches, number):
             break
         if tally.last_event == began:
             wait.still_waiting()
+        for name, reason in watch.silent(living).items():
+            _LOG.warning("worker %s %s; ending it", name, reason)
+            worker_group.stop(name)
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:
-            missing = set(tally.groups(width)) - set(living.values()) - replaced  # cards
-            lost = {worker.card: worker for worker in worker_group.workers() if worker.end and worker.card in missing}
+            missing = set(tally.groups(width)) - set(living.values())  # cards
+            newest = {worker.card: worker for worker in workers if worker.card in missing and worker.end is not None}
+            lost = [worker for worker in newest.values() if watch.may_be_replaced(worker)]
+            for worker in lost:
+                _LOG.warning("worker %s on card %s ended (%s); starting another", worker.name, worker.card, worker.end)
+                worker_group.replace(worker.name)
             if lost:
-                for worker in lost.values():
-                    _LOG.warning("worker %s on card %s ended (%s); starting another", worker.name, worker.card, worker.end)
-                    replaced.add(worker.card)
-                    worker_group.replace(worker.name)
                 continue
             if not living:
                 break
-            _requeue(record, tally.open_tests(batches, number), living)
+            _requeue(record, tally.open_tests(batches, number), living, watch.suspects)
             seen, looked = living, time.monotonic()
         elif time.monotonic() - tally.last_event > silence_s:
             _LOG.warning("no news for %.0f s; stopping %s", silence_s, ", ".join(living))
@@ -211,20 +219,26 @@ def _read_others(record: FolderRound, number: int, tally: Tally, known: Collecti
             tally.take(number, worker, None, record.events(worker), record.path.name)
 
 
-def _requeue(record: FolderRound, open_tests: set[TestKey], living: Mapping[str, str]) -> None:
+def _requeue(
+    record: FolderRound, open_tests: set[TestKey], living: Mapping[str, str], suspects: Collection[TestKey]
+) -> None:
     """Hand out `lost_batches` again, after withdrawing free batches that all living cards must avoid."""
     claimed, batches, cards = record.claimed(), record.batches(), set(living.values())
     for batch in batches:
         if batch.id not in claimed and cards <= set(batch.avoid_cards) and record.withdraw(batch.id):
             claimed[batch.id] = DRIVER
-    if requeued := record.requeue(lost_batches(batches, claimed, open_tests, living)):
+    if requeued := record.requeue(lost_batches(batches, claimed, open_tests, living, suspects)):
         _LOG.warning("requeued %d test(s) that no living worker has", sum(len(batch.tests) for batch in requeued))
 
 
 def lost_batches(
-    batches: Sequence[Batch], claimed: Mapping[str, str], open_tests: Collection[TestKey], living: Mapping[str, str]
+    batches: Sequence[Batch],
+    claimed: Mapping[str, str],
+    open_tests: Collection[TestKey],
+    living: Mapping[str, str],
+    suspects: Collection[TestKey] = (),
 ) -> list[Batch]:
-    """The open tests that are in no free batch and in none of a living worker, as batches.
+    """The open tests that are in no free batch and in none of a living worker, as batches; each suspect alone, at the end.
 
     `claimed` is batch id to owner, `living` worker to card. Where all living cards should be avoided, none is.
     """
@@ -238,14 +252,18 @@ def lost_batches(
         for test in batch.tests
     }
     fresh: list[Batch] = []
+    apart: list[Batch] = []
     for batch in lost:
-        tests = tuple(test for test in batch.tests if (key := (batch.suite, test)) in open_tests and key not in covered)
-        if tests:
-            covered.update((batch.suite, test) for test in tests)
-            avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
-            estimate_s = batch.estimate_s * len(tests) / len(batch.tests)
-            fresh.append(replace(batch, tests=tests, estimate_s=estimate_s, avoid_cards=avoid))
-    return fresh
+        tests = [test for test in batch.tests if (key := (batch.suite, test)) in open_tests and key not in covered]
+        covered.update((batch.suite, test) for test in tests)
+        calm = [test for test in tests if (batch.suite, test) not in suspects]
+        avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
+        for part in (calm, *([test] for test in tests if (batch.suite, test) in suspects)):
+            if part:
+                estimate_s = batch.estimate_s * len(part) / len(batch.tests)
+                again = replace(batch, tests=tuple(part), estimate_s=estimate_s, avoid_cards=avoid)
+                (fresh if part is calm else apart).append(again)
+    return fresh + apart
 
 
 def _check(batches: Sequence[Batch], cards: Sequence[str]) -> None:

@@ -42,6 +42,11 @@ class WorkerEnd:
         """True when the worker ended before its work did."""
         return self.kind not in ("finished", "not_needed")
 
+    @property
+    def may_be_by_a_test(self) -> bool:
+        """True when a test that was running can have ended the worker, as far as the engine knows."""
+        return self.kind in ("failed", "killed", "out_of_memory")
+
     def __str__(self) -> str:
         return self.detail
 

@@ -33,7 +33,9 @@ _OLD_WORKERS_LIMIT_S = 60.0
 
 
 class FolderRound:
-    """The folder of one round."""
+    """The folder of one round. `lag_s` is the time in seconds by which events may be late."""
+
+    lag_s = 0.0
 
     def __init__(self, path: Path) -> None:
         """The folder need not exist yet."""
@@ -53,7 +55,7 @@ class FolderRound:
         if fresh:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(parents=True)
-        for name in (round_folder.CLAIMS, round_folder.REQUEUED, round_folder.WORKERS):
+        for name in (round_folder.CLAIMS, round_folder.REQUEUED, round_folder.CHARGED, round_folder.WORKERS):
             (self.path / name).mkdir(exist_ok=True)
         if fresh:
             write_whole_file(target, content.encode())
@@ -122,6 +124,17 @@ class FolderRound:
             content = json.dumps([{**vars(batch), "urgent": True} for batch in fresh])
             write_whole_file(folder / f"{number:06d}.json", content.encode())
         return fresh
+
+    def charge(self, worker: str, attempt: Event) -> None:
+        """Record an attempt that a worker could not record itself, because it was lost."""
+        folder = self.path / round_folder.CHARGED
+        content = msgspec.json.encode({"worker": worker, "attempt": attempt})
+        write_whole_file(folder / f"{len(list(folder.glob('*.json'))):06d}.json", content)
+
+    def charged(self) -> list[tuple[str, Event]]:
+        """The attempts that were charged, each with its worker."""
+        records = (json.loads(path.read_bytes()) for path in sorted((self.path / round_folder.CHARGED).glob("*.json")))
+        return [(record["worker"], msgspec.convert(record["attempt"], Event)) for record in records]
 
     def end(self) -> None:
         """Announce to the workers that no more batches will come."""

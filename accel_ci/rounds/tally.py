@@ -49,6 +49,19 @@ class _Round:
     cards: set[str] = field(default_factory=set)
 
 
+@dataclass
+class _Worker:
+    """A worker by its own account. `heard` is the driver's clock at its last event, None before the first one."""
+
+    card: str | None = None
+    host: str | None = None
+    attempts: int = 0
+    running: Event | None = None  # the start of the test that it runs, or was running when its child ended
+    testing: bool = False  # a child runs that test
+    idle: bool = False  # it waits for a batch
+    heard: float | None = None
+
+
 class Tally:
     """Takes the events of all workers of a run, those of one card in the order in which they happened."""
 
@@ -67,7 +80,7 @@ class Tally:
         self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
         self._counts: Counter[Outcome] = Counter()
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
-        self._workers: dict[tuple[str, str], tuple[str | None, str | None]] = {}  # card and host, by the worker's account
+        self._workers: defaultdict[tuple[str, str], _Worker] = defaultdict(_Worker)
         self._spans: dict[tuple[str, str], tuple[datetime, datetime]] = {}
         self._chunks: list[pa.RecordBatch] = []
         self._pending: dict[str, list[Any]] = {name: [] for name in ROWS.names}
@@ -86,12 +99,15 @@ class Tally:
         first, last = self._spans.get(span, (events[0].at, events[-1].at))
         self._spans[span] = min(first, events[0].at), max(last, events[-1].at)
         codes: dict[str | None, int] = {outcome: _code(round_number, outcome) for outcome in OUTCOMES}
-        named, host = self._workers.get((phase, worker), (None, None))
+        known = self._workers[phase, worker]
+        known.heard = self.last_event
         fresh: list[Event] = []
         first_attempts = 0
         for event in events:
             kind = event.event
             if kind == "attempt":
+                known.running, known.testing = None, False
+                known.attempts += 1
                 tests = self._last[event.suite or ""]
                 test = event.test or ""
                 before = tests.get(test, 0)
@@ -103,17 +119,23 @@ class Tally:
                 else:
                     first_attempts += 1
                 if event.outcome not in _UNFAILED:
-                    self._note_failure(event, card or named, self.attempts + len(fresh))
+                    self._note_failure(event, card or known.card, self.attempts + len(fresh))
                 fresh.append(event)
+            elif kind == "started":
+                known.running, known.testing = event, True
+            elif kind == "child_ended":
+                known.testing = False
+            elif kind in ("claimed", "waiting"):
+                known.idle = kind == "waiting"
             elif kind == "worker_started":
-                self._workers[phase, worker] = named, host = event.card, event.host
+                known.card, known.host = event.card, event.host
             elif kind == "probe":
-                self._take_probe(event, card or named)
+                self._take_probe(event, card or known.card)
             elif kind in ("child_started", "collected"):
-                for one in self._of(card or named):
+                for one in self._of(card or known.card):
                     one.setup_s += (event.setup_s if kind == "child_started" else event.seconds) or 0.0
         if fresh:
-            self._add(round_number, worker, card or named, host, fresh)
+            self._add(round_number, worker, card or known.card, known.host, fresh)
             self._on_progress(first_attempts, self._counts)
 
     def _of(self, card: str | None) -> list[_Card]:
@@ -171,6 +193,23 @@ class Tally:
         doubtful = self._doubtful.pop(name, [])
         if not event.healthy:
             self._infra |= dict.fromkeys(doubtful, f"card {name} is unhealthy: {event.reason}")
+
+    def running(self, phase: str, worker: str) -> Event | None:
+        """The start of the test that a worker runs, or ran when it ended."""
+        return self._workers[phase, worker].running
+
+    def is_testing(self, phase: str, worker: str) -> bool:
+        """True from the start of a test to its end or that of the child that runs it."""
+        return self._workers[phase, worker].testing
+
+    def attempts_of(self, phase: str, worker: str) -> int:
+        """The number of attempts of a worker, those included that another worker has made before."""
+        return self._workers[phase, worker].attempts
+
+    def last_sign(self, phase: str, worker: str) -> float | None:
+        """The monotonic time of a worker's last event, None for one that has written none or waits for a batch."""
+        known = self._workers[phase, worker]
+        return None if known.idle else known.heard
 
     def open_tests(self, batches: Iterable[Batch], round_number: int) -> set[TestKey]:
         """The tests of these batches that have no attempt in the round."""

@@ -19,15 +19,30 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         """Create the file. Raises `FileExistsError` when a worker of this name has been here before."""
-        self._file = path.open("xb", buffering=0)
+        self._path = path
+        self._file = path.open("x+b", buffering=0)
 
     def write(self, event: str, **fields: object) -> None:
         """Append one event in a single write, so that only a crash of the machine can tear a line.
 
-        Raises `OSError` when the disk is full; no part of the line is left then.
+        A file that a test has deleted is made again, with all that was in it. Raises `OSError` when the disk is full; no
+        part of the line is left then.
         """
         line = json.dumps({"event": event, "at": now(), **fields}, separators=(",", ":")).encode("ascii") + b"\n"
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            self._make_again()
         before = self._file.tell()
         if self._file.write(line) != len(line):
             self._file.truncate(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
+
+    def _make_again(self) -> None:
+        with self._file as deleted:
+            deleted.seek(0)
+            content = deleted.read()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            part = self._path.with_name(f"{self._path.name}.part")
+            part.write_bytes(content)
+            part.replace(self._path)
+            self._file = self._path.open("r+b", buffering=0)
+        self._file.seek(0, os.SEEK_END)

@@ -3,6 +3,7 @@
     plan.json            limits and batches, written once by the driver
     claims/<batch id>    the name of the worker that runs the batch
     requeued/<n>.json    more batches of the same round, written by the driver
+    charged/<n>.json     attempts that the driver charges to the tests that lost workers were running
     round_over           written by the driver when there will be no more batches
     workers/<worker>/    events.jsonl, log, alive (locked while the worker lives), child (process id of its pytest),
                          probe (output of the last health probe)
@@ -18,6 +19,7 @@ from typing import Any
 PLAN = "plan.json"
 CLAIMS = "claims"
 REQUEUED = "requeued"
+CHARGED = "charged"
 ROUND_OVER = "round_over"
 WORKERS = "workers"
 EVENTS = "events.jsonl"

@@ -70,7 +70,7 @@ def test_a_killed_worker_loses_nothing(
     assert any("ended (signal 9); starting another" in warning for warning in warnings)
 
 
-def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write: Write) -> None:
+def test_a_test_that_kills_its_worker_again_and_again_has_crashed(run: Run, write: Write) -> None:
     write(
         "test_a.py",
         """
@@ -82,7 +82,9 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_round(run: Run, write:
         """,
     )
     result = run([batch("b0", "test_a.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
-    assert outcomes(result) == {"test_a.py::test_2": "passed"}
+    assert outcomes(result) == {"test_a.py::test_2": "passed", "test_a.py::test_1": "crashed"}
+    assert outcomes(result, 2) == {"test_a.py::test_1": "crashed"}
+    assert "signal 9" in (result.attempts[-1].message or "")
 
 
 def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground) -> None:
