@@ -120,7 +120,9 @@ def test_plan(
     """The tests spread over the cards: batches from recorded durations, and the bound that no schedule can beat."""
     build, workspace, settings = build_of(context), stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
-        durations = median_durations(workspace.results, build.variant, revision.created_at.date())
+        durations = median_durations(
+            workspace.results, build.variant, revision.created_at.date(), limit_s=settings.limits.test_timeout_seconds
+        )
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
         setup_s = before.mean_setup_s if before else None
         folder = workspace.stage_context(revision, build.variant, "device").folder

@@ -8,6 +8,7 @@ rates.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
@@ -38,20 +39,23 @@ _COVERS = b"accel_ci.covers.3"  # another number when `SUMS` changes
 
 
 @ask_again
-def median_durations(store: ResultsStore, variant: str, today: date, window_days: int = 30) -> dict[tuple[str, str], float]:
+def median_durations(
+    store: ResultsStore, variant: str, today: date, window_days: int = 30, *, limit_s: float = math.inf
+) -> dict[tuple[str, str], float]:
     """The median seconds of each (suite, test) of a variant over its builds of the window.
 
-    A build counts with the median of the attempts that ended by themselves and were not lost to the infrastructure.
+    A build counts with the median of the attempts that ended by themselves and were not lost to the infrastructure. More
+    than the limit of a test, or less than nothing, was not measured but read from a clock that was turned: it is left out.
     """
     schema = pa.schema([ROLLUP.field(name) for name in ("key", "duration_s")])
-    question = "SELECT key, median(duration_s) AS median_s FROM stream WHERE duration_s IS NOT NULL GROUP BY key"
+    question = "SELECT key, median(duration_s) AS median_s FROM stream WHERE duration_s BETWEEN 0 AND $limit GROUP BY key"
     found: dict[tuple[str, str], float] = {}
     for (_, suite), suites in _by_suite(store, today, window_days, variant).items():
         rollups = _closed_rollups(store, suites)
         tables = (rollup.table(schema.names).replace_schema_metadata() for rollup in rollups)
         batches = (batch for table in tables for batch in table.to_batches(max_chunksize=_BATCH_ROWS))
         with database(stream=pa.RecordBatchReader.from_batches(schema, batches)) as connection:
-            medians = connection.sql(question).to_arrow_table()
+            medians = connection.sql(question, params={"limit": limit_s}).to_arrow_table()
         tests = dict(pairs(names(rollups[::-1], medians["key"].combine_chunks()), "key", "test"))
         found |= {(suite, tests[key]): seconds for key, seconds in pairs(medians, "key", "median_s")}
     return found

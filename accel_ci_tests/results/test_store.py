@@ -49,6 +49,13 @@ def test_durations_are_medians_of_attempts_that_ended_by_themselves(
     assert median_durations(store, "py3", TODAY, window_days=1) == {("unit", "a"): 16.0}
 
 
+def test_durations_that_no_test_can_have_are_left_out(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
+    for day, seconds in ((25, 1.9e9), (26, 2.0), (27, -1e9)):
+        rows = [attempt("a", "passed", seconds=seconds), attempt("b", "passed", seconds=1.9e9)]
+        write_attempts(store, Build(f"nightly-202611{day}", "py3"), date(2026, 11, day), rows)
+    assert median_durations(store, "py3", TODAY, limit_s=60) == {("unit", "a"): 2.0}
+
+
 def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     write_attempts(store, BUILD, TODAY, [attempt("a", "failed"), attempt("a", "passed", suite="other")])
     write_attempts(store, BUILD, TODAY, [attempt("a", "passed")])
