@@ -1,4 +1,4 @@
-"""The command line: `collect`, `work` and, for the worker alone, `child`.
+"""The command line: `collect`, `work` and, for these two alone, `collect-here` and `child`.
 
 Each command is imported only when it is run, so that a worker starts fast and a child does not load the supervisor.
 """
@@ -18,10 +18,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     collect = commands.add_parser("collect", help="list the tests under some paths as JSON")
-    collect.add_argument("--root", required=True, help="pytest's rootdir; node ids are relative to it")
-    collect.add_argument("--output", required=True, help="the JSON file to write")
-    collect.add_argument("--pytest-arg", action="append", default=[], dest="pytest_args")
-    collect.add_argument("paths", nargs="+", metavar="PATH", help="files and folders, relative to the root")
+    collect.add_argument(
+        "--limit", type=float, default=300.0, metavar="SECONDS", help="for pytest's start and for each file"
+    )
+    here = commands.add_parser("collect-here")
+    for number in ("report_fd", "parent"):
+        here.add_argument(number, type=int)
+    for each in (collect, here):
+        each.add_argument("--root", required=True, help="pytest's rootdir; node ids are relative to it")
+        each.add_argument("--output", required=True, help="the JSON file to write")
+        each.add_argument("--pytest-arg", action="append", default=[], dest="pytest_args")
+        each.add_argument("paths", nargs="+", metavar="PATH", help="files and folders, relative to the root")
 
     work = commands.add_parser("work", help="claim batches and run them on one card")
     where = work.add_mutually_exclusive_group(required=True)
@@ -50,9 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command == "collect":
+        from .collect_apart import collect_apart
+
+        return collect_apart(arguments.root, arguments.output, arguments.pytest_args, arguments.paths, arguments.limit)
+    if arguments.command == "collect-here":
         from .collect import collect
 
-        return collect(arguments.root, arguments.output, arguments.pytest_args, arguments.paths)
+        return collect(
+            arguments.report_fd, arguments.parent, arguments.root, arguments.output, arguments.pytest_args, arguments.paths
+        )
     if arguments.command == "work":
         from .work import work_by_invitation, work_in_folder
 

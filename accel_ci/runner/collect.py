@@ -1,28 +1,29 @@
-"""The `collect` command: list the tests that pytest finds under some paths as JSON; a broken file costs only itself.
+"""The `collect-here` command: list the tests that pytest finds under some paths as JSON.
 
-The sources are not written to. When a broken configuration (a conftest.py that cannot be imported) stops pytest before it
-collects anything, each path is collected in a separate process to find the broken one.
+A file that cannot be imported costs only itself; one that ends the process is left out by `collect_apart.py` the next time.
+The sources are not written to.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import faulthandler
 import io
 import json
 import os
-import subprocess
+import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .ending import end_with_parent
 from .outcomes import bounded
 
-PYTEST_MISSING, ROOT_MISSING = 3, 4
+INCOMPLETE = 5  # the exit code when the collection did not get to its end
+COLLECTED = ""  # the place that is reported when all files are collected
 
 
 @dataclass
@@ -34,33 +35,19 @@ class _Found:
     errors: list[dict[str, str]] = field(default_factory=list)
 
 
-def collect(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
-    """Write `{"tests", "groups", "errors", "collect_s"}` to `output`; return the exit code, 0 when the file was written.
+def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
+    """Write `{"tests", "groups", "errors"}` to `output`; return the exit code, unless the file was written.
 
-    `groups` has, for tests that must not run at the same time as others, the name that these have in common.
+    `groups` has, for tests that must not run at the same time as others, the name that these have in common. A collection
+    that does not get to its end writes no file, but why to standard error. One that does ends this process, with the threads
+    that files have started.
     """
-    began = time.monotonic()
-    if importlib.util.find_spec("pytest") is None:
-        sys.stderr.write(f"pytest is not installed for {sys.executable}; install it there\n")
-        return PYTEST_MISSING
-    if not Path(root).is_dir():
-        sys.stderr.write(f"{root} is not a folder; --root names the root of the tests\n")
-        return ROOT_MISSING
-    target = Path(output).resolve()
-    found = _collect_here(str(Path(root).resolve()), pytest_args, paths)
-    if found is None:
-        found = _collect_each(root, pytest_args, paths)
-    record = {**asdict(found), "collect_s": time.monotonic() - began}
-    part = target.with_name(target.name + ".part")
-    part.write_text(json.dumps(record), "utf-8")
-    part.replace(target)
-    return 0
-
-
-def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found | None:
-    """Collect in this process; None when pytest stopped before collecting and any of several paths may be the cause."""
+    end_with_parent(parent, signal.SIGKILL)
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+    target, root = Path(output).resolve(), str(Path(root).resolve())
     import pytest
 
+    from .collection_report import CollectionReport
     from .quiet_pytest import QuietPytest, run_pytest
     from .test_ids import TestIds, group_of
 
@@ -94,37 +81,16 @@ def _collect_here(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -
 
     sys.dont_write_bytecode = True
     os.chdir(root)
-    recorder = Recorder()
-    own_argv, sys.argv = sys.argv, ["pytest"]  # tests may read it
+    recorder, report = Recorder(), CollectionReport(report_fd, root)
+    sys.argv = ["pytest"]  # tests may read it
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as scratch, redirect_stderr(printed), redirect_stdout(printed):
         quiet = QuietPytest(root, Path(scratch))
-        status = run_pytest(root, Path(scratch), ["--collect-only", *pytest_args, *paths], [quiet, recorder])
-    sys.argv = own_argv
-    if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.INTERRUPTED):
-        if recorder.found.tests or recorder.found.errors:  # errors of collection interrupt a session, too
-            return recorder.found
-        if len(paths) > 1:
-            return None
-        message = "\n".join(recorder.stopped) or printed.getvalue().strip() or f"pytest: {status!r}"
-        recorder.found.errors.append({"path": paths[0], "message": bounded(message)})
-    return recorder.found
-
-
-def _collect_each(root: str, pytest_args: Sequence[str], paths: Sequence[str]) -> _Found:
-    found = _Found()
-    options = [f"--pytest-arg={argument}" for argument in pytest_args]
-    with tempfile.TemporaryDirectory() as scratch:
-        part = str(Path(scratch, "part.json"))
-        for path in paths:
-            command = [sys.executable, sys.argv[0], "collect", "--root", root, "--output", part, *options, path]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            if done.returncode != 0:
-                found.errors.append({"path": path, "message": bounded(done.stdout.decode("utf-8", "replace"))})
-                continue
-            record = json.loads(Path(part).read_text("utf-8"))
-            found.tests += record["tests"]
-            found.groups.update(record["groups"])
-            found.errors += record["errors"]
-    found.tests = list(dict.fromkeys(found.tests))
-    return found
+        status = run_pytest(root, Path(scratch), ["--collect-only", *pytest_args, *paths], [quiet, recorder, report])
+    if not report.complete:
+        sys.stderr.write(
+            "\n".join(recorder.stopped) or printed.getvalue().strip() or f"pytest ended with exit code {status}"
+        )
+        return INCOMPLETE
+    target.write_text(json.dumps(asdict(recorder.found)), "utf-8")
+    os._exit(0)

@@ -97,6 +97,16 @@ def hide_memory() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def describe_end(code: int) -> str:
+    """Describe the end of a process by its exit code, negative for a signal: "pytest …"."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
 def signal_group(group: int, by: signal.Signals) -> bool:
     """Send a signal to a process group; False when the group has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # the latter on macOS, for a group of zombies

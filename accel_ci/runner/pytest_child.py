@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .child_messages import LONGEST, ProtocolError, parse_message
-from .ending import end_group, end_leftovers
+from .ending import describe_end, end_group, end_leftovers
 from .outcomes import OutputTail
 
 _READ_BYTES = 64 * 1024
@@ -136,14 +136,8 @@ class PytestChild:
     def ended_how(self) -> str:
         """Describe the end of a process that has ended: "pytest …"."""
         code = self.process.returncode
-        if code >= 0:
-            return f"ended with exit code {code}"
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
         out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
-        return f"was killed by {name}{': out of memory' if out_of_memory else ''}"
+        return f"{describe_end(code)}{': out of memory' if out_of_memory else ''}"
 
     def close(self, limit_s: float, take: Callable[[dict[str, Any]], None]) -> bool:
         """Let the session tear its fixtures down and end by itself; return whether it did so within the limit."""

@@ -22,8 +22,10 @@ from accel_ci.config.settings import Scope, Suite
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection, WorkerSpec
 from accel_ci.process.run import Finished
+from accel_ci.runner.collect_apart import MOST_HANGS, STATE
 from accel_ci.storage.artifacts import ArtifactStore
 
+_TRIES = 4  # of a collection that one of its files ends
 NOT_INCLUDED = "matches no pattern of scope.include"
 _TESTS = TypeAdapter(list[SelectedTest])
 
@@ -34,7 +36,10 @@ Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished
 def select_tests(
     suites: Mapping[str, Suite], spec: WorkerSpec, runner: Path, artifacts: ArtifactStore, execute: Execute, timeout_s: float
 ) -> TestSelection:
-    """Collect every suite and apply its scope rules. Raises `SelectionError` if a suite has nothing to test."""
+    """Collect every suite and apply its scope rules. `timeout_s` is for the start of pytest and for each file.
+
+    Raises `SelectionError` if a suite has nothing to test.
+    """
     started = time.monotonic()
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
@@ -99,8 +104,14 @@ def _collect(
         output = folder / "collected.json"
         program = str(shutil.copy(runner, folder))
         options = [f"--pytest-arg={argument}" for argument in spec.sessions[name].pytest_args]
-        command = [spec.python, program, "collect", "--root", spec.root, "--output", str(output), *options, *suite.paths]
-        done = execute(command, spec, folder, timeout_s)
+        command = [
+            spec.python, program, "collect", "--limit", str(timeout_s), "--root", spec.root, "--output", str(output),
+            *options, *suite.paths,
+        ]  # fmt: skip
+        for _ in range(_TRIES):
+            done = execute(command, spec, folder, timeout_s * (MOST_HANGS + 1))
+            if output.is_file() or not output.with_name(output.name + STATE).is_file():
+                break  # else a file has ended the command, which leaves it out the next time
         if done.status != 0 or not output.is_file():
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
         collected = json.loads(output.read_bytes())

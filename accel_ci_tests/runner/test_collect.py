@@ -63,3 +63,62 @@ def test_a_broken_conftest_costs_only_its_own_path(collect: Any, write: Write) -
 def test_pytest_arguments_are_passed_on(collect: Any, write: Write) -> None:
     write("test_a.py", "def test_one(): pass\ndef test_two(): pass\n")
     assert collect("test_a.py", options=("--pytest-arg=-k", "--pytest-arg=two"))["tests"] == ["test_a.py::test_two"]
+
+
+DEATHS = {
+    "segfault": ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
+    "exit_0": ("import os\nos._exit(0)", "ended with exit code 0"),
+    "exit_7": ("import os\nos._exit(7)", "ended with exit code 7"),
+    "killed": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+    "sys_exit": ("import sys\nsys.exit(3)", "SystemExit: 3"),
+    "pytest_exit": ("import pytest\npytest.exit('no device', returncode=0)", "no device"),
+    "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "hang": ("import time\nwhile True:\n    time.sleep(1)", "within the limit of 6 s"),
+    "daemon": ("import os, time\nif os.fork() == 0:\n    time.sleep(1000)\nos._exit(0)", "ended with exit code 0"),
+    "closed": ("import os\nos.closerange(3, 4096)", "collected tests/test_bad.py"),
+    "junk": (
+        "import os\nfor fd in range(3, 64):\n    try: os.write(fd, b'junk\\n')\n    except OSError: pass",
+        "test_bad.py",
+    ),
+    "stopped": ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", "within the limit of 6 s"),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_file_that_ends_the_collection_costs_only_itself(collect: Any, write: Write, death: str) -> None:
+    body, message = DEATHS[death]
+    write("tests/conftest.py", "")
+    write("tests/test_a.py", "def test_a(): pass\n")
+    write("tests/test_bad.py", f"{body}\ndef test_bad(): pass\n")
+    write("tests/test_c.py", "class TestC:\n    def test_c(self): pass\n")
+    result = collect("tests", options=("--limit", "6"))
+    assert sorted(result["tests"]) == ["tests/test_a.py::test_a", "tests/test_c.py::TestC::test_c"]
+    assert [error["path"] for error in result["errors"]] == ["tests/test_bad.py"]
+    assert message in result["errors"][0]["message"]
+
+
+def test_a_conftest_that_ends_the_collection_costs_its_folder(collect: Any, write: Write) -> None:
+    write("tests/conftest.py", "")
+    write("tests/test_a.py", "def test_a(): pass\n")
+    write("tests/bad/conftest.py", "import os\nos._exit(0)\n")
+    write("tests/bad/test_b.py", "def test_b(): pass\n")
+    result = collect("tests")
+    assert result["tests"] == ["tests/test_a.py::test_a"]
+    [error] = result["errors"]
+    assert (error["path"], error["message"]) == ("tests/bad", "pytest ended with exit code 0 while it collected tests/bad")
+
+
+def test_several_files_end_the_collection(collect: Any, write: Write) -> None:
+    for number in range(4):
+        write(f"test_{number}.py", "import os\nos._exit(0)\n" if number % 2 else "def test_a(): pass\n")
+    result = collect(".")
+    assert result["tests"] == ["test_0.py::test_a", "test_2.py::test_a"]
+    assert [error["path"] for error in result["errors"]] == ["test_1.py", "test_3.py"]
+
+
+def test_a_thread_that_never_ends_does_not_hold_up_the_collection(collect: Any, write: Write) -> None:
+    write(
+        "test_a.py",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\ndef test_a(): pass\n",
+    )
+    assert collect("test_a.py")["tests"] == ["test_a.py::test_a"]

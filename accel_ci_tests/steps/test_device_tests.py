@@ -20,6 +20,7 @@ from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
+from accel_ci.scope.selection import read_selection
 from accel_ci.steps.device_tests import StageContext, collect_tests, run_smoke_stage, unfinished_plan
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.bucket import open_bucket
@@ -130,3 +131,28 @@ def test_the_docker_pool_collects_and_runs_in_its_image(
     }  # fmt: skip
     results = run_device(make_project(pool=pool, suites=suites()), root, context)
     assert (results.counts, failed_attempts(context.results, context.build, results.suites)) == ({"passed": 2}, [])
+
+
+def test_files_that_end_the_collection_are_errors(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write("tests/unit/test_a.py", "def test_1(): pass\n")
+    write("tests/unit/test_segfault.py", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    write("tests/unit/test_exit.py", "import os\nos._exit(0)\n")
+    results = run_device(make_project(suites=suites()), root, context)
+    rows = {attempt.test: attempt for attempt in failed_attempts(context.results, context.build, results.suites)}
+    assert results.counts["passed"] == 1
+    assert "SIGSEGV" in (rows["tests/unit/test_segfault.py"].message or "")
+    assert "exit code 0" in (rows["tests/unit/test_exit.py"].message or "")
+
+
+def test_a_file_that_ends_the_collecting_command_itself_is_an_error(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write("tests/unit/test_a.py", "def test_1(): pass\n")
+    write("tests/unit/test_b.py", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n")
+    settings = make_project(suites=suites()).settings
+    selection = collect_tests(settings, {"unit": settings.suites["unit"]}, worker_spec_for(settings, IMAGE, root), context)
+    tests = [test.test for test in read_selection(selection.tests, context.artifacts)]
+    assert tests == ["tests/unit/test_a.py::test_1", "tests/unit/test_b.py"]
+    assert "was ended while pytest collected tests/unit/test_b.py" in selection.suites[0].collection_errors[0]
