@@ -19,7 +19,7 @@ from accel_ci.rounds.events import Event
 from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.tally import Tally, TestKey
 
-_GRACE_S = 30.0  # for a worker to end a test that is past its limit, and for its last event to come
+_GRACE_S = 20.0  # for a worker to end a test that is past its limit, and for its last event to come
 _STEP_S = 1.0  # the most that counts between two looks: a driver that stalls uses up no limit
 _FRUITLESS = 2  # workers in a row that ran no test on a card, after which no other is started on it
 
