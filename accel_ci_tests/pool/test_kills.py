@@ -81,10 +81,12 @@ def test_a_test_that_kills_its_worker_again_and_again_has_crashed(run: Run, writ
         def test_2(): pass
         """,
     )
-    result = run([batch("b0", "test_a.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"])
+    batches = [batch("b0", "test_a.py::test_2"), batch("b1", "test_a.py::test_1")]
+    result = run(batches, ["0"])
     assert outcomes(result) == {"test_a.py::test_2": "passed", "test_a.py::test_1": "crashed"}
     assert outcomes(result, 2) == {"test_a.py::test_1": "crashed"}
     assert "signal 9" in (result.attempts[-1].message or "")
+    assert set(run(batches, ["0"]).attempts) == set(result.attempts), "a driver that starts again knows what was charged"
 
 
 def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground) -> None:

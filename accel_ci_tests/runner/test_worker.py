@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -303,6 +304,122 @@ def test_a_flood_of_output_is_cut_to_its_end(work: Work, write: Write) -> None:
     assert len(tail) > 16_000
     assert tail.endswith("the end")
     assert by_test["test_flood.py::test_after"]["output_tail"] == "--- Captured stdout call ---\nof this test"
+
+
+def test_output_that_is_no_text_is_kept_to_its_end(work: Work, write: Write) -> None:
+    write(
+        "test_bytes.py",
+        """
+        import os, sys
+        def test_before(): print("before")
+        def test_flood():
+            for _ in range(50): os.write(1, b"\\xff\\x00\\xfe" * 333_333)
+            os.write(1, b"\\nlast words of the flood \\xe9\\n")
+            assert 0
+        def test_latin():
+            sys.stdout.buffer.write("caf\\xe9".encode("latin-1"))
+            sys.stdout.flush()
+            assert 0
+        def test_line_without_end():
+            os.write(1, b"x" * 20_000_000)
+            assert 0
+        def test_after(): print("after")
+        """,
+    )
+    events = work([f"test_bytes.py::test_{name}" for name in ("before", "flood", "latin", "line_without_end", "after")])
+    assert list(outcomes(events).values()) == ["passed", "failed", "failed", "failed", "passed"]
+    by_test = attempts(events)
+    assert "last words of the flood \ufffd" in by_test["test_bytes.py::test_flood"]["output_tail"]
+    assert "caf\ufffd" in by_test["test_bytes.py::test_latin"]["output_tail"]
+    assert all(len(event.get("output_tail") or "") <= 16 * 1024 for event in by_test.values())
+
+
+def test_descriptors_and_limits_that_a_test_uses_up_are_missed_as_in_plain_pytest(work: Work, write: Write) -> None:
+    write(
+        "test_limits.py",
+        """
+        import os, resource, subprocess, sys
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        def test_1(): pass
+        def test_eat():
+            global kept
+            kept = []
+            try:
+                while True: kept.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError: pass
+        def test_open(): open(__file__).close()
+        def test_after(): pass
+        def test_start(): subprocess.run([sys.executable, "-c", "pass"], check=True)
+        def test_stack():
+            resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))
+            sys.setrecursionlimit(10**9)
+            nested = []
+            for _ in range(10**6): nested = [nested]
+            repr(nested)
+        def test_last(): open(__file__).close()
+        """,
+    )
+    tests = [f"test_limits.py::test_{name}" for name in ("1", "eat", "open", "after", "start", "stack", "last")]
+    expected = ["passed", "passed", "failed", "passed", "failed", "crashed", "passed"]
+    assert outcomes(work(tests)) == dict(zip(tests, expected, strict=True))
+
+
+def test_children_and_threads_of_tests_disturb_nothing(work: Work, write: Write) -> None:
+    write(
+        "test_children.py",
+        """
+        import multiprocessing, os, signal, subprocess, sys, threading, time
+        def answer(queue): queue.put(sys.argv[0])
+        def run(kind):
+            context = multiprocessing.get_context(kind)
+            queue = context.Queue()
+            process = context.Process(target=answer, args=(queue,))
+            process.start()
+            queue.get(timeout=30)
+            process.join(30)
+            assert process.exitcode == 0
+        def test_spawn(): run("spawn")
+        def test_forkserver(): run("forkserver")
+        def test_fork(): run("fork")
+        def test_thread(): threading.Thread(target=time.sleep, args=(3600,)).start()
+        def test_signals():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        """,
+    )
+    tests = [f"test_children.py::test_{name}" for name in ("spawn", "forkserver", "fork", "thread", "signals")]
+    assert outcomes(work(tests)) == dict.fromkeys(tests, "passed")
+
+
+def test_a_clock_that_tests_turn_changes_no_time(work: Work, write: Write) -> None:
+    write(
+        "test_clock.py",
+        """
+        import datetime, sys, time, pytest
+        class Frozen(datetime.datetime):
+            @classmethod
+            def now(cls, tz=None): return cls(2030, 2, 3, tzinfo=tz)
+        @pytest.fixture(scope="module")
+        def frozen():  # as freezegun does it
+            for module in list(sys.modules.values()):
+                for name, value in list(vars(module).items()) if hasattr(module, "__dict__") else ():
+                    if value is datetime.datetime: setattr(module, name, Frozen)
+                    if value in (time.time, time.monotonic, time.perf_counter): setattr(module, name, lambda: 1.9e9)
+        def test_1(frozen): assert datetime.datetime.now().year == 2030
+        def test_2(frozen): time.sleep(0.2)
+        def test_3(): pass
+        """,
+    )
+    began = datetime.now(timezone.utc)
+    events = work(["test_clock.py::test_1"], ["test_clock.py::test_2", "test_clock.py::test_3"])
+    ended = datetime.now(timezone.utc)
+    assert list(outcomes(events).values()) == ["passed"] * 3
+    by_test = attempts(events)
+    assert all(0 <= event["duration_s"] <= (ended - began).total_seconds() for event in by_test.values())
+    assert by_test["test_clock.py::test_2"]["duration_s"] >= 0.2
+    moments = [event["at"] for event in events] + [event["started_at"] for event in by_test.values()]
+    assert all(began <= datetime.fromisoformat(moment) <= ended for moment in moments)
+    assert of_kind(events, "collected")[0]["seconds"] < 60
 
 
 def test_leftover_processes_are_ended(work: Work, write: Write, tmp_path: Path) -> None:
