@@ -21,7 +21,7 @@ from typing import Any, cast
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Verdict
+from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, VERDICTS, Outcome, Verdict
 from accel_ci.results.columns import Column, conform, counted, counts_of, database, kernels, one_chunk, repeats, schema_of
 from accel_ci.results.threads import order_of, prefetch
 
@@ -42,27 +42,32 @@ CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
-_SOURCE, _ORIGIN = b"accel_ci.source.4", b"accel_ci.origin"
+_SOURCE, _ORIGIN = b"accel_ci.source.5", b"accel_ci.origin"
 
-_VERDICT_OF_OUTCOME: pa.Array[Any] = pa.array([CODES.get(outcome, CODES["failed"]) for outcome in OUTCOMES], pa.int8())
+PROOFS: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped")
+"""The outcomes that are no failure, by what they prove of a test. A skip proves nothing."""
+
+_PROVED: pa.Array[Any] = pa.array([*(CODES[outcome] for outcome in PROOFS), CODES["not_run"]], pa.int8())
+_SKIP = PROOFS.index("skipped")
 _UNTIMED = ("timeout", "crashed", "not_run")
 _SEVERAL = """
 WITH judged AS (
     SELECT *, infra IS NULL AND outcome <> 'not_run' AS own, list_contains($failing, outcome) AS bad,
+           coalesce(list_position($proofs, outcome), 1 + len($proofs)) - 1 AS proof,
            CASE WHEN infra IS NULL AND NOT coalesce(cached, false) AND NOT list_contains($untimed, outcome)
                 THEN duration_s END AS seconds
     FROM attempts
 ),
 tests AS (
     SELECT any_value(key) AS key, min(place) AS first, count(*) AS attempts,
-           count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND NOT bad) AS good,
-           count(infra) AS infra, arg_max(outcome, place) FILTER (own) AS last, median(seconds) AS duration_s,
+           count(*) FILTER (own AND bad) AS failures, min(proof) FILTER (own) AS proof,
+           count(infra) AS infra, median(seconds) AS duration_s,
            min(started_at) AS started_at, bool_and(coalesce(cached, false)) AS cached,
            arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
     FROM judged GROUP BY test
 )
-SELECT good > 0 AS good, infra > 0 AS infra, last, attempts, failures, duration_s, started_at,
+SELECT coalesce(proof, len($proofs)) AS proof, infra > 0 AS infra, attempts, failures, duration_s, started_at,
        left(message, $chars) AS message, signature, cached, key, first AS place
 FROM tests
 """
@@ -116,10 +121,11 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
     infra = kernels.is_valid(attempts["infra"])
     own = kernels.and_not(kernels.not_equal(attempts["outcome"], "not_run"), infra)
     bad = kernels.and_(_among(FAILING_OUTCOMES).take(outcomes), own)
+    proofs = kernels.fill_null(kernels.index_in(attempts["outcome"], pa.array(PROOFS)), len(PROOFS))
     cached = kernels.fill_null(attempts["cached"], False)
     untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), infra), cached)
     columns = {
-        "verdict": _verdict_codes(bad, kernels.and_not(own, bad), infra, outcomes),
+        "verdict": _verdict_codes(bad, kernels.if_else(own, proofs, len(PROOFS)), infra),
         "attempts": pa.repeat(1, len(attempts)),
         "failures": bad,
         "duration_s": kernels.if_else(untimed, None, attempts["duration_s"]),
@@ -140,30 +146,31 @@ def _among(some: Collection[str]) -> pa.Array[Any]:
 
 def _judge_several(attempts: pa.Table) -> pa.Table:
     """The tests that have several attempts; `place` is their order."""
-    bound = {"failing": sorted(FAILING_OUTCOMES), "untimed": _UNTIMED, "chars": MESSAGE_CHARS}
+    bound = {"failing": sorted(FAILING_OUTCOMES), "proofs": list(PROOFS), "untimed": _UNTIMED, "chars": MESSAGE_CHARS}
     with database(attempts=attempts) as connection:
         tests = connection.sql(_SEVERAL, params=bound).to_arrow_table()
-    last = kernels.fill_null(kernels.index_in(tests["last"], pa.array(OUTCOMES)), 0)
-    codes = _verdict_codes(kernels.greater(tests["failures"], 0), tests["good"], tests["infra"], last)
+    codes = _verdict_codes(kernels.greater(tests["failures"], 0), tests["proof"], tests["infra"])
     return conform(tests.append_column("verdict", codes), ROLLUP)
 
 
-def _verdict_codes(failed: Column, unfailed: Column, infra: Column, last: Column) -> Column:
+def _verdict_codes(failed: Column, proof: Column, infra: Column) -> Column:
     """The verdict rule: what all attempts of each test in one build amount to, as codes.
 
-    Failures whose cause is the infrastructure do not count; when nothing else is left, the verdict is `infra`. A failure and
-    a result that is not one in the same build are `flaky`, failures alone `failed`; otherwise the last outcome stands. A
-    test without an attempt that ran is `not_run`.
+    Failures whose cause is the infrastructure do not count. A test that failed is `flaky` if it also passed in the same
+    build, expectedly or not, and `failed` otherwise: a skip or an expected failure is no pass. A test that did not fail has
+    the outcome that proves most (`PROOFS`), whichever came last. When no attempt ran to an end, the verdict is `infra` if
+    one was lost to the infrastructure, else `skipped` or `not_run`.
 
     Args:
         failed: An attempt failed, and not by the infrastructure.
-        unfailed: An attempt ended otherwise, and not by the infrastructure.
+        proof: The place in `PROOFS` of the attempt that proves most, among those that the infrastructure did not lose; the
+            number of `PROOFS` where there is none.
         infra: An attempt was lost to the infrastructure.
-        last: The index in `OUTCOMES` of the last attempt that counts in `failed` or `unfailed`; any index where none does.
     """
-    without = kernels.if_else(infra, CODES["infra"], CODES["not_run"])
-    ended = kernels.if_else(failed, CODES["failed"], kernels.if_else(unfailed, _VERDICT_OF_OUTCOME.take(last), without))
-    found: Column = kernels.if_else(kernels.and_(failed, unfailed), CODES["flaky"], ended)
+    flaky = kernels.less_equal(proof, PROOFS.index("xpassed"))
+    unproved = kernels.and_(infra, kernels.greater_equal(proof, _SKIP))
+    ended = kernels.if_else(unproved, CODES["infra"], _PROVED.take(proof))
+    found: Column = kernels.if_else(failed, kernels.if_else(flaky, CODES["flaky"], CODES["failed"]), ended)
     return found
 
 

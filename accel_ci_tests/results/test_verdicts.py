@@ -21,36 +21,83 @@ CASES: list[tuple[Lines, Verdict]] = [
     (["xfailed"], "xfailed"),
     (["xpassed"], "xpassed"),
     (["not_run"], "not_run"),
-    (["not_run", "passed"], "passed"),
     (["failed"], "failed"),
-    (["failed", "failed"], "failed"),
-    (["failed", "not_run"], "failed"),
     (["error"], "failed"),
-    (["crashed", "crashed"], "failed"),
-    (["timeout", "timeout"], "failed"),
+    (["crashed"], "failed"),
+    (["timeout"], "failed"),
+    # Only a pass after a failure proves a flake, or a failure after a pass.
     (["failed", "passed"], "flaky"),
+    (["error", "passed"], "flaky"),
     (["crashed", "passed"], "flaky"),
     (["timeout", "failed", "passed"], "flaky"),
-    (["failed", "xfailed"], "flaky"),
+    (["failed", "skipped", "passed"], "flaky"),
+    (["failed", "passed", "skipped"], "flaky"),
+    (["failed", "passed", "failed"], "flaky"),
+    (["passed", "failed"], "flaky"),
+    (["failed", "xpassed"], "flaky"),
+    # Everything else leaves a failure what it is.
+    (["failed", "failed"], "failed"),
+    (["crashed", "crashed"], "failed"),
+    (["timeout", "timeout"], "failed"),
+    (["failed", "skipped"], "failed"),
+    (["error", "skipped"], "failed"),
+    (["crashed", "skipped"], "failed"),
+    (["timeout", "skipped"], "failed"),
+    (["failed", "xfailed"], "failed"),
+    (["error", "xfailed"], "failed"),
+    (["crashed", "xfailed"], "failed"),
+    (["timeout", "xfailed"], "failed"),
+    (["failed", "not_run"], "failed"),
+    (["error", "not_run"], "failed"),
+    (["crashed", "not_run"], "failed"),
+    (["timeout", "not_run"], "failed"),
+    (["failed", "skipped", "skipped"], "failed"),
+    (["failed", "skipped", "failed"], "failed"),
+    (["skipped", "failed"], "failed"),
+    (["xfailed", "failed"], "failed"),
+    (["not_run", "failed"], "failed"),
+    (["failed", "infra:failed"], "failed"),
+    (["failed", "infra:not_run"], "failed"),
+    (["infra:failed", "failed"], "failed"),
+    (["infra:failed", "failed", "skipped"], "failed"),
+    # Without a failure, the outcome stands that proves most: a test that is run again with others is not worse for a skip.
+    (["passed", "skipped"], "passed"),
+    (["skipped", "passed"], "passed"),
+    (["passed", "xfailed"], "passed"),
+    (["xfailed", "passed"], "passed"),
+    (["passed", "not_run"], "passed"),
+    (["not_run", "passed"], "passed"),
+    (["passed", "xpassed"], "passed"),
+    (["xpassed", "xfailed"], "xpassed"),
+    (["xpassed", "skipped"], "xpassed"),
+    (["xfailed", "skipped"], "xfailed"),
+    (["skipped", "not_run"], "skipped"),
+    # What the infrastructure lost does not count, but needs a result of the test's own; a skip is none.
     (["infra:failed"], "infra"),
     (["infra:failed", "infra:crashed"], "infra"),
     (["infra:not_run"], "infra"),
-    (["infra:failed", "passed"], "passed"),
-    (["infra:failed", "failed"], "failed"),
-    (["infra:failed", "failed", "passed"], "flaky"),
     (["infra:failed", "not_run"], "infra"),
+    (["infra:failed", "skipped"], "infra"),
+    (["skipped", "infra:failed"], "infra"),
+    (["infra:failed", "passed"], "passed"),
+    (["infra:failed", "xfailed"], "xfailed"),
+    (["passed", "infra:failed"], "passed"),
+    (["infra:failed", "failed", "passed"], "flaky"),
 ]
 
 
 def judge(lines: Sequence[str]) -> Verdict:
     """The rule in words, one test at a time."""
-    own = [line for line in lines if not line.startswith("infra:") and line != "not_run"]
-    if not own:
-        return "infra" if any(line.startswith("infra:") for line in lines) else "not_run"
-    failed = [line in FAILING_OUTCOMES for line in own]
-    if any(failed):
-        return "failed" if all(failed) else "flaky"
-    return own[-1]  # type: ignore[return-value]
+    own = {line for line in lines if not line.startswith("infra:")}
+    if own & FAILING_OUTCOMES:
+        return "flaky" if own & {"passed", "xpassed"} else "failed"
+    proof: Verdict
+    for proof in ("passed", "xpassed", "xfailed"):
+        if proof in own:
+            return proof
+    if any(line.startswith("infra:") for line in lines):
+        return "infra"
+    return "skipped" if "skipped" in own else "not_run"
 
 
 def verdicts_of_lines(tests: Sequence[Lines]) -> list[Verdict]:
