@@ -1,8 +1,8 @@
 """Find flaky tests: those that both passed and failed in the same build. Revisions are never mixed.
 
-Mixing revisions would count a breakage and its fix as a flake. The rate is over builds and comes with a 95 % Wilson
-interval (E. B. Wilson, JASA 22, 1927), since most flaky tests fail in well under 1 % of their runs and a short history
-proves little.
+Mixing revisions would count a breakage and its fix as a flake. The rate is over the builds that ran the test (those that
+skipped it say nothing of it) and comes with a 95 % Wilson interval (E. B. Wilson, JASA 22, 1927), since most flaky tests
+fail in well under 1 % of their runs and a short history proves little.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from accel_ci.results.store import ResultsStore
 
 @dataclass(frozen=True)
 class FlakyTest:
-    """A test with its share of flaky builds and the 95 % interval of that share."""
+    """A test with its share of flaky builds, of the `builds` that ran it, and the 95 % interval of that share."""
 
     variant: str
     suite: str

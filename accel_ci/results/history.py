@@ -26,16 +26,16 @@ SUMS = schema_of(
     key=pa.uint64(), builds=pa.int32(), failed=pa.int32(), flaky=pa.int32(),
     last_day=pa.date32(), last_at=pa.timestamp("us", tz="UTC"), message=pa.string(), test=pa.string(),
 )  # fmt: skip
-"""A row per test that ran: the number of its builds, of those in which it failed, and of those in which it was flaky; then
-the day, start and message of the last build in which it failed or was flaky. `test` is set for tests that failed or were
-flaky. Cached results do not count."""
+"""A row per test that ran: the number of builds that ran it (a skip is no run), of those in which it failed, and of those in
+which it was flaky; then the day, start and message of the last build in which it failed or was flaky. `test` is set for
+tests that failed or were flaky. Cached results do not count."""
 
-_RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("infra", "not_run")]
+_RAN = [code for code, verdict in enumerate(VERDICTS) if verdict not in ("skipped", "infra", "not_run")]
 _FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
 _STREAM = pa.schema([SUMS.field(name) for name in ("key", "builds", "failed", "flaky")])
 _FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_day", "last_at", "message")])
 _BATCH_ROWS = 1 << 17
-_COVERS = b"accel_ci.covers.3"  # another number when `SUMS` changes
+_COVERS = b"accel_ci.covers.4"  # another number when `SUMS` or its meaning changes
 
 
 @ask_again

@@ -36,3 +36,23 @@ def test_the_worst_come_first_and_stable_tests_are_left_out(tmp_path: Path, atte
     found = measure(store, today, 30)
     assert [(test.test, test.flaky_builds, test.builds) for test in found.flaky] == [("often", 3, 4), ("once", 1, 4)]
     assert found.tests == 3
+
+
+@pytest.mark.parametrize(("other", "builds"), [("skipped", 1), ("not_run", 1), ("passed", 9), ("xfailed", 9), ("failed", 9)])
+def test_a_build_that_skips_a_test_says_nothing_of_it(
+    tmp_path: Path, attempt: Callable[..., Attempt], other: str, builds: int
+) -> None:
+    store, today = ResultsStore(tmp_path), date(2026, 11, 27)
+    write_attempts(store, Build("r", "py3"), today, [attempt("t", "failed"), attempt("t", "passed", round=2)])
+    for night in range(8):
+        write_attempts(store, Build(f"r{night}", "py3"), today, [attempt("t", other)])
+    for _ in ("anew", "from kept sums"):
+        [test] = measure(store, today, 30).flaky
+        assert (test.flaky_builds, test.builds, test.rate) == (1, builds, 1 / builds)
+
+
+@pytest.mark.parametrize("second", ["skipped", "xfailed", "not_run"])
+def test_a_failure_without_a_pass_is_no_flake(tmp_path: Path, attempt: Callable[..., Attempt], second: str) -> None:
+    store, today = ResultsStore(tmp_path), date(2026, 11, 27)
+    write_attempts(store, Build("r", "py3"), today, [attempt("t", "failed"), attempt("t", second, round=2)])
+    assert measure(store, today, 30).flaky == ()
