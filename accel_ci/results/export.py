@@ -1,7 +1,8 @@
 """Export a build's rows to other programs as JUnit XML, CSV or Parquet.
 
-Only writing belongs here. `accel_ci.reports` reads the JUnit form back with the same outcomes: the earlier attempts of a
-test are `rerun…` or `flaky…` elements of its test case, and the last attempt is the result of the case itself.
+Only writing belongs here. `accel_ci.reports` reads the JUnit form back with the same verdicts: the result of a test case is
+the attempt that decides its test's verdict, usually the last one, and other failures are `rerun…` or `flaky…` elements. So a
+test that failed, and was skipped when it ran again, is a failure for every reader.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from accel_ci.model import FAILING_OUTCOMES, Build
+from accel_ci.model import FAILING_OUTCOMES, Build, Outcome
 from accel_ci.results.questions import stored_suites
 from accel_ci.results.rows import ATTEMPTS
 from accel_ci.results.store import ResultsStore
@@ -25,6 +26,8 @@ from accel_ci.results.stored_suite import StoredSuite
 Format = Literal["junit", "csv", "parquet"]
 
 _BATCH_ROWS = 1 << 14
+_DECIDES: tuple[Outcome, ...] = ("passed", "xpassed", "failed", "xfailed", "skipped", "not_run")
+"""Outcomes by the order in which they decide a verdict (`accel_ci.results.rollups`); `failed` stands for all failures."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -63,7 +66,8 @@ def _write_junit(store: ResultsStore, suites: Sequence[StoredSuite], target: Bin
 
 
 def _case(attempts: Sequence[dict[str, Any]]) -> str:
-    *earlier, last = attempts
+    last = min(reversed(attempts), key=_place)
+    others = [row for row in attempts if row is not last and row["outcome"] in FAILING_OUTCOMES]
     classname, name, file = _identity(last)
     head = f"<testcase classname={_quoted(classname)} name={_quoted(name)}"
     if file is not None:
@@ -73,13 +77,20 @@ def _case(attempts: Sequence[dict[str, Any]]) -> str:
     if last["outcome"] == "not_run":
         head += ' status="notrun"'
     kind = "rerun" if last["outcome"] in FAILING_OUTCOMES else "flaky"
-    body = [_element(f"{kind}{_element_of(row)[1]}", row) for row in earlier if row["outcome"] in FAILING_OUTCOMES]
+    body = [_element(f"{kind}{_element_of(row)[1]}", row) for row in others]
     body += _result(last)
     known = {key: last[key] for key in ("card", "host", "worker", "infra") if last[key] is not None}
     if known:
         properties = "".join(f'<property name="{key}" value={_quoted(value)}/>' for key, value in known.items())
         body.insert(0, f"<properties>{properties}</properties>")
     return f"{head}>{''.join(body)}</testcase>\n" if body else f"{head}/>\n"
+
+
+def _place(row: dict[str, Any]) -> float:
+    """The place of an attempt in `_DECIDES`; a failure that the infrastructure caused comes between xfails and skips."""
+    failed = row["outcome"] in FAILING_OUTCOMES
+    place = _DECIDES.index("failed" if failed else row["outcome"])
+    return _DECIDES.index("skipped") - 0.5 if failed and row["infra"] is not None else place
 
 
 def _result(row: dict[str, Any]) -> list[str]:

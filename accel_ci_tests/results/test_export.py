@@ -46,6 +46,8 @@ def store(tmp_path: Path, attempt: Callable[..., Attempt]) -> ResultsStore:
         attempt("tests/test_a.py::test_x", "xfailed", message="known"),
         attempt("tests/test_a.py::test_xp", "xpassed"),
         attempt("tests/test_a.py::test_n", "not_run", seconds=None, infra="bad card"),
+        attempt("tests/test_a.py::test_again", "failed", message="2 is not 3"),
+        attempt("tests/test_a.py::test_again", "skipped", round=2, message="test_open has not run"),
     ]
     rows += [attempt(name, "failed", message=name, suite='<h&"') for name in HOSTILE]
     write_attempts(store, BUILD, DAY, rows)
@@ -54,7 +56,7 @@ def store(tmp_path: Path, attempt: Callable[..., Attempt]) -> ResultsStore:
 
 def exported(store: ResultsStore, form: str, suite: str | None = None) -> bytes:
     sink = io.BytesIO()
-    assert export(store, BUILD, sink, form, suite) == (11 if suite == "unit" else 20)  # type: ignore[arg-type]
+    assert export(store, BUILD, sink, form, suite) == (13 if suite == "unit" else 22)  # type: ignore[arg-type]
     return sink.getvalue()
 
 
@@ -67,6 +69,7 @@ def test_exported_junit_has_the_same_outcomes(store: ResultsStore) -> None:
         ("test_p", 0): "passed", ("test_f[x::y]", 0): "failed", ("test_f[x::y]", 1): "crashed", ("test_flaky", 0): "timeout",
         ("test_flaky", 1): "passed", ("test_t", 0): "timeout", ("test_e", 0): "error", ("test_s", 0): "skipped",
         ("test_x", 0): "xfailed", ("test_xp", 0): "xpassed", ("test_n", 0): "not_run",
+        ("test_again", 0): "failed",
     }  # fmt: skip
     passed = found["tests.test_a.T", "test_p", 0]
     assert (passed.file, passed.duration_s, passed.message) == ("tests/test_a.py", 0.25, None)
@@ -78,7 +81,7 @@ def test_exported_junit_has_the_same_verdicts(store: ResultsStore, tmp_path: Pat
     (tmp_path / "out.xml").write_bytes(exported(store, "junit", "unit"))
     again = ResultsStore(tmp_path / "again")
     found = ingest([tmp_path / "out.xml"], BUILD, "unit", DAY, again)
-    assert (found.exit_code, found.rows) == (0, 11)
+    assert (found.exit_code, found.rows) == (0, 12)
     [before], [after] = store.suites(suite="unit"), again.suites()
     verdicts = []
     for kept, stored in ((store, before), (again, after)):
