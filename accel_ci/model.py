@@ -474,7 +474,9 @@ class Ledger:
 
     `counts` has every verdict as a key and sums to `expected`. `digest` names the content of its attempts.
     `infra_attempts` counts failures caused by the infrastructure, including those of tests that passed elsewhere.
-    `unexpected` lists tests that reported without being expected, `missing_suites` the suites that have not reported yet.
+    `unexpected` lists what reported without being expected, as `<suite>: <test>`, and `unexpected_failures` those that
+    failed or were lost, such as `<suite>: (session)` for the end of a pytest session; they are in no count. `missing_suites`
+    lists the suites that have not reported yet.
     """
 
     build: Build
@@ -487,3 +489,4 @@ class Ledger:
     makespan_s: float
     lower_bound_s: float
     digest: str = ""
+    unexpected_failures: tuple[str, ...] = ()

@@ -158,7 +158,7 @@ def build_state(record: BuildRecord, now: datetime) -> State:
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     detail = _in_words(counts, ("passed", "skipped", "xfailed", "xpassed"))
     bad = shortcomings(ledger)
-    if counts["failed"]:
+    if counts["failed"] or ledger.unexpected_failures:
         return State("failed", bad[0], _joined(*bad[1:], _in_words(counts, ("flaky",)), detail))
     if bad:
         return State("incomplete", _joined(*bad), _joined(_in_words(counts, ("flaky",)), detail))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from accel_ci.errors import AccelCiError, LedgerError
-from accel_ci.model import VERDICTS, Artifact, Verdict
+from accel_ci.model import BAD_VERDICTS, VERDICTS, Artifact, Verdict
 from accel_ci.results.columns import counted, counts_of, database, kernels, literal_path, one_chunk, repeats
 from accel_ci.storage.artifacts import ArtifactStore
 
@@ -23,12 +23,14 @@ from accel_ci.storage.artifacts import ArtifactStore
 class SuiteAccount:
     """The verdicts of a suite's expected tests, counted, and the tests that nobody expected.
 
-    `verdicts` has the columns `test` and `verdict`, a row per expected test by name.
+    `verdicts` has the columns `test` and `verdict`, a row per expected test by name. `unexpected_failures` are those of the
+    `unexpected` tests that failed or were lost, such as the end of a pytest session.
     """
 
     verdicts: pa.Table
     counts: dict[Verdict, int]
     unexpected: tuple[str, ...]
+    unexpected_failures: tuple[str, ...]
 
     @property
     def missing(self) -> list[str]:
@@ -82,7 +84,11 @@ def account_of(expected: pa.Array[Any], judged: pa.Table) -> SuiteAccount:
             FROM expected LEFT JOIN judged USING (test) LEFT JOIN codes ON verdict = code ORDER BY test
             """
         ).to_arrow_table()
-        unexpected = connection.sql("SELECT test FROM judged ANTI JOIN expected USING (test) ORDER BY test").fetchall()
+        unexpected: list[tuple[str, Verdict]] = connection.sql(
+            """
+            SELECT test, name FROM judged ANTI JOIN expected USING (test) JOIN codes ON verdict = code ORDER BY test
+            """
+        ).fetchall()
     tests = verdicts["test"].combine_chunks()
     twice = tests[1:].filter(repeats(tests))
     if len(twice):
@@ -90,7 +96,8 @@ def account_of(expected: pa.Array[Any], judged: pa.Table) -> SuiteAccount:
     totals = counts_of(verdicts["verdict"])
     counts = {verdict: totals.get(verdict, 0) for verdict in VERDICTS}
     check_balance(len(expected), counts)
-    return SuiteAccount(verdicts, counts, tuple(test for (test,) in unexpected))
+    failures = tuple(test for test, verdict in unexpected if verdict in BAD_VERDICTS and verdict != "flaky")
+    return SuiteAccount(verdicts, counts, tuple(test for test, _ in unexpected), failures)
 
 
 def check_balance(expected: int, counts: Mapping[Verdict, int]) -> None:

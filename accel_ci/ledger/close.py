@@ -42,11 +42,13 @@ def close_ledger(
         total += bazel.expected
     suites: dict[str, dict[Verdict, int]] = {}
     unexpected: list[str] = []
+    unexpected_failures: list[str] = []
     infra_attempts = 0
     for suite, tests in expected.items():
         account = account_of(tests, store.judged(stored.get(suite), ["verdict"]))
         suites[suite] = account.counts
         unexpected += [f"{suite}: {test}" for test in account.unexpected]
+        unexpected_failures += [f"{suite}: {test}" for test in account.unexpected_failures]
         if suite in stored:
             infra = store.read(stored[suite], ["infra"])["infra"]
             infra_attempts += len(infra) - infra.null_count
@@ -56,4 +58,6 @@ def close_ledger(
     times = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
     digests = "\n".join([*(stage.digest for stage in stages), bazel.digest if bazel else ""])
     digest = hashlib.sha256(digests.encode()).hexdigest()
-    return Ledger(build, total, counts, suites, missing, tuple(unexpected), infra_attempts, *times, digest)
+    return Ledger(
+        build, total, counts, suites, missing, tuple(unexpected), infra_attempts, *times, digest, tuple(unexpected_failures)
+    )

@@ -6,6 +6,7 @@ The rules by which a build passes, and by which it has lost tests, belong here; 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,6 +17,9 @@ from accel_ci.storage.manifests import ManifestStore
 
 ALLOWED_DROP = 0.05
 """The share of the collected tests that a build may lose without a reason."""
+
+_NAMED = 3
+"""So many of the tests that nobody expected are named in a build's state."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class BuildStatus:
     work_s: float
     makespan_s: float | None
     lower_bound_s: float | None
+    unexpected_failures: tuple[str, ...] = ()
 
     @property
     def overhead_s(self) -> float | None:
@@ -52,6 +57,7 @@ class BuildStatus:
                 "build": self.build.name,
                 "state": self.state,
                 "verdicts": {"expected": self.expected, **self.counts} if self.expected is not None else None,
+                "unexpected_failures": self.unexpected_failures,
                 **{name: getattr(self, name) for name in numbers},
             }
         )
@@ -101,6 +107,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         work_s=round(work, 3),
         makespan_s=round(ledger.makespan_s, 3) if ledger else None,
         lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
+        unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
 
 
@@ -127,6 +134,8 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     bad = [
         f"{counts[verdict]:,} {verdict.replace('_', ' ')}" for verdict in ("failed", "infra", "not_run") if counts[verdict]
     ]
+    if ledger.unexpected_failures:
+        bad.append(f"failed beside the expected tests: {_some(ledger.unexpected_failures)}")
     if ledger.expected <= 0:
         bad.append("no tests")
     elif sum(counts.values()) != ledger.expected:
@@ -136,3 +145,8 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     if ledger.missing_suites:
         bad.append(f"no results from {', '.join(ledger.missing_suites)}")
     return tuple(bad)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    return ", ".join([*names[:_NAMED], *([f"and {len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])])

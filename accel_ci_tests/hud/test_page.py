@@ -65,6 +65,12 @@ def test_a_ledger_with_a_missing_suite_is_not_green() -> None:
     assert (state.kind, state.words) == ("incomplete", "no results from integration, pytorch")
 
 
+def test_a_failure_that_belongs_to_no_expected_test_is_not_green() -> None:
+    account = ledger({"passed": 7}, unexpected=("unit: (session)",), unexpected_failures=("unit: (session)",))
+    state = build_state(record(account), NOW)
+    assert (state.kind, state.words) == ("failed", "failed beside the expected tests: unit: (session)")
+
+
 def test_a_ledger_that_lacks_verdicts_it_should_count_is_judged_by_what_it_has() -> None:
     assert build_state(record(replace(ledger({}), expected=3, counts={"passed": 3})), NOW).kind == "passed"
 

@@ -34,6 +34,17 @@ def test_every_expected_test_has_the_verdict_of_its_attempts(seed: int, attempt:
     assert account.unexpected == ("another", "surprise")
 
 
+def test_what_nobody_expected_is_a_failure_unless_it_passed_or_was_skipped(attempt: Callable[..., Attempt]) -> None:
+    attempts = [attempt("t", "failed"), attempt("lost", "failed", infra="bad card"), attempt("(session)", "error")]
+    attempts += [attempt("shaky", "failed"), attempt("shaky", "passed", round=2)]
+    attempts += [attempt(f"was {outcome}", outcome) for outcome in OUTCOMES]
+    account = account_of(pa.array(["t"]), judged(rows_of(Build("r", "v"), "unit", attempts)))
+    assert account.counts == dict.fromkeys(VERDICTS, 0) | {"failed": 1}
+    assert len(account.unexpected) == 3 + len(OUTCOMES)
+    bad = ("failed", "error", "crashed", "timeout", "not_run")
+    assert sorted(account.unexpected_failures) == sorted(["(session)", "lost", *(f"was {outcome}" for outcome in bad)])
+
+
 def test_a_test_that_is_expected_twice_is_an_error() -> None:
     rollup = judged(rows_of(Build("r", "v"), "unit", []))
     with pytest.raises(LedgerError, match="t is expected twice"):
