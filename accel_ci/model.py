@@ -193,15 +193,28 @@ class RuntimeImage:
 
 @dataclass(frozen=True)
 class SelectedTest:
-    """A test in scope: its suite, and its pytest node id relative to the root of the backend's sources."""
+    """A test in scope: its suite, and its pytest node id relative to the root of the backend's sources.
+
+    Tests of one `group` of a suite must run one after another, in the order of their collection and on one card: they depend
+    on each other, or share what only one may hold.
+    """
 
     suite: str
     test: str
+    group: str | None = None
 
     @property
     def file(self) -> str:
         """The file that pytest collects it from."""
         return self.test.split("::", 1)[0]
+
+    @property
+    def class_id(self) -> str | None:
+        """The node id of its class, the innermost one; None for a test outside of classes."""
+        file, _, name = self.test.partition("::")
+        front, _, _ = name.partition("[")  # parameters may have colons
+        owner, _, _ = front.rpartition("::")
+        return f"{file}::{owner}" if owner else None
 
 
 @dataclass(frozen=True)
@@ -281,10 +294,11 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Batch:
-    """Tests of one file that a worker claims and runs together.
+    """Tests of one file, or of one `group`, that a worker claims and runs together, in order.
 
-    `avoid_cards` lists cards that must not run it while another healthy card can (a retry goes to another card). `cards` is
-    the number of cards that a worker must hold to run it; with several, `avoid_cards` lists groups of cards (`0,1`).
+    A group is in one batch, which is run again as a whole; `file` is that of its first test. `avoid_cards` lists cards that
+    must not run it while another healthy card can (a retry goes to another card). `cards` is the number of cards that a
+    worker must hold to run it; with several, `avoid_cards` lists groups of cards (`0,1`).
     """
 
     id: str
@@ -294,6 +308,7 @@ class Batch:
     estimate_s: float
     avoid_cards: tuple[str, ...] = ()
     cards: int = 1
+    group: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ for each other at the end, and needs few claims: guided self-scheduling (Polychr
 well below one as in factoring (Hummel, Schonberg and Flynn, 1992), because durations are known only from other nights. It
 is done for each file: a worker that moves to another file has to collect it, so workers share files, and every file has to
 end in small batches.
+
+Tests that belong together are one piece, which is never cut: the tests of a group (`SelectedTest.group`), which have a batch
+of their own, and those of a small class, since many classes expect their tests to run in order. One card alone runs every
+file whole, and all in order, as pytest does.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ _UNSEEN = 1 / 16  # never-seen tests of a file share batches up to this length, 
 _LONG = 1 / 100  # a test that takes longer is run before the others of its file
 _SMALLEST = 1 / 200  # batches are not cut smaller than this
 
+_CLASS_TESTS, _CLASS_S = 16, 60.0  # a class with so many tests at most, and of so many seconds at most, is not cut
 _SHARES = 3  # a batch is about 1 / _SHARES of one worker's share of the remaining work of its file
 
 
@@ -78,55 +83,107 @@ def make_plan(
         raise ValueError(f"a plan needs at least one card, not {cards}")
     width_of = {test.suite: (widths or {}).get(test.suite, 1) for test in tests}
     estimates = _estimates(tests, durations)
-    first: list[list[SelectedTest]] = []
-    later: list[list[SelectedTest]] = []
+    place = {_key(test): number for number, test in enumerate(tests)}
+    first: list[list[_Piece]] = []
+    later: list[list[_Piece]] = []
+    durations_s: list[float] = []  # of what cannot be spread over cards
+    cards_held: list[int] = []
     for width in sorted(set(width_of.values())):
-        of_width = [test for test in tests if width_of[test.suite] == width]
-        urgent, rest = _groups(of_width, durations, estimates, max(1, cards // width), collect_s)
+        single, groups = _pieces([test for test in tests if width_of[test.suite] == width], durations, estimates)
+        workers = max(1, cards // width)
+        if workers == 1:
+            files = [*_by_file(single), *([group] for group in groups)]
+            urgent, rest = sorted(files, key=lambda batch: place[_key(batch[0].tests[0])]), list[list[_Piece]]()
+        else:
+            urgent, rest = _batches(single, groups, workers, collect_s)
         first += urgent
         later += rest
-    place = {_key(test): number for number, test in enumerate(tests)}
+        durations_s += [piece.estimate_s for piece in (*single, *groups)]
+        cards_held += [width] * (len(single) + len(groups))
     batches = []
-    for number, group in enumerate([*first, *later]):
-        suite, file = group[0].suite, group[0].file
-        ids = tuple(test.test for test in sorted(group, key=lambda test: place[_key(test)]))
-        estimate_s = sum(estimates[_key(test)] for test in group)
-        batches.append(Batch(f"b{number:05d}", suite, file, ids, estimate_s, cards=width_of[suite]))
+    for number, pieces in enumerate([*first, *later]):
+        ordered = sorted((test for piece in pieces for test in piece.tests), key=lambda test: place[_key(test)])
+        suite, file, ids = ordered[0].suite, ordered[0].file, tuple(test.test for test in ordered)
+        estimate_s = sum(piece.estimate_s for piece in pieces)
+        batches.append(Batch(f"b{number:05d}", suite, file, ids, estimate_s, cards=width_of[suite], group=ordered[0].group))
     unknown = sum(_key(test) not in durations for test in tests)
-    bound_s = lower_bound(estimates.values(), cards, (width_of[suite] for suite, _ in estimates))
+    bound_s = lower_bound(durations_s, cards, cards_held)
     return Plan(tuple(batches), len(first), unknown, sum(estimates.values()), bound_s)
 
 
-def _groups(
-    tests: Sequence[SelectedTest],
-    durations: Mapping[tuple[str, str], float],
-    estimates: Mapping[tuple[str, str], float],
-    cards: int,
-    collect_s: float,
-) -> tuple[list[list[SelectedTest]], list[list[SelectedTest]]]:
-    """Group the tests of one width into batches for `cards` worker groups: the urgent batches, then the others."""
-    work_s = sum(estimates[_key(test)] for test in tests)
-    bound_s = lower_bound((estimates[_key(test)] for test in tests), cards)
-    unseen = [test for test in tests if _key(test) not in durations]
-    if 2 * sum(estimates[_key(test)] for test in unseen) > work_s:
-        unseen = []
-    apart = {_key(test) for test in unseen}
-    urgent_s = max(collect_s, bound_s * _URGENT)
-    urgent = [test for test in tests if estimates[_key(test)] > urgent_s and _key(test) not in apart]
-    urgent.sort(key=lambda test: -estimates[_key(test)])
-    apart.update(map(_key, urgent))
+@dataclass(frozen=True)
+class _Piece:
+    """Tests that are not cut apart: one, or those of a group or a small class. `is_seen` if all have a recorded duration."""
 
-    first = [[test] for test in urgent]
+    tests: tuple[SelectedTest, ...]
+    estimate_s: float
+    is_seen: bool
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """The suite and file of the first test."""
+        return self.tests[0].suite, self.tests[0].file
+
+
+def _pieces(
+    tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str], float], estimates: Mapping[tuple[str, str], float]
+) -> tuple[list[_Piece], list[_Piece]]:
+    """Make a piece of each single test and of each group."""
+    single: list[_Piece] = []
+    groups: defaultdict[tuple[str, str], list[_Piece]] = defaultdict(list)
+    for test in tests:
+        piece = _Piece((test,), estimates[_key(test)], _key(test) in durations)
+        (single if test.group is None else groups[test.suite, test.group]).append(piece)
+    return single, list(map(_joined, groups.values()))
+
+
+def _joined(pieces: Sequence[_Piece]) -> _Piece:
+    tests = tuple(test for piece in pieces for test in piece.tests)
+    return _Piece(tests, sum(piece.estimate_s for piece in pieces), all(piece.is_seen for piece in pieces))
+
+
+def _batches(
+    single: Sequence[_Piece], groups: Sequence[_Piece], workers: int, collect_s: float
+) -> tuple[list[list[_Piece]], list[list[_Piece]]]:
+    """Put the pieces of one width into batches for some workers: the urgent batches, then the others.
+
+    Groups are urgent, since they cannot be cut; a longer one comes before a shorter one.
+    """
+    work_s = sum(piece.estimate_s for piece in (*single, *groups))
+    bound_s = lower_bound((piece.estimate_s for piece in (*single, *groups)), workers)
+    urgent_s = max(collect_s, bound_s * _URGENT)
+    pieces = _with_whole_classes(single, max(_CLASS_S, urgent_s))
+    unseen = [piece for piece in pieces if not piece.is_seen]
+    if 2 * sum(piece.estimate_s for piece in unseen) > work_s:
+        unseen = []
+    apart = {piece.tests for piece in unseen}
+    urgent = [piece for piece in pieces if piece.estimate_s > urgent_s and piece.tests not in apart]
+    apart.update(piece.tests for piece in urgent)
+
+    first = [[piece] for piece in sorted((*urgent, *groups), key=lambda piece: -piece.estimate_s)]
     for of_file in _by_file(unseen):
-        first += _cut(of_file, estimates, max(collect_s, bound_s * _UNSEEN))
-    later: list[list[SelectedTest]] = []
+        first += _cut(of_file, max(collect_s, bound_s * _UNSEEN))
+    later: list[list[_Piece]] = []
     smallest_s = max(collect_s / 4, bound_s * _SMALLEST)
     long_s = max(smallest_s, bound_s * _LONG)
-    for of_file in _by_file(test for test in tests if _key(test) not in apart):
-        of_file.sort(key=lambda test: -max(estimates[_key(test)], long_s))
-        workers = sum(estimates[_key(test)] for test in of_file) * cards / work_s if work_s else 0.0
-        later += _cut(of_file, estimates, smallest_s, _SHARES * max(1.0, workers))
+    for of_file in _by_file(piece for piece in pieces if piece.tests not in apart):
+        of_file.sort(key=lambda piece: -max(piece.estimate_s, long_s))
+        share = sum(piece.estimate_s for piece in of_file) * workers / work_s if work_s else 0.0
+        later += _cut(of_file, smallest_s, _SHARES * max(1.0, share))
     return first, later
+
+
+def _with_whole_classes(single: Sequence[_Piece], longest_s: float) -> list[_Piece]:
+    """Join the tests of each class that is small and takes `longest_s` at most."""
+    scopes: defaultdict[tuple[str, str], list[_Piece]] = defaultdict(list)
+    for piece in single:
+        [test] = piece.tests
+        scopes[test.suite, test.class_id or test.test].append(piece)
+    found: list[_Piece] = []
+    for of_scope in scopes.values():
+        small = len(of_scope) <= _CLASS_TESTS and sum(piece.estimate_s for piece in of_scope) <= longest_s
+        found += [_joined(of_scope)] if small else of_scope
+    return found
 
 
 def _key(test: SelectedTest) -> tuple[str, str]:
@@ -148,30 +205,28 @@ def _estimates(tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str]
     }
 
 
-def _by_file(tests: Iterable[SelectedTest]) -> Iterable[list[SelectedTest]]:
-    files: defaultdict[tuple[str, str], list[SelectedTest]] = defaultdict(list)
-    for test in tests:
-        files[test.suite, test.file].append(test)
+def _by_file(pieces: Iterable[_Piece]) -> Iterable[list[_Piece]]:
+    files: defaultdict[tuple[str, str], list[_Piece]] = defaultdict(list)
+    for piece in pieces:
+        files[piece.file].append(piece)
     return files.values()
 
 
-def _cut(
-    tests: Sequence[SelectedTest], estimates: Mapping[tuple[str, str], float], smallest_s: float, shares: float = math.inf
-) -> Iterator[list[SelectedTest]]:
-    """Cut tests in order: each batch takes at most its share of the remaining work, or `smallest_s`, or one test.
+def _cut(pieces: Sequence[_Piece], smallest_s: float, shares: float = math.inf) -> Iterator[list[_Piece]]:
+    """Cut pieces in order: each batch takes at most its share of the remaining work, or `smallest_s`, or one piece.
 
     A remainder shorter than half of `smallest_s` joins the batch before it.
     """
-    left_s = sum(estimates[_key(test)] for test in tests)
-    group: list[SelectedTest] = []
+    left_s = sum(piece.estimate_s for piece in pieces)
+    batch: list[_Piece] = []
     taken_s = 0.0
-    for test in tests:
-        full = taken_s + estimates[_key(test)] > max(smallest_s, left_s / shares)
-        if group and full and left_s - taken_s >= smallest_s / 2:
-            yield group
+    for piece in pieces:
+        full = taken_s + piece.estimate_s > max(smallest_s, left_s / shares)
+        if batch and full and left_s - taken_s >= smallest_s / 2:
+            yield batch
             left_s -= taken_s
-            group, taken_s = [], 0.0
-        group.append(test)
-        taken_s += estimates[_key(test)]
-    if group:
-        yield group
+            batch, taken_s = [], 0.0
+        batch.append(piece)
+        taken_s += piece.estimate_s
+    if batch:
+        yield batch

@@ -44,7 +44,7 @@ def select_tests(
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
     for name, suite in suites.items():
-        tests, errors = _collect(name, suite, spec, runner, execute, timeout_s)
+        tests, errors, groups = _collect(name, suite, spec, runner, execute, timeout_s)
         kept, left_out = in_scope(tests, suite.scope)
         if not kept and not errors:
             reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
@@ -55,8 +55,8 @@ def select_tests(
         broken = tuple(f"{path}: {message}" for path, message in errors.items())
         reports.append(SuiteSelection(name, len(tests), len(kept), left_out, broken))
         # A file that cannot be collected is expected under its own name, so that it fails instead of vanishing.
-        selected += [SelectedTest(name, test) for test in (*kept, *errors)]
-    content = _TESTS.dump_json(selected)
+        selected += [SelectedTest(name, test, groups.get(test)) for test in (*kept, *errors)]
+    content = _TESTS.dump_json(selected, exclude_defaults=True)
     work_s = round(time.monotonic() - started, 3)
     return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s)
 
@@ -94,8 +94,8 @@ def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[Selecte
 
 def _collect(
     name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float
-) -> tuple[list[str], dict[str, str]]:
-    """The node ids that pytest finds, and pytest's message for each file that it cannot collect."""
+) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """The node ids that pytest finds, pytest's message for each file that it cannot collect, and the groups of tests."""
     for path in suite.paths:
         if not (Path(spec.root) / path).exists():
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
@@ -122,4 +122,4 @@ def _collect(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
             f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
-    return collected["tests"], errors
+    return collected["tests"], errors, collected.get("groups", {})

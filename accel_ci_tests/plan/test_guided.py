@@ -37,15 +37,75 @@ def test_tests_of_several_cards_have_separate_batches_and_bounds() -> None:
     assert lower_bound([3.0, 1.0], 4, [4, 1]) == 13 / 4
 
 
+def grouped(group: str | None, *tests: str) -> list[SelectedTest]:
+    return [SelectedTest("suite", test, group) for test in tests]
+
+
+def test_a_group_has_a_batch_of_its_own_whatever_its_files_and_length() -> None:
+    port = grouped("port", "a.py::t1", "b.py::t1", "b.py::t3")
+    tests = [port[0], *grouped(None, "a.py::t2"), port[1], *grouped(None, "b.py::t2"), port[2]]
+    durations = {("suite", test.test): 30.0 for test in tests}
+    plan = make_plan(tests, durations, cards=4)
+    [batch] = [batch for batch in plan.batches if batch.group == "port"]
+    assert (batch.file, batch.tests) == ("a.py", ("a.py::t1", "b.py::t1", "b.py::t3"))
+    assert plan.lower_bound_s == 90.0, "no schedule can spread a group over cards"
+    assert {batch.tests for batch in plan.batches if batch.group is None} == {("a.py::t2",), ("b.py::t2",)}
+
+
+def test_groups_of_one_name_in_two_suites_are_two() -> None:
+    tests = [SelectedTest(suite, f"a.py::t{number}", "port") for suite in ("one", "two") for number in (1, 2)]
+    plan = make_plan(tests, {}, cards=2)
+    assert sorted((batch.suite, batch.tests) for batch in plan.batches) == [
+        ("one", ("a.py::t1", "a.py::t2")), ("two", ("a.py::t1", "a.py::t2")),
+    ]  # fmt: skip
+
+
+def test_one_card_runs_whole_files_in_order() -> None:
+    tests = grouped(None, "b.py::t1", "b.py::t2") + grouped("last", "b.py::t3") + grouped(None, "a.py::t1", "b.py::t4")
+    durations = {("suite", test.test): float(number) for number, test in enumerate(tests)}
+    plan = make_plan(tests, durations, cards=1)
+    assert [batch.tests for batch in plan.batches] == [
+        ("b.py::t1", "b.py::t2", "b.py::t4"), ("b.py::t3",), ("a.py::t1",),
+    ]  # fmt: skip
+    assert plan.urgent == len(plan.batches), "urgent batches run in the order of the plan"
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "whole"), [(3, 1.0, True), (16, 3.0, True), (17, 1.0, False), (16, 4.0, False), (2, 31.0, False)]
+)
+def test_small_classes_are_not_cut(count: int, seconds: float, whole: bool) -> None:
+    names = [f"a.py::TestA::test_{number}[x::y]" for number in range(count)]
+    tests = [*grouped(None, *names), *some_tests(b=10)]
+    plan = make_plan(tests, {("suite", test.test): seconds for test in tests}, cards=2)
+    of_class = [batch.tests for batch in plan.batches if batch.file == "a.py"]
+    assert (of_class == [tuple(names)]) == whole
+    assert sorted(test for tests in of_class for test in tests) == sorted(names)
+
+
+def test_a_class_that_was_never_seen_is_not_cut_either() -> None:
+    names = [f"a.py::TestA::test_{number}" for number in range(4)]
+    plan = make_plan([*grouped(None, *names), *some_tests(a=4)], {}, cards=4)
+    assert tuple(names) in [batch.tests for batch in plan.batches]
+
+
 @given(
     files=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     cards=st.integers(1, 64),
     known=st.floats(0, 1),
+    in_group=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-def test_every_test_is_in_one_batch_of_its_file(files: list[int], cards: int, known: float, seed: int) -> None:
+def test_every_test_is_in_one_batch_of_its_file_or_group(
+    files: list[int], cards: int, known: float, in_group: float, seed: int
+) -> None:
     rng = random.Random(seed)
-    tests = some_tests(**{f"f{number}": count for number, count in enumerate(files)})
+    tests = [
+        SelectedTest(
+            "suite", f"f{file}.py::T{rng.randrange(3)}::test_{n}", rng.choice("xyz") if rng.random() < in_group else None
+        )
+        for file, count in enumerate(files)
+        for n in range(count)
+    ]
     durations = {(test.suite, test.test): rng.expovariate(1) for test in tests if rng.random() < known}
     plan = make_plan(tests, durations, cards)
     planned = [test for batch in plan.batches for test in batch.tests]
@@ -54,9 +114,14 @@ def test_every_test_is_in_one_batch_of_its_file(files: list[int], cards: int, kn
     assert plan.unknown == len(tests) - len(durations)
     assert plan.estimated_s == pytest.approx(sum(batch.estimate_s for batch in plan.batches))
     order = {test.test: place for place, test in enumerate(tests)}
+    groups = {test.test: test.group for test in tests}
     for batch in plan.batches:
-        assert {test.split("::")[0] for test in batch.tests} == {batch.file}
+        files_of = {test.split("::")[0] for test in batch.tests}
+        assert batch.file in files_of if batch.group is not None else files_of == {batch.file}
+        assert {groups[test] for test in batch.tests} == {batch.group}
         assert sorted(batch.tests, key=order.__getitem__) == list(batch.tests)
+    named = [batch.group for batch in plan.batches if batch.group is not None]
+    assert len(named) == len(set(named))
 
 
 def test_batches_shrink_as_the_work_runs_out() -> None:
