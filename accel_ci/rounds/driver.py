@@ -1,8 +1,8 @@
 """The driver: runs a plan in rounds on a pool, whatever the pool's engine.
 
-Here belong the driver's decisions: when to replace a worker, which tests to requeue, when a round is over and what goes
-into the next one. It keeps no state: all it knows is in the run's folder, so a driver that starts again after a
-kill continues where the last one stopped.
+Here belong the driver's decisions: when to replace a worker, which tests to requeue, and when a round is over. What goes
+into the next one is in `retries.py`. It keeps no state: all it knows is in the run's folder, so a driver that starts again
+after a kill continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
-from accel_ci.plan.guided import make_plan
 from accel_ci.process.waiting import WaitLog, poll
 from accel_ci.rounds.driver_lock import sole_driver
-from accel_ci.rounds.engine import Pool, WorkerGroup, groups_of
+from accel_ci.rounds.engine import Pool, WorkerGroup
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
+from accel_ci.rounds.retries import retries, retries_in_order
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 from accel_ci.rounds.watch import WorkerWatch
 
@@ -59,9 +59,12 @@ class PoolRun:
 
 def run_rounds(
     pool: Pool, batches: Sequence[Batch], cards: Sequence[str], spec: WorkerSpec, limits: Limits, run_dir: Path,
-    on_progress: OnProgress, max_rounds: int = 2, *, urgent: int = 0,
+    on_progress: OnProgress, max_rounds: int = 2, *, urgent: int = 0, tests: Sequence[SelectedTest] = (),
 ) -> PoolRun:  # fmt: skip
     """Run all batches, then rerun what failed or did not run, on other cards if there are any.
+
+    A test that failed and was skipped when it ran again is run in one more round, after the tests before it in its file. For
+    that, `tests` has all tests in the order of their collection.
 
     Workers take the first `urgent` batches before all others. Batches for several cards run after those for one card, in a
     separate phase for each number of cards, with workers that hold groups of the healthy cards.
@@ -76,10 +79,12 @@ def run_rounds(
         pool.clear(run_dir)
         tally = Tally(cards, batches, on_progress)
         reports: list[RoundReport] = []
-        for number in range(1, max_rounds + 1):
-            todo = list(batches) if number == 1 else retries(batches, tally, number)
-            if not todo or not tally.healthy():
+        for number in range(1, max_rounds + 2):
+            todo = _batches_of(number, max_rounds, batches, tests, tally)
+            if not tally.healthy():
                 break
+            if not todo:
+                continue
             makespan_s = 0.0
             for width in sorted({batch.cards for batch in todo}):
                 phase = [batch for batch in todo if batch.cards == width]
@@ -98,21 +103,15 @@ def run_rounds(
     )  # fmt: skip
 
 
-def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
-    """The batches of round `number`: tests without an attempt or whose last one failed, away from the cards that failed."""
-    cards = tally.healthy()
-    groups: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
-    for batch in batches:
-        holders = groups_of(cards, batch.cards)
-        for test in tally.to_retry(batch):
-            avoid = tuple(holder for holder in holders if holder in tally.failed_on((batch.suite, test)))
-            key = batch.cards, avoid if len(avoid) < len(holders) else ()
-            groups.setdefault(key, []).append(SelectedTest(batch.suite, test))
-    return [
-        replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
-        for place, ((width, avoid), tests) in enumerate(groups.items())
-        for batch in make_plan(tests, tally.failure_durations, max(1, len(cards) // width - len(avoid))).batches
-    ]
+def _batches_of(
+    number: int, max_rounds: int, batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally
+) -> list[Batch]:
+    """The batches of round `number`; the one after the last is for tests that need others before them."""
+    if number == 1:
+        return list(batches)
+    if number <= max_rounds:
+        return retries(batches, tally, number)
+    return retries_in_order(batches, tests, tally, number) if max_rounds > 1 else []
 
 
 def _run_phase(
@@ -238,7 +237,9 @@ def lost_batches(
     living: Mapping[str, str],
     suspects: Collection[TestKey] = (),
 ) -> list[Batch]:
-    """The open tests that are in no free batch and in none of a living worker, as batches; each suspect alone, at the end.
+    """The open tests that are in no free batch and in none of a living worker, as batches.
+
+    Of a group, all its tests; otherwise each suspect alone, at the end.
 
     `claimed` is batch id to owner, `living` worker to card. Where all living cards should be avoided, none is.
     """
@@ -254,15 +255,16 @@ def lost_batches(
     fresh: list[Batch] = []
     apart: list[Batch] = []
     for batch in lost:
-        tests = [test for test in batch.tests if (key := (batch.suite, test)) in open_tests and key not in covered]
-        covered.update((batch.suite, test) for test in tests)
-        calm = [test for test in tests if (batch.suite, test) not in suspects]
+        tests = tuple(test for test in batch.tests if (key := (batch.suite, test)) in open_tests and key not in covered)
         avoid = () if cards <= set(batch.avoid_cards) else batch.avoid_cards
-        for part in (calm, *([test] for test in tests if (batch.suite, test) in suspects)):
+        alone = () if batch.group is not None else tuple(test for test in tests if (batch.suite, test) in suspects)
+        together = batch.tests if batch.group is not None and tests else tuple(test for test in tests if test not in alone)
+        covered.update((batch.suite, test) for test in (*tests, *together))
+        for part in (together, *((test,) for test in alone)):
             if part:
                 estimate_s = batch.estimate_s * len(part) / len(batch.tests)
-                again = replace(batch, tests=tuple(part), estimate_s=estimate_s, avoid_cards=avoid)
-                (fresh if part is calm else apart).append(again)
+                again = replace(batch, tests=part, estimate_s=estimate_s, avoid_cards=avoid)
+                (fresh if part is together else apart).append(again)
     return fresh + apart
 
 

@@ -29,6 +29,8 @@ _TYPES: dict[str, pa.DataType] = {
 }  # fmt: skip
 ROWS = pa.schema(_TYPES)  # a row per attempt, in the order in which the driver read them; see `accel_ci.model.Attempt`
 _UNFAILED = frozenset(OUTCOMES) - FAILING_OUTCOMES
+_ENDED = _UNFAILED - {"not_run"}
+_PASSED = frozenset[Outcome | None]({"passed", "xpassed"})
 _CHUNK_ROWS = 1 << 15
 
 
@@ -78,6 +80,8 @@ class Tally:
         for batch in batches:
             self._last[batch.suite].update(dict.fromkeys(batch.tests, 0))
         self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
+        self._still_failed: set[TestKey] = set()  # tests that have not passed since they failed
+        self._worker_numbers: dict[tuple[int, str, str], int] = {}  # by round, phase and worker
         self._counts: Counter[Outcome] = Counter()
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
         self._workers: defaultdict[tuple[str, str], _Worker] = defaultdict(_Worker)
@@ -89,6 +93,9 @@ class Tally:
     def take(self, round_number: int, worker: str, card: str | None, events: Sequence[Event], phase: str = "") -> None:
         """Take in more events of a worker, which are in order.
 
+        A test may have several attempts in a round: those that a plug-in of pytest makes in one session count all. Of those
+        that another worker makes, since the first one was lost, only failures count.
+
         `card` is the worker's card or group of cards, None where only the worker's own events name it. `phase` tells apart
         workers that have one name in different parts of the round.
         """
@@ -98,11 +105,12 @@ class Tally:
         span = phase, worker.partition("-")[0]
         first, last = self._spans.get(span, (events[0].at, events[-1].at))
         self._spans[span] = min(first, events[0].at), max(last, events[-1].at)
-        codes: dict[str | None, int] = {outcome: _code(round_number, outcome) for outcome in OUTCOMES}
+        number = self._worker_numbers.setdefault((round_number, phase, worker), len(self._worker_numbers))
+        codes: dict[str | None, int] = {outcome: _code(round_number, number, outcome) for outcome in OUTCOMES}
         known = self._workers[phase, worker]
         known.heard = self.last_event
         fresh: list[Event] = []
-        first_attempts = 0
+        first_attempts = tests_of_round = 0
         for event in events:
             kind = event.event
             if kind == "attempt":
@@ -111,14 +119,19 @@ class Tally:
                 tests = self._last[event.suite or ""]
                 test = event.test or ""
                 before = tests.get(test, 0)
-                if before >> 4 == round_number:
+                if _round_in(before) == round_number and before >> _WORKER_BIT != number and event.outcome in _UNFAILED:
                     continue  # another worker has run it in this round
+                tests_of_round += _round_in(before) != round_number
                 tests[test] = codes.get(event.outcome, codes["error"])
                 if before:
                     self._counts[OUTCOMES[before & 15]] -= 1
                 else:
                     first_attempts += 1
-                if event.outcome not in _UNFAILED:
+                if event.outcome in _PASSED:
+                    self._still_failed.discard((event.suite or "", test))
+                elif event.outcome == "not_run":
+                    self._failed_on[event.suite or "", test].update(filter(None, (card or known.card,)))
+                elif event.outcome not in _UNFAILED:
                     self._note_failure(event, card or known.card, self.attempts + len(fresh))
                 fresh.append(event)
             elif kind == "started":
@@ -135,7 +148,7 @@ class Tally:
                 for one in self._of(card or known.card):
                     one.setup_s += (event.setup_s if kind == "child_started" else event.seconds) or 0.0
         if fresh:
-            self._add(round_number, worker, card or known.card, known.host, fresh)
+            self._add(round_number, worker, card or known.card, known.host, fresh, tests_of_round)
             self._on_progress(first_attempts, self._counts)
 
     def _of(self, card: str | None) -> list[_Card]:
@@ -144,14 +157,20 @@ class Tally:
 
     def _note_failure(self, event: Event, card: str | None, row: int) -> None:
         key = (event.suite or "", event.test or "")
+        self._still_failed.add(key)
         if event.duration_s is not None:
             self.failure_durations[key] = event.duration_s
         if card is not None:
             self._failed_on[key].add(card)
             self._doubtful[card].append(row)
 
-    def _add(self, round_number: int, worker: str, card: str | None, host: str | None, attempts: list[Event]) -> None:
-        """Add attempts of one worker to the rows and to the sums of the round and of the worker's cards."""
+    def _add(
+        self, round_number: int, worker: str, card: str | None, host: str | None, attempts: list[Event], tests: int
+    ) -> None:
+        """Add attempts of one worker to the rows and to the sums of the round and of the worker's cards.
+
+        `tests` of them are the first ones of their tests in the round.
+        """
         self.last_attempt = time.monotonic()
         self.attempts += len(attempts)
         outcomes = [_outcome(event.outcome) for event in attempts]
@@ -159,7 +178,7 @@ class Tally:
         durations = [event.duration_s or 0.0 for event in attempts]
         busy_s, names = sum(durations), cards_in(card or "")
         mine = self._rounds[round_number]
-        mine.tests += len(attempts)
+        mine.tests += tests
         mine.work_s += busy_s * len(names)
         mine.longest_s = max(mine.longest_s, *durations)
         mine.cards.update(names)
@@ -218,7 +237,7 @@ class Tally:
             (batch.suite, test)
             for batch in batches
             for test in batch.tests
-            if last[batch.suite].get(test, 0) >> 4 != round_number
+            if _round_in(last[batch.suite].get(test, 0)) != round_number
         }
 
     def not_run(self, batches: Iterable[Batch]) -> Iterator[TestKey]:
@@ -228,12 +247,19 @@ class Tally:
             yield from ((batch.suite, test) for test in batch.tests if not last.get(test, 0))
 
     def to_retry(self, batch: Batch) -> list[str]:
-        """The tests of a batch whose last attempt failed, or that have none."""
+        """The tests of a batch whose last attempt failed or was `not_run`, or that have none."""
         last = self._last[batch.suite]
-        return [test for test in batch.tests if not (code := last.get(test, 0)) or OUTCOMES[code & 15] in FAILING_OUTCOMES]
+        return [test for test in batch.tests if not (code := last.get(test, 0)) or OUTCOMES[code & 15] not in _ENDED]
+
+    def skipped_after_failure(self, batch: Batch) -> list[str]:
+        """The tests of a batch that were skipped when they ran last, and have not passed since they failed."""
+        last, skipped = self._last[batch.suite], OUTCOMES.index("skipped")
+        return [
+            test for test in batch.tests if (batch.suite, test) in self._still_failed and last.get(test, 0) & 15 == skipped
+        ]
 
     def failed_on(self, test: TestKey) -> Collection[str]:
-        """The cards, or groups of cards, on which attempts of the test failed."""
+        """The cards, or groups of cards, on which attempts of the test failed or it could not be found."""
         return self._failed_on.get(test, ())
 
     def healthy(self) -> list[str]:
@@ -268,9 +294,16 @@ class Tally:
         return rows.set_column(ROWS.get_field_index("infra"), ROWS.field("infra"), pa.array(reasons, pa.string()))
 
 
-def _code(round_number: int, outcome: Outcome) -> int:
-    """A test's last attempt as one number: small ones are shared by all tests that have them."""
-    return round_number << 4 | OUTCOMES.index(outcome)
+_WORKER_BIT = 12  # the outcome has the 4 lowest bits of a code, the round the 8 above
+
+
+def _code(round_number: int, worker_number: int, outcome: Outcome) -> int:
+    """A test's last attempt as one number, which tests of one worker share."""
+    return worker_number << _WORKER_BIT | round_number << 4 | OUTCOMES.index(outcome)
+
+
+def _round_in(code: int) -> int:
+    return code >> 4 & 0xFF
 
 
 def _outcome(text: str | None) -> Outcome:

@@ -156,7 +156,7 @@ def run_device_stage(
     context: StageContext,
     step: Step,
 ) -> DeviceTestResults:
-    """Run the plan on all cards, and what failed once more.
+    """Run the plan on all cards, and what failed once more (`accel_ci.rounds.retries`).
 
     A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
     healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the
@@ -168,7 +168,8 @@ def run_device_stage(
     context.folder.mkdir(parents=True, exist_ok=True)
     write_whole_file(context.folder / _UNFINISHED, _UNFINISHED_PLAN.dump_json((selected.sha256, plan)))
     batches = read_plan(plan.batches, context.artifacts)
-    with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds) as run:
+    tests = read_selection(selected, context.artifacts)
+    with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds, tests=tests) as run:
         return _store(selected, tuple(suites), run, batches, started, context)
 
 
@@ -202,6 +203,7 @@ def _rounds(
     step: Step,
     *,
     rounds: int,
+    tests: Sequence[SelectedTest] = (),
     resume: bool = True,
 ) -> Iterator[PoolRun]:
     """Drive the project's pool; with `resume`, a run that was stopped in the folder is taken up.
@@ -220,7 +222,9 @@ def _rounds(
         if not resume:
             shutil.rmtree(context.folder, ignore_errors=True)
         times = Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
-        yield run_rounds(pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent)
+        yield run_rounds(
+            pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests
+        )
         shutil.rmtree(kept, ignore_errors=True)
         context.folder.rename(kept)
         pool.forget(context.folder)

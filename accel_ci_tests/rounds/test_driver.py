@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Limits, Outcome, WorkerSpec
 from accel_ci.pool.environment import clean_environment
-from accel_ci.rounds.driver import retries, run_rounds
+from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.events import Event
+from accel_ci.rounds.retries import retries
 from accel_ci.rounds.tally import Tally
 from accel_ci_tests.fixtures.ground import LOCAL_POOL, Run, outcomes
 from accel_ci_tests.fixtures.suite import Write, batch
@@ -61,6 +63,46 @@ def test_a_flaky_test_passes_in_the_second_round(run: Run, write: Write, tmp_pat
     result = run([batch("b0", "test_a.py::test_1", "test_a.py::test_2")], ["only"])
     assert outcomes(result) == {"test_a.py::test_1": "failed", "test_a.py::test_2": "passed"}
     assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
+
+
+DEPENDENT = """
+import pathlib, pytest
+opened = []
+def test_open(): opened.append(1)
+def test_use():
+    if not opened:
+        pytest.skip("test_open has not run")
+    reached = pathlib.Path("reached")
+    if {flaky} and reached.exists():
+        return
+    reached.touch()
+    assert False
+def test_close(): pass
+"""
+
+
+@pytest.mark.parametrize(("flaky", "last"), [(False, "failed"), (True, "passed")])
+def test_a_test_that_is_skipped_alone_runs_once_more_with_those_before_it(
+    run: Run, write: Write, flaky: bool, last: str
+) -> None:
+    write("test_a.py", DEPENDENT.format(flaky=flaky))
+    tests = [f"test_a.py::test_{name}" for name in ("open", "use", "close")]
+    found = run([batch("b0", *tests)])
+    assert outcomes(found) == dict(zip(tests, ("passed", "failed", "passed"), strict=True))
+    assert outcomes(found, 2) == {tests[1]: "skipped"}
+    assert outcomes(found, 3) == {tests[0]: "passed", tests[1]: last}
+
+
+def test_a_group_is_run_again_in_order_and_on_one_card(run: Run, write: Write) -> None:
+    write("test_a.py", DEPENDENT.format(flaky=False))
+    tests = [f"test_a.py::test_{name}" for name in ("open", "use", "close")]
+    found = run([replace(batch("b0", *tests), group="ordered"), batch("b1", "test_a.py::test_close", suite="other")])
+    assert outcomes(found, 2) == dict(zip(tests, ("passed", "failed", "passed"), strict=True))
+    assert len(found.rounds) == 2
+    for number in (1, 2):
+        ran = [attempt for attempt in found.attempts if (attempt.round, attempt.suite) == (number, "suite")]
+        assert len({attempt.worker for attempt in ran}) == 1
+        assert [attempt.test for attempt in ran] == tests
 
 
 def test_one_round_is_one_round(run: Run, write: Write) -> None:
@@ -168,7 +210,7 @@ def attempt(test: str, outcome: Outcome, round_number: int = 1, card: str = "0")
     ("attempts", "cards", "expected"),
     [
         ([attempt("t", "passed")], ["0", "1"], []),
-        ([attempt("t", "not_run")], ["0", "1"], []),
+        ([attempt("t", "not_run")], ["0", "1"], [("0",)]),
         ([], ["0", "1"], [()]),
         ([attempt("t", "failed")], ["0", "1"], [("0",)]),
         ([attempt("t", "crashed")], ["0"], [()]),

@@ -39,16 +39,51 @@ def attempt(test: str, outcome: str, started_at: str | None = None) -> Event:
     return Event("attempt", AT, "s", test, outcome, started_at, 2.0)
 
 
+def rows_of(tally: Tally) -> list[tuple[object, ...]]:
+    rows = tally.rows().select(["test", "round", "outcome", "card", "worker"]).to_pylist()
+    return [tuple(row.values()) for row in rows]
+
+
 def test_a_test_counts_once_a_round_whichever_worker_reports_it() -> None:
     both = tally("t", "u")
-    both.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("t", "passed")])
+    both.take(1, "w0-0", "0", [attempt("t", "failed")])
     both.take(1, "w0-1", "1", [attempt("t", "passed"), attempt("u", "passed")])
     both.take(2, "w1-0", "1", [attempt("t", "passed")])
-    rows = both.rows().select(["test", "round", "outcome", "card", "worker"]).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
+    assert rows_of(both) == [
         ("t", 1, "failed", "0", "w0-0"), ("u", 1, "passed", "1", "w0-1"), ("t", 2, "passed", "1", "w1-0"),
     ]  # fmt: skip
     assert [(card.attempts, card.busy_s) for card in both.card_reports()] == [(1, 2.0), (2, 4.0)]
+
+
+def test_the_attempts_of_a_plug_in_that_tries_again_count_all() -> None:
+    tried = tally("t", "u")
+    tried.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("t", "failed")])
+    tried.take(1, "w0-0", "0", [attempt("t", "passed"), attempt("u", "passed")])
+    assert [row[:3] for row in rows_of(tried)] == [
+        ("t", 1, "failed"), ("t", 1, "failed"), ("t", 1, "passed"), ("u", 1, "passed"),
+    ]  # fmt: skip
+    assert tried.to_retry(Batch("b", "s", "a.py", ("t", "u"), 1.0)) == []
+    assert tried.round_report(1, 1.0).tests == 2
+    assert sum(card.attempts for card in tried.card_reports()) == 4
+
+
+def test_a_failure_is_not_lost_although_another_worker_had_run_the_test() -> None:
+    both = tally("t", "u")
+    both.take(1, "w0-0", "0", [attempt("t", "passed"), attempt("u", "skipped")])
+    both.take(1, "w0-1", "1", [attempt("t", "failed"), attempt("u", "skipped")])
+    assert [row[:3] for row in rows_of(both)] == [("t", 1, "passed"), ("u", 1, "skipped"), ("t", 1, "failed")]
+
+
+def test_a_failure_that_became_a_skip_is_known_until_the_test_passes() -> None:
+    skips = tally("t", "u")
+    batch = Batch("b", "s", "a.py", ("t", "u"), 1.0)
+    skips.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("u", "skipped")])
+    assert skips.skipped_after_failure(batch) == []
+    skips.take(2, "w0-0", "0", [attempt("t", "skipped")])
+    assert (skips.skipped_after_failure(batch), skips.to_retry(batch)) == (["t"], [])
+    skips.take(3, "w0-0", "0", [attempt("t", "passed")])
+    skips.take(4, "w0-0", "0", [attempt("t", "skipped")])
+    assert skips.skipped_after_failure(batch) == []
 
 
 def test_failures_since_the_last_healthy_probe_are_the_cards() -> None:

@@ -1,0 +1,84 @@
+"""The batches of the rounds after the first: what is run again, where, and what must run before it. Pure functions.
+
+A test that failed is run again, away from the cards on which it failed. If it belongs to a group, the whole group is. Other
+tests may depend on the tests before them without a sign of it: such a test is skipped when it runs again alone. The round
+after the last one is for those. They run after the tests before them, as pytest would run them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from accel_ci.model import Batch, SelectedTest
+from accel_ci.plan.guided import make_plan
+from accel_ci.rounds.engine import groups_of
+from accel_ci.rounds.tally import Tally, TestKey
+
+IN_ORDER_S = 600.0
+"""Tests are run again for one that depends on them only if they are expected to take so many seconds at most."""
+
+
+def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
+    """The batches of round `number`, for tests without an attempt and those whose last one failed or did not find them."""
+    cards = tally.healthy()
+    groups: list[Batch] = []
+    apart: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
+    for batch in batches:
+        holders, again = groups_of(cards, batch.cards), tally.to_retry(batch)
+        failed_on = {test: tally.failed_on((batch.suite, test)) for test in again}
+        if again and batch.group is not None:
+            avoid = _to_avoid(holders, set().union(*failed_on.values()))
+            groups.append(replace(batch, id=f"r{number}-g{len(groups)}", avoid_cards=avoid))
+            continue
+        for test in again:
+            key = batch.cards, _to_avoid(holders, failed_on[test])
+            apart.setdefault(key, []).append(SelectedTest(batch.suite, test))
+    return groups + [
+        replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
+        for place, ((width, avoid), tests) in enumerate(apart.items())
+        for batch in make_plan(tests, tally.failure_durations, max(1, len(cards) // width - len(avoid))).batches
+    ]
+
+
+def retries_in_order(batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally, number: int) -> list[Batch]:
+    """The batches of round `number` for tests that failed and were skipped when they ran again.
+
+    A batch has the tests of a file in the order of `tests`, up to the last one that needs it. Where these take too long, it
+    has those of its class; where these do too, there is none, and the failure stands.
+    """
+    single = {(batch.suite, test): batch for batch in batches if batch.group is None for test in batch.tests}
+    needy = {(batch.suite, test) for batch in batches if batch.group is None for test in tally.skipped_after_failure(batch)}
+    scopes: dict[tuple[str, str], list[SelectedTest]] = defaultdict(list)
+    for test in tests or [SelectedTest(*key) for key in single]:
+        if (test.suite, test.test) in single:
+            scopes[test.suite, test.file].append(test)
+    found: list[Batch] = []
+    for of_file in scopes.values():
+        classes: dict[str | None, list[SelectedTest]] = defaultdict(list)
+        for test in of_file:
+            classes[test.class_id].append(test)
+        for part in [of_file] if _seconds(_until(of_file, needy), single) <= IN_ORDER_S else classes.values():
+            wanted = _until(part, needy)
+            estimate_s = _seconds(wanted, single)
+            if wanted and estimate_s <= IN_ORDER_S:
+                suite, file, ids = part[0].suite, part[0].file, tuple(test.test for test in wanted)
+                width = single[suite, ids[0]].cards
+                found.append(Batch(f"r{number}-{len(found)}", suite, file, ids, estimate_s, cards=width))
+    return found
+
+
+def _until(tests: Sequence[SelectedTest], needy: Collection[TestKey]) -> Sequence[SelectedTest]:
+    """The tests up to the last one that is among the needy."""
+    return tests[: max((place for place, test in enumerate(tests, 1) if (test.suite, test.test) in needy), default=0)]
+
+
+def _seconds(tests: Sequence[SelectedTest], batches: dict[TestKey, Batch]) -> float:
+    return sum((batch := batches[test.suite, test.test]).estimate_s / len(batch.tests) for test in tests)
+
+
+def _to_avoid(holders: Sequence[str], failed_on: Collection[str]) -> tuple[str, ...]:
+    """Those of the cards, or groups of cards, on which a test failed; none if it failed on all."""
+    avoid = tuple(holder for holder in holders if holder in failed_on)
+    return avoid if len(avoid) < len(holders) else ()
