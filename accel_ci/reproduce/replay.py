@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import FAILING_OUTCOMES, Build, Outcome, SelectedTest
@@ -12,7 +13,10 @@ from accel_ci.results.store import ResultsStore
 
 @dataclass(frozen=True)
 class WorkerSession:
-    """The tests that one worker ran in one round of a stage, in order and with their outcomes."""
+    """The tests that one worker ran in one round of a stage, in order and with their outcomes.
+
+    A test that a plug-in of pytest ran several times is there once, with its first failure.
+    """
 
     stage: str
     round: int
@@ -40,13 +44,15 @@ def worker_sessions(store: ResultsStore, build: Build, stages: Mapping[str, str]
         (),
         store.suites(build=build),
     )
-    found: dict[tuple[str, int, str, str], list[tuple[SelectedTest, Outcome]]] = {}
+    found: dict[tuple[str, int, str, str], dict[SelectedTest, Outcome]] = {}
     for suite, test, number, outcome, worker, card in rows:
         key = (stages.get(suite, "device"), number, worker, card)
-        found.setdefault(key, []).append((SelectedTest(suite, test), outcome))
+        ran = found.setdefault(key, {})
+        if ran.get(selected := SelectedTest(suite, test)) not in FAILING_OUTCOMES:
+            ran[selected] = outcome
     if not found:
         raise AccelCiError(f"no workers are stored for {build.name}: it has no results, or they were ingested from reports")
-    return [WorkerSession(*key, *zip(*ran, strict=True)) for key, ran in sorted(found.items())]
+    return [WorkerSession(*key, tuple(ran), tuple(ran.values())) for key, ran in sorted(found.items(), key=itemgetter(0))]
 
 
 def choose_session(
