@@ -9,9 +9,9 @@ well below one as in factoring (Hummel, Schonberg and Flynn, 1992), because dura
 is done for each file: a worker that moves to another file has to collect it, so workers share files, and every file has to
 end in small batches.
 
-Tests that belong together are one piece, which is never cut: the tests of a group (`SelectedTest.group`), which have a batch
-of their own, and those of a small class, since many classes expect their tests to run in order. One card alone runs every
-file whole, and all in order, as pytest does.
+Tests that belong together are one piece, which is never cut: those of a group (`SelectedTest.group`), which have a batch of
+their own, and those of a small file or class, since the tests of many depend on their order. One card alone runs every file
+whole, and all in order, as pytest does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _UNSEEN = 1 / 16  # never-seen tests of a file share batches up to this length, 
 _LONG = 1 / 100  # a test that takes longer is run before the others of its file
 _SMALLEST = 1 / 200  # batches are not cut smaller than this
 
-_CLASS_TESTS, _CLASS_S = 16, 60.0  # a class with so many tests at most, and of so many seconds at most, is not cut
+_WHOLE_TESTS = 16  # a file or class of more tests may be cut
+_WHOLE_FILE_S, _WHOLE_CLASS_S = 16.0, 60.0  # so may one that takes longer, and is not short for the plan either
 _SHARES = 3  # a batch is about 1 / _SHARES of one worker's share of the remaining work of its file
 
 
@@ -113,7 +114,10 @@ def make_plan(
 
 @dataclass(frozen=True)
 class _Piece:
-    """Tests that are not cut apart: one, or those of a group or a small class. `is_seen` if all have a recorded duration."""
+    """Tests that are not cut apart: one, or those of a group or a small file or class.
+
+    `is_seen` is true if all have a recorded duration.
+    """
 
     tests: tuple[SelectedTest, ...]
     estimate_s: float
@@ -152,7 +156,7 @@ def _batches(
     work_s = sum(piece.estimate_s for piece in (*single, *groups))
     bound_s = lower_bound((piece.estimate_s for piece in (*single, *groups)), workers)
     urgent_s = max(collect_s, bound_s * _URGENT)
-    pieces = _with_whole_classes(single, max(_CLASS_S, urgent_s))
+    pieces = _with_small_scopes_joined(single, urgent_s)
     unseen = [piece for piece in pieces if not piece.is_seen]
     if 2 * sum(piece.estimate_s for piece in unseen) > work_s:
         unseen = []
@@ -173,17 +177,23 @@ def _batches(
     return first, later
 
 
-def _with_whole_classes(single: Sequence[_Piece], longest_s: float) -> list[_Piece]:
-    """Join the tests of each class that is small and takes `longest_s` at most."""
-    scopes: defaultdict[tuple[str, str], list[_Piece]] = defaultdict(list)
-    for piece in single:
-        [test] = piece.tests
-        scopes[test.suite, test.class_id or test.test].append(piece)
+def _with_small_scopes_joined(single: Sequence[_Piece], short_s: float) -> list[_Piece]:
+    """Join the tests of each small file, and in larger files those of each small class; `short_s` is always short enough."""
     found: list[_Piece] = []
-    for of_scope in scopes.values():
-        small = len(of_scope) <= _CLASS_TESTS and sum(piece.estimate_s for piece in of_scope) <= longest_s
-        found += [_joined(of_scope)] if small else of_scope
+    for of_file in _by_file(single):
+        if _is_small(of_file, max(_WHOLE_FILE_S, short_s)):
+            found.append(_joined(of_file))
+            continue
+        scopes: defaultdict[str, list[_Piece]] = defaultdict(list)
+        for piece in of_file:
+            scopes[piece.tests[0].class_id or piece.tests[0].test].append(piece)
+        for of_class in scopes.values():
+            found += [_joined(of_class)] if _is_small(of_class, max(_WHOLE_CLASS_S, short_s)) else of_class
     return found
+
+
+def _is_small(pieces: Sequence[_Piece], short_s: float) -> bool:
+    return len(pieces) <= _WHOLE_TESTS and sum(piece.estimate_s for piece in pieces) <= short_s
 
 
 def _key(test: SelectedTest) -> tuple[str, str]:

@@ -71,21 +71,31 @@ def test_one_card_runs_whole_files_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "seconds", "whole"), [(3, 1.0, True), (16, 3.0, True), (17, 1.0, False), (16, 4.0, False), (2, 31.0, False)]
-)
-def test_small_classes_are_not_cut(count: int, seconds: float, whole: bool) -> None:
-    names = [f"a.py::TestA::test_{number}[x::y]" for number in range(count)]
-    tests = [*grouped(None, *names), *some_tests(b=10)]
+    ("scope", "count", "seconds", "whole"),
+    [
+        ("a.py::TestA::", 3, 1.0, True), ("a.py::TestA::", 16, 3.0, True), ("a.py::TestA::", 17, 1.0, False),
+        ("a.py::TestA::", 16, 4.0, False), ("a.py::", 16, 1.0, True), ("a.py::", 17, 0.5, False), ("a.py::", 9, 2.0, False),
+    ],
+)  # fmt: skip
+def test_small_files_and_classes_are_not_cut(scope: str, count: int, seconds: float, whole: bool) -> None:
+    names = [f"{scope}test_{number}[x::y]" for number in range(count)]
+    tests = [*grouped(None, *names), *some_tests(b=4)]
     plan = make_plan(tests, {("suite", test.test): seconds for test in tests}, cards=2)
-    of_class = [batch.tests for batch in plan.batches if batch.file == "a.py"]
-    assert (of_class == [tuple(names)]) == whole
-    assert sorted(test for tests in of_class for test in tests) == sorted(names)
+    of_scope = [batch.tests for batch in plan.batches if batch.file == "a.py"]
+    assert (of_scope == [tuple(names)]) == whole
+    assert sorted(test for tests in of_scope for test in tests) == sorted(names)
 
 
-def test_a_class_that_was_never_seen_is_not_cut_either() -> None:
+def test_a_small_file_in_a_long_plan_is_not_cut() -> None:
+    tests = some_tests(a=16, b=400)
+    plan = make_plan(tests, {("suite", test.test): 10.0 for test in tests}, cards=2)  # 2,080 s for each card
+    assert sizes([batch for batch in plan.batches if batch.file == "a.py"]) == [("a.py", 16)]
+
+
+def test_a_small_class_of_a_large_file_that_was_never_seen_is_not_cut() -> None:
     names = [f"a.py::TestA::test_{number}" for number in range(4)]
-    plan = make_plan([*grouped(None, *names), *some_tests(a=4)], {}, cards=4)
-    assert tuple(names) in [batch.tests for batch in plan.batches]
+    plan = make_plan([*some_tests(a=20), *grouped(None, *names)], {}, cards=4)
+    assert any(set(names) <= set(batch.tests) for batch in plan.batches)
 
 
 @given(
