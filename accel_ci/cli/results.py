@@ -182,7 +182,7 @@ def slowest(workspace: Workspace, build: str, suite: str | None, limit: int) -> 
 @_LIMIT
 @_prints("variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high")
 def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
-    """List tests that passed and failed in the same build."""
+    """List tests that passed and failed in the same build, with their rate over the builds that ran them."""
     from accel_ci.quality.flakiness import measure
 
     return measure(workspace.results, _today(), workspace.project.settings.quality.window_days).flaky[:limit]

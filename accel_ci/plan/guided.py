@@ -112,7 +112,7 @@ def make_plan(
     return Plan(tuple(batches), len(first), unknown, sum(estimates.values()), bound_s)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Piece:
     """Tests that are not cut apart: one, or those of a group or a small file or class.
 

@@ -43,7 +43,7 @@ def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
 
 
 def retries_in_order(batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally, number: int) -> list[Batch]:
-    """The batches of round `number` for tests that failed and were skipped when they ran again.
+    """The batches of round `number` for tests that failed, or were not found, and were skipped when they ran again.
 
     A batch has the tests of a file in the order of `tests`, up to the last one that needs it. Where these take too long, it
     has those of its class; where these do too, there is none, and the failure stands.

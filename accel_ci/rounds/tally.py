@@ -80,7 +80,7 @@ class Tally:
         for batch in batches:
             self._last[batch.suite].update(dict.fromkeys(batch.tests, 0))
         self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
-        self._still_failed: set[TestKey] = set()  # tests that have not passed since they failed
+        self._unproved: set[TestKey] = set()  # tests that have not passed since they failed or were not found
         self._worker_numbers: dict[tuple[int, str, str], int] = {}  # by round, phase and worker
         self._counts: Counter[Outcome] = Counter()
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
@@ -128,8 +128,9 @@ class Tally:
                 else:
                     first_attempts += 1
                 if event.outcome in _PASSED:
-                    self._still_failed.discard((event.suite or "", test))
+                    self._unproved.discard((event.suite or "", test))
                 elif event.outcome == "not_run":
+                    self._unproved.add((event.suite or "", test))
                     self._failed_on[event.suite or "", test].update(filter(None, (card or known.card,)))
                 elif event.outcome not in _UNFAILED:
                     self._note_failure(event, card or known.card, self.attempts + len(fresh))
@@ -157,7 +158,7 @@ class Tally:
 
     def _note_failure(self, event: Event, card: str | None, row: int) -> None:
         key = (event.suite or "", event.test or "")
-        self._still_failed.add(key)
+        self._unproved.add(key)
         if event.duration_s is not None:
             self.failure_durations[key] = event.duration_s
         if card is not None:
@@ -252,11 +253,9 @@ class Tally:
         return [test for test in batch.tests if not (code := last.get(test, 0)) or OUTCOMES[code & 15] not in _ENDED]
 
     def skipped_after_failure(self, batch: Batch) -> list[str]:
-        """The tests of a batch that were skipped when they ran last, and have not passed since they failed."""
+        """The tests of a batch that failed or were not found, have not passed since, and were skipped when they ran last."""
         last, skipped = self._last[batch.suite], OUTCOMES.index("skipped")
-        return [
-            test for test in batch.tests if (batch.suite, test) in self._still_failed and last.get(test, 0) & 15 == skipped
-        ]
+        return [test for test in batch.tests if (batch.suite, test) in self._unproved and last.get(test, 0) & 15 == skipped]
 
     def failed_on(self, test: TestKey) -> Collection[str]:
         """The cards, or groups of cards, on which attempts of the test failed or it could not be found."""

@@ -79,6 +79,8 @@ def test_a_failure_that_became_a_skip_is_known_until_the_test_passes() -> None:
     batch = Batch("b", "s", "a.py", ("t", "u"), 1.0)
     skips.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("u", "skipped")])
     assert skips.skipped_after_failure(batch) == []
+    skips.take(2, "w0-0", "0", [attempt("t", "not_run")])
+    assert (skips.skipped_after_failure(batch), skips.to_retry(batch)) == ([], ["t"])
     skips.take(2, "w0-0", "0", [attempt("t", "skipped")])
     assert (skips.skipped_after_failure(batch), skips.to_retry(batch)) == (["t"], [])
     skips.take(3, "w0-0", "0", [attempt("t", "passed")])
