@@ -32,7 +32,7 @@ PROBE = "probe"
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Tests of one file to run together; workers take `urgent` batches first, whatever file they are at."""
+    """Tests of one file or group to run together; workers take `urgent` batches first, whatever file they are at."""
 
     id: str
     suite: str
@@ -41,6 +41,11 @@ class PlannedBatch:
     estimate_s: float
     avoid_cards: tuple[str, ...]
     urgent: bool
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of its tests: several where it is a group's."""
+        return tuple(dict.fromkeys(test.partition("::")[0] for test in self.tests))
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     }
     files: dict[str, dict[str, None]] = {}
     for batch in batches:
-        files.setdefault(batch.suite, {})[batch.file] = None
+        files.setdefault(batch.suite, {}).update(dict.fromkeys(batch.files))
     suites = {suite: suites.get(suite, SuiteArguments(tuple(files[suite]), ())) for suite in files}
     return RoundPlan(
         record["round"], record["root"], suites,

@@ -185,9 +185,9 @@ class Worker:
         if self._session is not None:
             return None
         suite, broken = batch.suite, self._broken[batch.suite]
-        arguments = self._plan.suites.get(suite, SuiteArguments((batch.file,), ()))
+        arguments = self._plan.suites.get(suite, SuiteArguments(batch.files, ()))
         if suite in self._one_file:
-            arguments = replace(arguments, paths=(batch.file,))
+            arguments = replace(arguments, paths=batch.files)
         with self._termination.delayed():  # or the child could be started and not be known
             session = self._session = ChildSession(self._plan, suite, arguments, broken, self._log, self._round.folder)
         if (problem := session.await_ready(self._termination.check_parent)) is None:
@@ -202,9 +202,7 @@ class Worker:
 
     def _suits(self, session: ChildSession, batch: PlannedBatch) -> bool:
         """True if the child can run the batch."""
-        return session.suite == batch.suite and (
-            batch.suite not in self._one_file or session.arguments.paths == (batch.file,)
-        )
+        return session.suite == batch.suite and (batch.suite not in self._one_file or session.arguments.paths == batch.files)
 
     def _give_up(self, session: ChildSession, problem: Problem) -> None:
         """End a child that has died or hangs; the test that it was running gets its attempt."""

@@ -18,7 +18,7 @@ from accel_ci.model import Build
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
-from accel_ci.results.questions import failed_attempts
+from accel_ci.results.questions import bad_tests, failed_attempts
 from accel_ci.results.store import ResultsStore
 from accel_ci.scope.selection import read_selection
 from accel_ci.steps.device_tests import StageContext, collect_tests, run_smoke_stage, unfinished_plan
@@ -30,6 +30,7 @@ from accel_ci_tests.fixtures.suite import Write
 from accel_ci_tests.pool.flaky_server import flaky_server
 
 MakeProject = Callable[..., Project]
+TWO_CARDS = {"cards": 2, "card_environment": "TOY_CARD"}
 
 
 @pytest.fixture
@@ -102,6 +103,134 @@ def test_tests_of_several_cards_and_too_few_of_them(
     assert results.counts == {"passed": 1, "not_run": 1}
     [lost] = failed_attempts(context.results, context.build, results.suites)
     assert "2 healthy card(s) are needed and 1 left (card 1: the probe ended with 1)" in (lost.message or "")
+
+
+def attempts_of(context: StageContext) -> dict[str, list[tuple[int, str]]]:
+    """Return the round and outcome of each attempt, by test."""
+    [stored] = context.results.suites(build=context.build)
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row in context.results.read(stored, ["test", "round", "outcome"]).to_pylist():
+        found.setdefault(row["test"].rpartition("/")[2], []).append((row["round"], row["outcome"]))
+    return found
+
+
+def test_a_group_over_two_files_runs_on_one_card_at_a_time(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    for name in ("a", "b"):
+        write(
+            f"tests/unit/test_{name}.py",
+            f"""
+            import os, time, pytest
+            pytestmark = pytest.mark.xdist_group("port")
+            @pytest.mark.parametrize("number", range(3))
+            def test_exclusive(number):
+                os.close(os.open({str(root / "lock")!r}, os.O_CREAT | os.O_EXCL))
+                time.sleep(0.2)
+                os.unlink({str(root / "lock")!r})
+            """,
+        )
+    write("tests/unit/test_c.py", "def test_free(): pass\n")
+    assert run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context).counts == {"passed": 7}
+
+
+def test_an_ordered_class_runs_again_as_a_whole(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    """The recipe for `incremental` classes in pytest's documentation, with a step that passes at its second try."""
+    write(
+        "tests/unit/conftest.py",
+        """
+        import pytest
+        failed = {}
+        def pytest_configure(config):
+            config.addinivalue_line("markers", "incremental: steps of one class")
+        def pytest_runtest_makereport(item, call):
+            if "incremental" in item.keywords and call.excinfo is not None:
+                failed.setdefault(item.parent.nodeid, item.name)
+        def pytest_runtest_setup(item):
+            if "incremental" in item.keywords and item.parent.nodeid in failed:
+                pytest.xfail("previous test failed")
+        """,
+    )
+    write(
+        "tests/unit/test_a.py",
+        f"""
+        import pathlib, pytest
+        @pytest.mark.incremental
+        class TestShaky:
+            def test_1(self): pass
+            def test_2(self):
+                marker = pathlib.Path({str(root / "marker")!r})
+                was = marker.exists()
+                marker.touch()
+                assert was
+            def test_3(self): pass
+        @pytest.mark.incremental
+        class TestBad:
+            def test_1(self): pass
+            def test_2(self): assert False
+            def test_3(self): pass
+        """,
+    )
+    run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context)
+    assert attempts_of(context) == {
+        "test_a.py::TestShaky::test_1": [(1, "passed"), (2, "passed")],
+        "test_a.py::TestShaky::test_2": [(1, "failed"), (2, "passed")],
+        "test_a.py::TestShaky::test_3": [(1, "xfailed"), (2, "passed")],
+        "test_a.py::TestBad::test_1": [(1, "passed"), (2, "passed")],
+        "test_a.py::TestBad::test_2": [(1, "failed"), (2, "failed")],
+        "test_a.py::TestBad::test_3": [(1, "xfailed"), (2, "xfailed")],
+    }
+
+
+def test_tests_that_depend_on_their_order_without_a_mark(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write(
+        "tests/unit/test_a.py",
+        """
+        import pytest
+        opened = []
+        def test_open(): opened.append(1)
+        def test_use():
+            if not opened:
+                pytest.skip("test_open has not run")
+            assert opened == [2]
+        class TestStack:
+            stack = []
+            def test_push(self): self.stack.append(1)
+            def test_pop(self): assert self.stack.pop() == 1
+        """,
+    )
+    run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context)
+    assert attempts_of(context) == {
+        "test_a.py::test_open": [(1, "passed"), (3, "passed")],
+        "test_a.py::test_use": [(1, "failed"), (2, "skipped"), (3, "failed")],
+        "test_a.py::TestStack::test_push": [(1, "passed")],
+        "test_a.py::TestStack::test_pop": [(1, "passed")],
+    }
+
+
+def test_an_error_at_the_end_of_a_session_is_in_the_results(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write(
+        "tests/unit/test_a.py",
+        """
+        import pytest
+        @pytest.fixture(scope="session")
+        def device():
+            yield 1
+            raise OSError("device did not close")
+        def test_1(device): pass
+        """,
+    )
+    run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context)
+    assert attempts_of(context) == {"(session)": [(1, "error")], "test_a.py::test_1": [(1, "passed")]}
+    [listed] = bad_tests(context.results, context.build, ["unit"])
+    assert (listed.test, listed.verdict) == ("(session)", "failed")
+    assert "device did not close" in (listed.message or "")
 
 
 def test_the_docker_pool_collects_and_runs_in_its_image(
