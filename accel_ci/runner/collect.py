@@ -49,7 +49,7 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
 
     from .collection_report import CollectionReport
     from .quiet_pytest import QuietPytest, run_pytest
-    from .test_ids import TestIds, group_of
+    from .test_ids import TestIds, groups_of
 
     class Recorder:
         def __init__(self) -> None:
@@ -70,8 +70,7 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
         def pytest_collection_finish(self, session: Any) -> None:
             items = self.ids.of_items(session.items)
             self.found.tests = list(items)
-            groups = {test: group_of(item, test, quiet.dist) for test, item in items.items()}
-            self.found.groups = {test: group for test, group in groups.items() if group is not None}
+            self.found.groups = groups_of(items, quiet.dist)
 
         def pytest_internalerror(self, excrepr: Any) -> None:
             self.stopped.append(str(excrepr))

@@ -7,7 +7,7 @@ id are told apart by an ordinal (`test_a.py::test_x#2`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _ORDERED = ("dependency", "depends", "order", "run")
@@ -44,7 +44,21 @@ class TestIds:
         return found
 
 
-def group_of(item: Any, test: str, dist: str) -> str | None:
+_WIDE_SCOPES = ("package", "session")
+
+
+def groups_of(items: Mapping[str, Any], dist: str) -> dict[str, str]:
+    """Return the groups (`_group_of`) of the tests that are in one.
+
+    When a test depends on one of another file (pytest-dependency calls that a scope), the files have one group.
+    """
+    marks = (mark for item in items.values() for mark in item.iter_markers("dependency"))
+    wide = any(mark.kwargs.get("scope") in _WIDE_SCOPES for mark in marks)
+    groups = {test: _group_of(item, test, dist, wide) for test, item in items.items()}
+    return {test: group for test, group in groups.items() if group is not None}
+
+
+def _group_of(item: Any, test: str, dist: str, wide: bool) -> str | None:
     """Return the name of the tests that must not run at the same time as this one, None when there are none.
 
     These are an `xdist_group`, tests marked `serial`, tests that depend on others or have an order, `incremental` classes,
@@ -55,7 +69,7 @@ def group_of(item: Any, test: str, dist: str) -> str | None:
         return "xdist_group " + "_".join(map(str, dict.fromkeys(names)))
     file, scope = test.partition("::")[0], test.rpartition("::")[0]
     if any(item.get_closest_marker(name) for name in _ORDERED):
-        return f"ordered {file}"
+        return "ordered" if wide else f"ordered {file}"
     if item.get_closest_marker("incremental"):
         return f"ordered {scope}"
     if item.get_closest_marker("serial"):

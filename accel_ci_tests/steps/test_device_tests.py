@@ -134,6 +134,42 @@ def test_a_group_over_two_files_runs_on_one_card_at_a_time(
     assert run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context).counts == {"passed": 7}
 
 
+def test_tests_that_depend_on_those_of_another_file_run_after_them(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    """A small stand-in for pytest-dependency, with its mark."""
+    write(
+        "tests/unit/conftest.py",
+        """
+        import pytest
+        passed = set()
+        def pytest_configure(config):
+            config.addinivalue_line("markers", "dependency: needs others")
+        def pytest_runtest_makereport(item, call):
+            if call.when == "call" and call.excinfo is None:
+                passed.add(item.nodeid)
+        def pytest_runtest_setup(item):
+            for name in item.get_closest_marker("dependency").kwargs.get("depends", ()):
+                if name not in passed:
+                    pytest.skip(f"{item.name} depends on {name}")
+        """,
+    )
+    write("tests/unit/test_a.py", "import pytest\n@pytest.mark.dependency()\ndef test_open(): pass\n")
+    write(
+        "tests/unit/test_b.py",
+        """
+        import pytest
+        @pytest.mark.dependency(depends=["tests/unit/test_a.py::test_open"], scope="session")
+        def test_use(): assert False
+        """,
+    )
+    run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context)
+    assert attempts_of(context) == {
+        "test_a.py::test_open": [(1, "passed"), (2, "passed")],
+        "test_b.py::test_use": [(1, "failed"), (2, "failed")],
+    }
+
+
 def test_an_ordered_class_runs_again_as_a_whole(
     make_project: MakeProject, write: Write, root: Path, context: StageContext
 ) -> None:
