@@ -98,7 +98,7 @@ def _packages(_: Path | None) -> tuple[bool, str]:
 
 
 def _upstream(config: Path | None) -> tuple[bool, str]:
-    from accel_ci.source.git import resolve_source
+    from accel_ci.source.refs import resolve_source
 
     project = load_project(config)
     upstream = project.settings.upstream

@@ -17,6 +17,10 @@ class SourceError(AccelCiError):
     """A source repository could not be read."""
 
 
+class MissingRefError(SourceError):
+    """A repository does not have a ref."""
+
+
 class SourceChangedError(SourceError):
     """A working tree was changed while it was read."""
 

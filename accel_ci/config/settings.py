@@ -53,7 +53,8 @@ class Companion(Section):
 class Backend(Section):
     """The package under test and its sources.
 
-    `companions` are further wheels that are built from the same sources and installed with it.
+    `companions` are further wheels that are built from the same sources and installed with it. Without `submodules` or
+    `lfs`, the sources have no submodules, or the pointers in place of the files that Git LFS keeps.
     """
 
     name: Name
@@ -62,6 +63,8 @@ class Backend(Section):
     repository: str
     ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "HEAD"
     subdirectory: RelativePath = "."
+    submodules: bool = True
+    lfs: bool = True
     entry_points: tuple[EntryPoint, ...] = ()
     companions: tuple[Companion, ...] = ()
     build_environment: dict[EnvironmentName, str] = {}
@@ -244,7 +247,7 @@ class Rbe(Section):
 
     workspace: Workspace = "backend"
     patches: RelativePath | None = None
-    submodules: bool = False
+    submodules: bool = True
     bazel: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] = "bazel"
     targets: tuple[Target, ...] = Field(min_length=1)
     configs: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")], ...] = ()

@@ -12,7 +12,7 @@ from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
 from accel_ci.errors import SourceError
 from accel_ci.pipelines import INTEGRATION, Job, Pipeline
-from accel_ci.source.git import resolve_source, resolved_sha
+from accel_ci.source.refs import resolve_source, resolved_sha
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.workspace import Workspace
 

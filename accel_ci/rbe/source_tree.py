@@ -19,7 +19,7 @@ from accel_ci.config.settings import Project, Rbe
 from accel_ci.errors import SourceError
 from accel_ci.model import Revision, SourceBuild
 from accel_ci.source.patches import AppliedSeries, apply_series, read_series
-from accel_ci.source.revision import checkout_backend, checkout_state
+from accel_ci.source.revision import checkout_backend, checkout_upstream
 
 _SERIES = TypeAdapter(AppliedSeries)
 
@@ -33,8 +33,7 @@ def make_source_tree(project: Project, rbe: Rbe, revision: Revision) -> SourceBu
     first, *below = Path(rbe.workspace).parts
     backend = sources = checkout_backend(project, revision.backend, submodules=rbe.submodules)
     if first == "upstream":
-        repository = project.settings.upstream.repository
-        sources = checkout_state(project, revision.upstream, repository, submodules=rbe.submodules)
+        sources = checkout_upstream(project, revision.upstream, submodules=rbe.submodules)
     tree, series, reused = sources, AppliedSeries((), ()), True
     if rbe.patches is not None:
         patches = read_series(backend / rbe.patches)

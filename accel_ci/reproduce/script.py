@@ -17,6 +17,7 @@ from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, W
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.results.questions import bad_tests, find_tests
+from accel_ci.source.checkout import checkout_root
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
 from accel_ci.storage.artifacts import ArtifactStore
@@ -102,9 +103,10 @@ def _sources(case: _Case) -> list[str]:
     backend, settings = case.revision.backend, case.project.settings.backend
     if backend.dirty:
         folder = checkout_backend(case.project, backend)
+        whole = checkout_root(folder)
         return [
             f"# The sources: {backend.label} has uncommitted changes, so this is their copy on the build machine",
-            f"sources={shlex.quote(str(folder))}",
+            f"checkout={shlex.quote(str(whole))} sources={shlex.quote(str(folder))}",
         ]
     remote, below = backend.repository, Path(backend.subdirectory)
     local = local_path(settings.repository, case.project.root)
@@ -114,9 +116,11 @@ def _sources(case: _Case) -> list[str]:
     return [
         f"# The backend's sources at {backend.sha}",
         "git init --quiet backend",
-        f"git -C backend fetch --quiet --depth 1 -- {shlex.quote(remote)} {backend.sha}",
-        "git -C backend checkout --quiet FETCH_HEAD",
-        f'sources="$PWD"/backend/{shlex.quote(str(below))}',
+        f"git -C backend remote add -- origin {shlex.quote(remote)}",
+        f"git -C backend fetch --quiet --tags origin {backend.sha}",
+        f"git -C backend checkout --quiet {backend.sha}",
+        *(["git -C backend submodule update --quiet --init --recursive"] if settings.submodules else []),
+        f'checkout="$PWD"/backend sources="$PWD"/backend/{shlex.quote(str(below))}',
     ]
 
 
@@ -135,18 +139,21 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
     if image is None:
         raise AccelCiError(f"{case.build.name} was built without a Docker image; run it again with the section 'image'")
     command = [
-        "docker", "run", *options, "--workdir", "/sources",
+        "docker", "run", *options,
         *(f"--env={name}={value}" for name, value in environment.items()),
         *(f"--env={name}" for name in pool.pass_environment if name not in environment),
     ]  # fmt: skip
     last = ["--entrypoint", case.spec.python, image, *_pytest(case)]
-    run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" --volume "$sources":/sources:ro {shlex.join(last)}'
+    mount = '--volume "$checkout":"$checkout":ro --workdir "$sources"'
+    run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" {mount} {shlex.join(last)}'
     built = case.image.container("runtime")
     local = built is not None and image == built.reference and "@" not in image
     tools = case.image.container("development")
     shell = []
     if tools is not None:
-        bash = f'docker run --rm -it --volume "$sources":/sources --workdir /sources {shlex.quote(tools.reference)} bash'
+        bash = (
+            f'docker run --rm -it --volume "$checkout":"$checkout" --workdir "$sources" {shlex.quote(tools.reference)} bash'
+        )
         shell.append(f"# A shell with compilers and uv, to try changes: {bash}")
     title = "The image, which only the build machine has (set image.registry to push it)" if local else "The image"
     return [

@@ -14,10 +14,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_ci.config.settings import Project
-from accel_ci.errors import ConfigError, SourceChangedError, SourceError
+from accel_ci.errors import ConfigError, MissingRefError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
-from accel_ci.source.git import checkout, local_path, resolve_source
+from accel_ci.source.checkout import Contents, checkout
+from accel_ci.source.refs import resolve_source
 
 _TRIES = 5
 
@@ -89,10 +90,14 @@ def resolve_backend(
 ) -> Source:
     """Resolve the backend's state for a trigger. Raises `SourceError`."""
     settings, limit_s = project.settings.backend, project.settings.limits.git_seconds
-    if trigger == "pr" and backend_ref is None and local_path(settings.repository, project.root) is None:
-        backend_ref = f"refs/pull/{pull_request}/head"
-    ref = backend_ref or settings.ref
-    return resolve_source(settings.repository, ref, settings.subdirectory, project.root, timeout_s=limit_s)
+    ref = backend_ref or (f"refs/pull/{pull_request}/head" if trigger == "pr" else settings.ref)
+    try:
+        return resolve_source(settings.repository, ref, settings.subdirectory, project.root, timeout_s=limit_s)
+    except MissingRefError as error:
+        if trigger != "pr" or backend_ref is not None:
+            raise
+        advice = "check the number, or name the ref that holds the pull request with --backend-ref"
+        raise MissingRefError(f"pull request {pull_request} cannot be found: {error}; {advice}") from None
 
 
 def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> Source:
@@ -112,12 +117,19 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> So
         return Source(upstream.repository, upstream.ref, None, note=str(error))
 
 
-def checkout_backend(project: Project, backend: Source, *, submodules: bool = False) -> Path:
-    """Check out the backend's sources at a state, with submodules on request, and return their folder."""
-    return checkout_state(project, backend, project.settings.backend.repository, submodules=submodules)
+def checkout_backend(project: Project, backend: Source, *, submodules: bool | None = None) -> Path:
+    """Check out the backend's sources at a state, by default with the submodules that the configuration asks for."""
+    settings = project.settings.backend
+    contents = Contents(submodules=settings.submodules if submodules is None else submodules, lfs=settings.lfs)
+    return _check_out(project, backend, settings.repository, contents)
 
 
-def checkout_state(project: Project, source: Source, repository: str, *, submodules: bool = False) -> Path:
-    """Check out a state of a configured repository, with submodules on request, and return its folder."""
+def checkout_upstream(project: Project, upstream: Source, *, submodules: bool) -> Path:
+    """Check out upstream's sources at a state, without their history, which is large."""
+    contents = Contents(history=False, submodules=submodules, lfs=project.settings.backend.lfs)
+    return _check_out(project, upstream, project.settings.upstream.repository, contents)
+
+
+def _check_out(project: Project, source: Source, repository: str, contents: Contents) -> Path:
     limit_s = project.settings.limits.git_seconds
-    return checkout(source, repository, project.root, project.home / "sources", timeout_s=limit_s, submodules=submodules)
+    return checkout(source, repository, project.root, project.home / "sources", timeout_s=limit_s, contents=contents)

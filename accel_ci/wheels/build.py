@@ -18,6 +18,7 @@ from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.docker.client import engine_version
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Source, Wheel
+from accel_ci.source.checkout import checkout_root
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
@@ -56,8 +57,9 @@ def build_wheel(
     packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
     builder = Builder(image, rules, packages, cache.absolute() / "compiler", settings.limits.build_seconds)
     with tempfile.TemporaryDirectory(prefix="accel-ci-wheel-") as scratch_name:
-        scratch, copy = Path(scratch_name), Path(scratch_name) / "sources"
-        shutil.copytree(sources, copy, symlinks=True)
+        scratch, whole = Path(scratch_name), checkout_root(sources)
+        shutil.copytree(whole, scratch / "sources", symlinks=True)
+        copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)
         main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder)
         name, version, _, _ = parse_wheel_filename(main.wheel.name)

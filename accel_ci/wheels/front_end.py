@@ -18,6 +18,7 @@ from accel_ci.config.settings import Wheels
 from accel_ci.docker.container import Mount, run_in_container
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
+from accel_ci.source.checkout import checkout_root
 from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 from accel_ci.wheels.uv_environment import PackageSource, run_uv
 
@@ -50,14 +51,19 @@ class Builder:
         return self.image or HOST
 
     def build(self, folder: Path, out: Path, python: str, environment: Mapping[str, str]) -> Finished:
-        """Build the sdist and the wheel of the project in `folder` into `out`; `environment` is the build's own."""
-        places = (str(folder), str(out)) if self.image is None else (_SOURCES, _OUT)
+        """Build the sdist and the wheel of the project in `folder` into `out`; `environment` is the build's own.
+
+        A container gets the whole checkout that `folder` is in, since builds read its `.git` and files further up.
+        """
+        whole = checkout_root(folder)
+        inside = str(Path(_SOURCES) / folder.relative_to(whole))
+        places = (str(folder), str(out)) if self.image is None else (inside, _OUT)
         arguments = ["build", "--sdist", "--wheel", "--python", python, "--out-dir", places[1], places[0]]
         extra = {**environment, **self._cache_environment(places[0])}
         if self.image is None:
             packages = replace(self.packages, environment={**self.packages.environment, **extra})
             return run_uv(arguments, packages, timeout_s=self.timeout_s)
-        return self._inside([_UV, *arguments], {_SOURCES: folder, _OUT: out}, extra)
+        return self._inside([_UV, *arguments], {_SOURCES: whole, _OUT: out}, extra)
 
     def repair(self, wheel: Path, out: Path) -> Path:
         """Return the wheel with the libraries that may not be external, and with the platform in its name.

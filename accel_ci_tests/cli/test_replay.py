@@ -13,7 +13,7 @@ from accel_ci.config.settings import Project
 from accel_ci.model import Build, Revision, RuntimeImage, Source
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import LineProgress
-from accel_ci.source.git import resolve_source
+from accel_ci.source.refs import resolve_source
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import collect_tests, plan_device_tests, run_device_stage
 from accel_ci.storage.manifests import ManifestStore

@@ -13,6 +13,8 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Limits
+from accel_ci.source.checkout import MARK
+from accel_ci_tests.fixtures.checkout import git
 from accel_ci_tests.fixtures.ground import Ground, Kind, outcomes
 from accel_ci_tests.fixtures.processes import is_running, wait_for
 from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
@@ -303,3 +305,24 @@ def test_a_command_runs_where_workers_run(any_ground: Ground, write: Write, tmp_
     finished = any_ground.pool.execute([spec.python, "-c", code], spec, scratch, 60)
     assert (finished.status, finished.output.strip()) == (3, "done")
     assert out.read_text() == "['test_a.py']"
+
+
+def test_all_of_the_checkout_is_there(any_ground: Ground, write: Write) -> None:
+    """Tests read files beside the backend's folder, and ask git."""
+    write("data/x.txt", "beside\n")
+    write(".gitignore", "__pycache__\n")
+    write(
+        "backend/test_a.py",
+        """
+        import pathlib
+        top = pathlib.Path(__file__).parents[1]
+        def test_1(): assert (top / "data" / "x.txt").read_text() == "beside\\n"
+        def test_2(): assert (top / ".git" / "HEAD").is_file() and (top / ".gitignore").is_file()
+        """,
+    )
+    git(any_ground.root, "init", "--quiet")
+    (any_ground.root / ".git" / MARK).write_text("backend")
+    result = replace(any_ground, root=any_ground.root / "backend").run(
+        [batch("b1", "test_a.py::test_1", "test_a.py::test_2")]
+    )
+    assert outcomes(result) == dict.fromkeys(["test_a.py::test_1", "test_a.py::test_2"], "passed")

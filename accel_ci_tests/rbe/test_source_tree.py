@@ -77,14 +77,16 @@ def test_a_folder_without_a_workspace_is_named(make: Callable[..., Any]) -> None
         make(workspace="backend/patches")
 
 
-def test_submodules_are_checked_out_if_configured(make: Callable[..., Any], repository: Path, tmp_path: Path) -> None:
+def test_submodules_are_checked_out_unless_configured_otherwise(
+    make: Callable[..., Any], repository: Path, tmp_path: Path
+) -> None:
     library = tmp_path / "library"
     library.mkdir()
     git(library, "init", "--quiet")
     commit(library, {"library.txt": "here\n"})
     git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "--quiet", str(library), "backend/third_party")
     git(repository, "commit", "--quiet", "-m", "a submodule")
-    without, built = Path(make().workspace), Path(make(submodules=True).workspace)
+    without, built = Path(make(submodules=False).workspace), Path(make().workspace)
     assert not (without / "third_party" / "library.txt").exists()
     assert (built / "third_party" / "library.txt").read_text() == "here\n"
     assert not list(built.rglob(".git"))

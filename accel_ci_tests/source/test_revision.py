@@ -92,3 +92,21 @@ def test_a_changing_working_tree_is_read_again(
     else:
         with pytest.raises(SourceError, match="keeps changing; start again"):
             resolve_revision(make_project(), "nightly", lambda key: None, now=NOW)
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_a_pull_request_is_that_ref_and_never_another_one(
+    repository: Path, make_project: Callable[..., Project], is_remote: bool
+) -> None:
+    backend = {**minimal_config()["backend"], **({"repository": repository.as_uri()} if is_remote else {})}  # type: ignore[dict-item]
+    project = make_project(backend=backend)
+    with pytest.raises(SourceError, match=r"pull request 7 cannot be found: .*'refs/pull/7/head'.*--backend-ref"):
+        resolve_revision(project, "pr", lambda key: None, now=NOW, pull_request=7)
+    main = git(repository, "rev-parse", "HEAD")
+    sha = commit(repository, {"backend/proposed.py": ""})
+    git(repository, "update-ref", "refs/pull/7/head", sha)
+    git(repository, "reset", "--quiet", "--hard", main)
+    revision = resolve_revision(project, "pr", lambda key: None, now=NOW, pull_request=7)
+    assert (revision.key, revision.backend.sha) == (f"pr-7-{sha[:12]}", sha)
+    named = resolve_revision(project, "pr", lambda key: None, now=NOW, pull_request=7, backend_ref="refs/heads/main")
+    assert named.backend.sha == main

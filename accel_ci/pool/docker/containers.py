@@ -19,6 +19,7 @@ from accel_ci.model import WorkerSpec
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import cards_in
+from accel_ci.source.checkout import checkout_root
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -47,7 +48,8 @@ def create_container(
     image, folder = image_of(settings, spec), folder.resolve()
     run_dir = folder if worker is None else folder.parent
     root = str(Path(spec.root).absolute())
-    mounts = [Mount(root, str(Path(root).resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
+    whole = checkout_root(Path(root))
+    mounts = [Mount(str(whole), str(whole.resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
     environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **spec.environment}
     if worker is not None:
         lock = str(run_dir / DRIVER_LOCK)

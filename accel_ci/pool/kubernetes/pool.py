@@ -39,6 +39,7 @@ from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.engine import WorkerGroup, cards_in
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.rounds.signing import LONGEST_S
+from accel_ci.source.checkout import checkout_root
 from accel_ci.storage.archive import unpack
 from accel_ci.storage.s3 import environment_keys
 
@@ -110,7 +111,7 @@ class KubernetesPool(ProjectPool):
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         request = JobRequest(
             name, self._project, round=name, pods=len(slots), cards=len(cards_in(cards[0])), errand_url="",
-            folders=folders_of(spec.root), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
+            folders=folders_of(_sources(spec)), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
             plan=record.plan_digest,
         )  # fmt: skip
         found = cluster.job(name)
@@ -127,7 +128,7 @@ class KubernetesPool(ProjectPool):
                 "round": record.invite(slots),
                 "unpack": [
                     [record.put("runner", _pack(build_runner(folder / runner))), own],
-                    [record.put("sources", _pack(Path(spec.root))), root],
+                    [record.put("sources", _pack(Path(_sources(spec)))), _sources(spec)],
                 ],
                 "unset": settings.unset_environment,
                 "root": root,
@@ -151,13 +152,13 @@ class KubernetesPool(ProjectPool):
         cluster, settings = Cluster(self._settings), self._settings_for(spec)
         name = f"accel-ci-command-{uuid.uuid4().hex[:16]}"
         bucket = self._store.of_round(f"{self._project}/{name}")
-        root = str(Path(spec.root).absolute())
+        root, sources = str(Path(spec.root).absolute()), _sources(spec)
         try:
             signer = bucket.signer()
-            bucket.put("sources", _pack(Path(root)))
+            bucket.put("sources", _pack(Path(sources)))
             bucket.put("folder", _pack(folder))
             errand = {
-                "unpack": [[signer.get("sources"), root], [signer.get("folder"), str(folder)]],
+                "unpack": [[signer.get("sources"), sources], [signer.get("folder"), str(folder)]],
                 "unset": settings.unset_environment,
                 "root": root,
                 "folder": str(folder),
@@ -166,7 +167,7 @@ class KubernetesPool(ProjectPool):
             }
             bucket.put("errand", _packed(errand))
             request = JobRequest(
-                name, self._project, name, 1, 0, signer.get("errand"), folders_of(root, [str(folder)]), spec.environment,
+                name, self._project, name, 1, 0, signer.get("errand"), folders_of(sources, [str(folder)]), spec.environment,
                 self._run,
             )  # fmt: skip
             cluster.create_job(job_manifest(settings, request))
@@ -255,15 +256,20 @@ def _pods(cluster: Cluster, job: str) -> list[PodState]:
     return [pod_state(pod) for pod in cluster.pods(f"{job_document.ROUND_LABEL}={job}")]
 
 
+def _sources(spec: WorkerSpec) -> str:
+    """The whole checkout that the root of the tests is in, since tests read files further up."""
+    return str(checkout_root(Path(spec.root).absolute()))
+
+
 def _packed(content: dict[str, Any]) -> bytes:
     return gzip.compress(json.dumps(content).encode())
 
 
 def _pack(path: Path) -> bytes:
-    """A folder, without what git, Python and pytest keep there, or a file as a gzipped tar; equal files make equal bytes."""
+    """A folder, without what Python and pytest keep there, or a file as a gzipped tar; equal files make equal bytes."""
 
     def entry(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if Path(info.name).name in (".git", "__pycache__", ".pytest_cache"):
+        if Path(info.name).name in ("__pycache__", ".pytest_cache"):
             return None
         info.uid = info.gid = info.mtime = 0
         info.uname = info.gname = ""
