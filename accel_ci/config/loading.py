@@ -51,8 +51,12 @@ def load_project(path: Path | None = None) -> Project:
     """Read and validate the configuration. Raises `ConfigError` with one line for each mistake."""
     config_path = find_config(path)
     settings = parse_settings(config_path.read_text(encoding="utf-8", errors="replace"), config_path.name)
-    home = Path(os.environ.get(HOME_ENVIRONMENT) or config_path.parent / ".accel_ci")
-    return Project(settings, config_path, home.absolute())
+    return Project(settings, config_path, data_folder(config_path))
+
+
+def data_folder(config_path: Path) -> Path:
+    """The data folder of the project of a configuration file: `$ACCEL_CI_HOME`, else `.accel_ci` beside the file."""
+    return Path(os.environ.get(HOME_ENVIRONMENT) or config_path.parent / ".accel_ci").absolute()
 
 
 def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:

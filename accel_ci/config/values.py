@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
 
-from cronsim import CronSim, CronSimError
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, Field
+
+from accel_ci.config.cron import check_cron
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
@@ -22,14 +22,6 @@ def _matching(pattern: str, message: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def _cron(value: str) -> str:
-    try:
-        CronSim(value, datetime.now(timezone.utc))
-    except CronSimError as error:
-        raise ValueError(f"not a cron expression ({error}); five fields are needed, such as '0 2 * * *'") from None
-    return value
 
 
 def _requirement(value: str) -> str:
@@ -79,7 +71,7 @@ Flag = Annotated[str, AfterValidator(_flag)]
 Target = Annotated[str, Field(pattern=r"^-?(@[\w.~+-]*)?//[^\s]*$")]
 RemoteEndpoint = Annotated[str, Field(pattern=r"^(grpcs?|https?|unix)://?[^\s@]+$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*$")]
-Cron = Annotated[str, AfterValidator(_cron)]
+Cron = Annotated[str, AfterValidator(check_cron)]
 RequirementText = Annotated[str, AfterValidator(_requirement)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 Owner = Annotated[str, _matching(r"team:[\w.-]+|[^@\s]+@[^@\s]+", "must be 'team:<name>' or an e-mail address")]
