@@ -53,7 +53,7 @@ class CommandProvider:
 
 def _run(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
     try:
-        done = run_tool(command, timeout_s=timeout_s, environment=os.environ)
+        done = run_tool(command, timeout_s=timeout_s, environment=os.environ, may_leave_processes=True)
     except (AccelCiError, OSError) as error:
         return -1, str(error)
     return done.status, done.tail

@@ -1,4 +1,4 @@
-"""The command line: `collect`, `work` and, for these two alone, `collect-here` and `child`.
+"""The command line: `collect`, `work` and, for these two alone, `collect-here`, `keep` and `child`.
 
 Each command is imported only when it is run, so that a worker starts fast and a child does not load the supervisor.
 """
@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
     work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when this file's lock is not held")
 
+    kept = commands.add_parser("keep", help="run a command, and end everything that it leaves behind")
+    kept.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
+
     child = commands.add_parser("child")
     for number in ("commands_fd", "results_fd", "parent"):
         child.add_argument(number, type=int)
@@ -84,6 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return work_in_folder(
             arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with, arguments.end_with_lock
         )
+    if arguments.command == "keep":
+        from .keeper import end_like, keep
+
+        end_like(keep(arguments.argv))
     from .child import run
 
     return run(arguments.commands_fd, arguments.results_fd, arguments.parent)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import time
@@ -12,13 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .ending import signal_group
+from .ending import end_group
 from .events import EventLog
 from .long_wait import LongWait
 from .outcomes import bounded
 from .round_folder import RoundPlan
 
 _FIRST_PROBE_AFTER = 3  # failed tests until a worker probes its card beside the tests; doubled whenever that probe succeeds
+
+_KEEPER_ENDS_S = 12.0
+_OUTPUT_BYTES = 16 << 20  # the most that a probe may print
 
 
 class UnhealthyCardError(Exception):
@@ -89,14 +93,24 @@ class _Probe:
     """One running probe."""
 
     def __init__(self, argv: Sequence[str], limit_s: float, output: Path) -> None:
-        """Start the command, which prints into the file `output`; `python` as its first word means this interpreter."""
+        """Start the command, which prints into the file `output`; `python` as its first word means this interpreter.
+
+        A keeper runs it, and ends what it leaves behind: vendors' tools start daemons.
+        """
         command = [sys.executable if argv[0] == "python" else argv[0], *argv[1:]]
+        keeper = [sys.executable, sys.argv[0], "keep"]
         self._began, self._limit_s = time.monotonic(), limit_s
         self._output = output.open("w+b")
         self._process: subprocess.Popen[bytes] | None = None
         try:
+            if shutil.which(command[0]) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+                [*keeper, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except OSError as error:
             self._failed = f"the probe cannot be started: {error}"
@@ -107,19 +121,21 @@ class _Probe:
         if self._process is None:
             return _Health(False, self._failed, seconds)
         code = self._process.poll()
-        if code is None and seconds < self._limit_s:
+        flooded = os.fstat(self._output.fileno()).st_size > _OUTPUT_BYTES
+        if code is None and seconds < self._limit_s and not flooded:
             return None
         self.end()
         reason = self._reason()
         self._output.close()
+        if flooded:
+            return _Health(False, f"the probe printed more than {_OUTPUT_BYTES >> 20} MiB", seconds)
         if code is None:
             return _Health(False, f"the probe did not end within {self._limit_s:g} s", seconds)
         return _Health(code == 0, reason or (None if code == 0 else f"the probe ended with {code}"), seconds)
 
     def end(self) -> None:
         if self._process is not None:
-            signal_group(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            end_group(self._process, _KEEPER_ENDS_S)
 
     def _reason(self) -> str | None:
         """Return the reason that the probe printed: `reason` in a last line of JSON, else the last line."""
