@@ -23,7 +23,7 @@ from accel_ci.errors import AccelCiError
 
 
 class _UserErrors(click.Group):
-    """A group that prints only the message of an error that the user can fix, and exits with 2."""
+    """A group that prints only the message of an error that the user can fix, and exits with 2, or 1 for that of a disk."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -31,6 +31,22 @@ class _UserErrors(click.Group):
         except AccelCiError as error:
             click.echo(f"accel-ci: {error}", err=True)
             sys.exit(2)
+        except Exception as error:
+            from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
+
+            if (fault := describe_disk_fault(texts_of(error), _data_folder(context.params.get("config")))) is None:
+                raise
+            click.echo(f"accel-ci: stopped: {fault}", err=True)
+            sys.exit(1)
+
+
+def _data_folder(config: Path | None) -> Path:
+    from accel_ci.config.loading import data_folder, find_config
+
+    try:
+        return data_folder(find_config(config))
+    except AccelCiError:
+        return Path.cwd()
 
 
 class _StderrHandler(logging.Handler):

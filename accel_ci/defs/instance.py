@@ -12,6 +12,7 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.errors import ConfigError
 from accel_ci.storage.atomic_file import replace_link
+from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 
 _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
@@ -46,6 +47,8 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     try:
         instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
     except Exception as error:  # Dagster's own, those of YAML, of the database and of what the file names
+        if describe_disk_fault(texts_of(error), project.home) is not None:
+            raise
         raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
     end_dead_runs(instance, project.home)
     return instance

@@ -1,8 +1,12 @@
 """Running a job from the command line: in this process, on the instance that the UI shows."""
 
+import io
+import sys
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import dagster as dg
 from dagster._core.execution.stats import StepEventStatus
@@ -22,6 +26,7 @@ from accel_ci.model import Build, Trigger
 from accel_ci.pipelines import LEDGER, Job, Pipeline
 from accel_ci.progress import Progress
 from accel_ci.source.revision import resolve_backend
+from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.workspace import Workspace
 
 
@@ -61,7 +66,34 @@ def plan_builds(
 
 
 def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
-    """Run a job for one build. However it ends, the HUD shows it afterwards."""
+    """Run a job for one build. However it ends, the HUD shows it afterwards, unless the disk does not let it."""
+    try:
+        with redirect_stderr(_BriefErrors(sys.stderr)):
+            return _run_build(project, job, build, progress, triggered_at)
+    except Exception as error:
+        if (fault := describe_disk_fault(texts_of(error), project.home)) is None:
+            raise
+        return FinishedRun((fault,), interrupted=False)
+
+
+class _BriefErrors(io.TextIOBase):
+    """Standard error without the rows that Dagster could not write to its event log: the run tells why it stopped."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, unless it is about a row of the event log."""
+        if not text.startswith("Exception while writing logger call to event log"):
+            self._stream.write(text)
+        return len(text)
+
+    def __getattribute__(self, name: str) -> Any:
+        own = name in ("write", "_stream") or name.startswith("__")
+        return object.__getattribute__(self, name) if own else getattr(self._stream, name)
+
+
+def _run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
     definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
     run_id, workspace = make_new_run_id(), Workspace(project)
     with open_instance(project) as instance, living(project.home, run_id):
@@ -79,12 +111,15 @@ def run_build(project: Project, job: Job, build: Build, progress: Progress, trig
             raise_on_error=False,
         )
         interrupted = any(_was_interrupted(event) for event in result.all_events)
-        problems = () if result.success else tuple(_problems(result, interrupted))
+        problems = () if result.success else tuple(_problems(result, interrupted, project.home))
     if not result.success:
         try:
             refresh_hud(workspace, current_flakiness(workspace))
         except AccelCiError as error:
             problems = (*problems, f"hud: {error}")
+        except Exception as error:
+            if describe_disk_fault(texts_of(error), project.home) is None:
+                raise
     return FinishedRun(problems, interrupted)
 
 
@@ -113,7 +148,7 @@ def _was_interrupted(event: dg.DagsterEvent) -> bool:
     return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
 
 
-def _problems(result: dg.ExecuteInProcessResult, interrupted: bool) -> list[str]:
+def _problems(result: dg.ExecuteInProcessResult, interrupted: bool, home: Path) -> list[str]:
     checks = [
         f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
         + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
@@ -129,6 +164,9 @@ def _problems(result: dg.ExecuteInProcessResult, interrupted: bool) -> list[str]
             steps.append(f"{event.step_key}: {data.user_failure_data.description}")
         elif data.error is not None and not checks:
             cause = data.error.cause or data.error
+            if (fault := describe_disk_fault(data.error.to_string(), home)) is not None:
+                steps.append(f"{event.step_key}: {fault}")
+                continue
             steps.append(f"{event.step_key}: {cause.message.strip()}\n{''.join(cause.stack[-2:]).rstrip()}")
     if interrupted and not checks and not steps:
         return ["interrupted before its first step"]

@@ -20,6 +20,7 @@ from accel_ci.model import Build
 from accel_ci.pipelines import REVISION, Pipeline
 from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
+from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.storage.file_lock import acquire_or_wait
 from accel_ci.storage.manifests import ManifestStore, RunTimes
 from accel_ci.workspace import Workspace
@@ -108,6 +109,10 @@ class Stages:
                 yield step
         except AccelCiError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
+        except Exception as error:
+            if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is None:
+                raise
+            raise dg.Failure(description=fault, allow_retries=False) from error
 
     def _begin_once(self) -> None:
         begin, self._begin = self._begin, None

@@ -92,6 +92,11 @@ def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[Selecte
     return _TESTS.validate_json(artifacts.path(artifact).read_bytes())
 
 
+def _as_utf8(text: str) -> str:
+    r"""A text with bytes that are not UTF-8 written as `\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _collect(
     name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float
 ) -> tuple[list[str], dict[str, str], dict[str, str]]:
@@ -115,8 +120,12 @@ def _collect(
         if done.status != 0 or not output.is_file():
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
         collected = json.loads(output.read_bytes())
-    errors = {error["path"]: error["message"] for error in collected["errors"]}
-    if not collected["tests"]:
+    errors = {_as_utf8(error["path"]): _as_utf8(error["message"]) for error in collected["errors"]}
+    unnamed = {test.partition("::")[0] for test in collected["tests"] if _as_utf8(test) != test}
+    for file in unnamed:  # no report, database or page can hold its name
+        collected["tests"] = [test for test in collected["tests"] if test.partition("::")[0] != file]
+        errors[_as_utf8(file)] = "the name of this file is not UTF-8; rename it"
+    if not collected["tests"] and not unnamed:
         details = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
