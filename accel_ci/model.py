@@ -265,10 +265,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class SuiteSession:
-    """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments."""
+    """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments.
+
+    With `copies`, it may be a fork of a process that has collected the suite.
+    """
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...] = ()
+    copies: bool = True
 
 
 @dataclass(frozen=True)

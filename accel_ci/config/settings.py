@@ -69,6 +69,7 @@ class Backend(Section):
     companions: tuple[Companion, ...] = ()
     build_environment: dict[EnvironmentName, str] = {}
     pytest_args: tuple[str, ...] = ()
+    copy_collected: bool = True
     owners: tuple[Owner, ...] = ()
 
 

@@ -31,5 +31,8 @@ def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> W
     """The spec of the project's workers, with the health probe and what pytest is started with."""
     spec = pool_for(settings).worker_spec(image, sources)
     general = settings.backend.pytest_args
-    sessions = {name: SuiteSession(suite.paths, general + suite.pytest_args) for name, suite in settings.suites.items()}
+    copies = settings.backend.copy_collected
+    sessions = {
+        name: SuiteSession(suite.paths, general + suite.pytest_args, copies) for name, suite in settings.suites.items()
+    }
     return replace(spec, probe=settings.pool.health_probe, sessions=sessions)

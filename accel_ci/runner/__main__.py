@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     kept.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
 
     child = commands.add_parser("child")
-    for number in ("commands_fd", "results_fd", "parent"):
+    for number in ("commands_fd", "results_fd", "control_fd", "parent"):
         child.add_argument(number, type=int)
     return parser
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         end_like(keep(arguments.argv))
     from .child import run
 
-    return run(arguments.commands_fd, arguments.results_fd, arguments.parent)
+    return run(arguments.commands_fd, arguments.results_fd, arguments.control_fd, arguments.parent)
 
 
 if __name__ == "__main__":

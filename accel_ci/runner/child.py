@@ -16,16 +16,18 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from .captured import capture_files, cut_to_end, names_of
+from .copies import may_copy, serve_copies, standard_output
 from .ending import end_with_parent
 from .events import now
 from .outcomes import TEST_MARK, bounded, captured_output, outcome_of, skip_reason
@@ -46,6 +48,10 @@ class WorkerPipes:
         self._commands = open(commands_fd, encoding="utf-8")  # noqa: SIM115 - open until the process ends
         self._results = open(results_fd, "wb", buffering=0)  # noqa: SIM115
         self._output = os.dup(1)
+
+    def take_over(self) -> None:
+        """Make this process the owner: it is a copy that has its own pipes."""
+        self._owner = os.getpid()
 
     def receive(self) -> dict[str, Any] | None:
         """Return the worker's next command, None when there will be no more. A fork of this process ends here."""
@@ -110,6 +116,7 @@ class _BatchSession:
         self._waited_s = 0.0
         self._tests = 0
         self._last = ""  # the test that ran last
+        self.copy_by: Callable[[], None] | None = None  # returns in copies of this process
         self._item: Any = None
 
     # Collection
@@ -157,6 +164,12 @@ class _BatchSession:
         """Run batches until the worker closes its pipe."""
         self._end_file()
         self._items = self._ids.of_items(session.items)
+        if self.copy_by is not None and may_copy():
+            self._worker.send("original")
+            self.copy_by()
+            self._worker.take_over()
+            for descriptor in self._captures:
+                os.ftruncate(descriptor, 0)  # it is shared, and may hold the output of a copy that has ended
         self._worker.send("ready", seconds=time.monotonic() - self._began)
         while (batch := self._next_batch()) is not None:
             self._run(batch["tests"])
@@ -297,11 +310,14 @@ def _changing(test: str) -> str:
     return "they depend on the process, such as by a time, a process id, a random number or the order of a set"
 
 
-def run(commands_fd: int, results_fd: int, parent: int) -> int:
+def run(commands_fd: int, results_fd: int, control_fd: int, parent: int) -> int:
     """Run the session; return pytest's exit code, but 0 when tests failed."""
     end_with_parent(parent, signal.SIGKILL)
     faulthandler.register(signal.SIGTERM, file=os.dup(2), all_threads=True, chain=True)
     worker = WorkerPipes(commands_fd, results_fd)
+    output = standard_output()
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
     request = worker.receive()
     if request is None:
         return 0
@@ -314,6 +330,8 @@ def run(commands_fd: int, results_fd: int, parent: int) -> int:
         return _run_nothing(worker)
     scratch = Path(request["scratch"])
     batches = _BatchSession(worker, os.path.realpath(root), ignored)
+    if request["copies"]:
+        batches.copy_by = lambda: serve_copies(control, commands_fd, results_fd, output, parent)
     plugins = [QuietPytest(root, scratch), batches]
     status = run_pytest(root, scratch, [*request["pytest_args"], *paths], plugins)
     if status == pytest.ExitCode.TESTS_FAILED and not batches.failures:

@@ -16,6 +16,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "captures": {"files": list},
     "collecting": {"file": str},
     "collected": {"file": str, "tests": int},
+    "original": {},
     "ready": {},
     "want": {},
     "start": {"test": str, "number": int},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from . import round_folder
 from .captured import CapturedOutput
 from .child_messages import ProtocolError
+from .copies import CopyError
 from .events import EventLog, now
 from .outcomes import FAILING, bounded, output_text
 from .pytest_child import PytestChild
@@ -49,13 +51,33 @@ class ChildSession:
     """
 
     def __init__(
-        self, plan: RoundPlan, suite: str, arguments: SuiteArguments, ignored: Iterable[str], log: EventLog, folder: Path
+        self,
+        plan: RoundPlan,
+        suite: str,
+        arguments: SuiteArguments,
+        ignored: Iterable[str],
+        log: EventLog,
+        folder: Path,
+        ended: ChildSession | None = None,
     ) -> None:
-        """Start the child, which keeps files in `folder`. Raises `OSError` when no process can be started."""
-        request = {**vars(arguments), "ignored": list(ignored), "scratch": str(folder.resolve())}
-        self.child = PytestChild(plan.root, request)
-        self.suite, self.arguments = suite, arguments
+        """Start the child, which keeps files in `folder`. Raises `OSError` when no process can be started.
+
+        It is a copy of the original of the session that has `ended`, if that can still be copied.
+        """
+        self.suite, self.arguments, self.ignored = suite, arguments, tuple(ignored)
+        request = {**vars(arguments), "ignored": self.ignored, "scratch": str(folder.resolve())}
         self._captured = CapturedOutput()
+        self._captures: list[str] = []
+        self.original: PytestChild | None = None
+        if ended is not None and ended.can_be_copied_for(self):
+            with contextlib.suppress(CopyError):
+                self.child = PytestChild(plan.root, request, ended.original)
+                self.original, self._captures = ended.original, ended._captures
+                self._captured.open(self._captures)
+        if self.original is None:
+            if ended is not None:
+                ended.end_original()
+            self.child = PytestChild(plan.root, request)
         self._left = ""  # what was captured when the child ended
         self._printed = ""  # what was captured of the test that ended the session
         self.wants_batch = False
@@ -75,11 +97,15 @@ class ChildSession:
 
     def await_ready(self, on_poll: Callable[[], None]) -> str | None:
         """Wait until the child can run tests, calling `on_poll` every 0.1 s; return what went wrong, else None."""
-        child, limit_s = self.child, self._limits.startup_s
+        limit_s = self._limits.startup_s
         while True:
+            child = self.child
             try:
                 message = child.receive(POLL_S)
-            except ProtocolError as error:
+                if message is not None and message["kind"] == "original":
+                    self._start_first_copy()
+                    continue
+            except (ProtocolError, CopyError) as error:
                 return str(error)
             if message is not None and message["kind"] == "ready":
                 pid, setup_s = child.process.pid, child.observed_s
@@ -94,6 +120,27 @@ class ChildSession:
             elif self._collecting is None and child.observed_s - child.last_sign_s > limit_s:
                 return f"pytest was not ready within {limit_s:g} s"
             on_poll()
+
+    def _start_first_copy(self) -> None:
+        """Have the process that has collected the suite run the session in a copy of itself. Raises `CopyError`."""
+        self.original = self.child
+        self.child = PytestChild("", {}, self.original)
+        self.child.observed_s = self.child.last_sign_s = self.original.observed_s
+        self._pid_file.write_text(str(self.child.process.pid), "ascii")
+
+    def can_be_copied_for(self, other: ChildSession) -> bool:
+        """Return whether the original of this session, which has ended, can run the other one.
+
+        A session that pytest has ended by itself has cleaned up what its original holds, such as temporary folders.
+        """
+        known = (self.suite, self.arguments, self.ignored) == (other.suite, other.arguments, other.ignored)
+        return self.original is not None and known and self.stopped is None and self.original.process.poll() is None
+
+    def end_original(self) -> None:
+        """End the process that has collected the suite, if this session is of a copy of it."""
+        original, self.original = self.original, None
+        if original is not None:
+            original.end(0.0)
 
     def attend(self, timeout_s: float) -> bool:
         """Take in a message of a child that waits for a batch; return False when the child is of no use any more."""
@@ -165,7 +212,8 @@ class ChildSession:
         if kind == "want":
             self.wants_batch = True
         elif kind == "captures":
-            self._captured.open(message["files"])
+            self._captures = message["files"]
+            self._captured.open(self._captures)
         elif kind == "collecting":
             self._collecting = (message["file"], self.child.observed_s)
         elif kind == "collected":

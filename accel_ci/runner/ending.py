@@ -18,6 +18,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .copies import CopiedProcess
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -115,7 +119,7 @@ def signal_group(group: int, by: signal.Signals) -> bool:
     return False
 
 
-def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
+def end_group(process: subprocess.Popen[bytes] | CopiedProcess, grace_s: float) -> int:
     """End a process group by SIGTERM and after `grace_s` seconds by SIGKILL; return the exit code of its leader."""
     if process.poll() is None and grace_s > 0:
         signal_group(process.pid, signal.SIGTERM)
@@ -125,17 +129,17 @@ def end_group(process: subprocess.Popen[bytes], grace_s: float) -> int:
     return process.wait()
 
 
-def end_leftovers(group: int) -> None:
+def end_leftovers(group: int, spared: int | None = None) -> None:
     """End what a finished child left: the rest of its group, and orphans that this process has adopted.
 
-    This process must have no other child. Waits up to 10 s for the last of them to end.
+    This process must have no other child than the `spared` one. Waits up to 10 s for the last of them to end.
     """
     deadline = time.monotonic() + _LEFTOVERS_LIMIT_S
     while True:
         alive = signal_group(group, signal.SIGKILL)
         for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                for pid in map(int, path.read_text().split()):
+                for pid in {int(word) for word in path.read_text().split()} - {spared}:
                     alive = True
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)

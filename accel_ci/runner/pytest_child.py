@@ -7,15 +7,17 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from .child_messages import LONGEST, ProtocolError, parse_message
+from .copies import CopiedProcess, CopyError
 from .ending import describe_end, end_group, end_leftovers
 from .outcomes import OutputTail
 
@@ -32,8 +34,12 @@ class PytestChild:
     its pipe.
     """
 
-    def __init__(self, root: str, request: dict[str, Any]) -> None:
-        """Start a child in the folder `root` with its request. Raises `OSError` when no process can be started."""
+    def __init__(self, root: str, request: dict[str, Any], original: PytestChild | None = None) -> None:
+        """Start a child in the folder `root` with its request, or a copy of `original`, which has had the same request.
+
+        Raises `OSError` when no process can be started, `CopyError` when the original makes no copy.
+        """
+        self.original = original
         self.output = OutputTail()
         self.finished = False
         self.cut_off_s: float | None = None
@@ -42,16 +48,27 @@ class PytestChild:
         self._memory_kills = _memory_kills()
         commands, self._commands = os.pipe()
         self._results, results = os.pipe()
+        self._printed, printed = os.pipe()
+        self.control: socket.socket | None = None
         try:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-u", sys.argv[0], "child", str(commands), str(results), str(os.getpid())],
-                cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                pass_fds=(commands, results), start_new_session=True,
-            )  # fmt: skip
+            if original is None:
+                self.control, control = socket.socketpair()
+                with control:
+                    numbers = commands, results, control.fileno()
+                    self.process: subprocess.Popen[bytes] | CopiedProcess = subprocess.Popen(
+                        [sys.executable, "-u", sys.argv[0], "child", *map(str, numbers), str(os.getpid())],
+                        cwd=root, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+                        pass_fds=numbers, start_new_session=True,
+                    )  # fmt: skip
+            else:
+                self.process = original.copy((commands, results, printed))
+        except BaseException:
+            for descriptor in (self._commands, self._results, self._printed):
+                os.close(descriptor)
+            raise
         finally:
-            os.close(commands)
-            os.close(results)
-        self._printed = cast(Any, self.process.stdout).fileno()
+            for descriptor in (commands, results, printed):
+                os.close(descriptor)
         self._partial, self._outbox = bytearray(), bytearray()
         self._inbox: deque[bytes] = deque()
         self._selector = selectors.DefaultSelector()
@@ -59,7 +76,14 @@ class PytestChild:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
         os.set_blocking(self._commands, False)
-        self.send({"root": root, **request})
+        if original is None:
+            self.send({"root": root, **request})
+
+    def copy(self, descriptors: Sequence[int]) -> CopiedProcess:
+        """Have this child, which has collected its suite, make a copy with these pipes. Raises `CopyError`."""
+        if self.control is None:
+            raise CopyError("a copy makes no copies")
+        return CopiedProcess(self.control, descriptors)
 
     def send(self, command: dict[str, Any]) -> None:
         """Send one command, unless the child has ended. What its pipe cannot take yet is sent by `receive`."""
@@ -135,7 +159,7 @@ class PytestChild:
 
     def ended_how(self) -> str:
         """Describe the end of a process that has ended: "pytest …"."""
-        code = self.process.returncode
+        code = self.process.returncode or 0
         out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
         return f"{describe_end(code)}{': out of memory' if out_of_memory else ''}"
 
@@ -152,16 +176,18 @@ class PytestChild:
     def end(self, grace_s: float) -> int:
         """End the child and all that it started, by SIGTERM and after `grace_s` seconds by SIGKILL; return its exit code.
 
-        The worker must have no other child process. The output is complete afterwards.
+        The worker must have no other child process than its original. The output is complete afterwards.
         """
         self._close_commands()
         code = end_group(self.process, grace_s)
-        end_leftovers(self.process.pid)
+        end_leftovers(self.process.pid, self.original.process.pid if self.original is not None else None)
         self._listen(0)
         self._selector.close()
         self.finished = True
         os.close(self._results)
-        cast(Any, self.process.stdout).close()
+        os.close(self._printed)
+        if self.control is not None:
+            self.control.close()
         return code
 
     def _close_commands(self) -> None:

@@ -50,10 +50,11 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class SuiteArguments:
-    """The arguments of a suite's pytest: paths relative to the root, and options."""
+    """The arguments of a suite's pytest: paths relative to the root, and options; with `copies`, it may be forked."""
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...]
+    copies: bool = True
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     batches = tuple(map(batch_of, record["batches"]))
     suites = {
-        name: SuiteArguments(tuple(given["paths"]), tuple(given["pytest_args"])) for name, given in record["suites"].items()
+        name: SuiteArguments(tuple(given["paths"]), tuple(given["pytest_args"]), given.get("copies", True))
+        for name, given in record["suites"].items()
     }
     files: dict[str, dict[str, None]] = {}
     for batch in batches:

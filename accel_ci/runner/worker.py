@@ -41,6 +41,7 @@ class Worker:
         self._choice = Choice(self._free, joined.rank)
         self._health = CardHealth(joined.plan, joined.log, joined.folder / round_folder.PROBE)
         self._session: ChildSession | None = None
+        self._ended: ChildSession | None = None  # the one before it, whose original can be copied again
         self._suite = self._batch = ""  # of the running batch: its suite and its id
         self._open: dict[str, None] = {}  # its tests without an attempt
         self._next: PlannedBatch | None = None  # claimed while another batch was ending
@@ -66,6 +67,8 @@ class Worker:
             reason = "unhealthy_card"
         finally:
             self._end_child()
+            if self._ended is not None:
+                self._ended.end_original()
             self._log.write("worker_finished", reason=reason)
         return reason
 
@@ -189,7 +192,10 @@ class Worker:
         if suite in self._one_file:
             arguments = replace(arguments, paths=batch.files)
         with self._termination.delayed():  # or the child could be started and not be known
-            session = self._session = ChildSession(self._plan, suite, arguments, broken, self._log, self._round.folder)
+            session = self._session = ChildSession(
+                self._plan, suite, arguments, broken, self._log, self._round.folder, self._ended
+            )
+            self._ended = None
         if (problem := session.await_ready(self._termination.check_parent)) is None:
             return None
         self._end_child(grace_s=_GRACE_S)
@@ -222,6 +228,7 @@ class Worker:
         session, self._session = self._session, None
         if session is not None:
             session.end(gently=gently, grace_s=grace_s)
+            self._ended = session
 
     def _check_card(self) -> None:
         """Probe the card while nothing else runs on it, if the plan has a probe. Raises `UnhealthyCardError`."""

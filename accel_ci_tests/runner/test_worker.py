@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -553,3 +554,49 @@ def test_tests_see_no_more_open_files_than_pytest_gives(work: Work, write: Write
         """,
     )
     assert outcomes(work(["test_a.py::test_1"])) == {"test_a.py::test_1": "passed"}
+
+
+def test_after_a_crash_nothing_is_collected_again(work: Work, write: Write) -> None:
+    write("counted.py", "import itertools\nNUMBERS = itertools.count()\n")
+    for letter in "ab":
+        write(
+            f"test_{letter}.py",
+            f"""
+            import os, counted
+            NUMBER = next(counted.NUMBERS)
+            STATE = []
+            def test_1(): STATE.append(1); print("the last words"); os.kill(os.getpid(), 9)
+            def test_2(): assert STATE == [] and NUMBER == {int(letter == "b")}
+            def test_3(): os._exit(0)
+            def test_4(): assert STATE == []; print("of this test"); assert False
+            """,
+        )
+    tests = [f"test_{letter}.py::test_{number}" for letter in "ab" for number in range(1, 5)]
+    events = work(tests[:4], tests[4:])
+    assert list(outcomes(events).values()) == ["crashed", "passed", "crashed", "failed"] * 2
+    assert [event["file"] for event in of_kind(events, "collected")] == ["test_a.py", "test_b.py"]
+    assert len({event["pid"] for event in of_kind(events, "child_started")}) == 5
+    by_test = attempts(events)
+    assert by_test["test_b.py::test_1"]["output_tail"] == "the last words\n"
+    assert by_test["test_b.py::test_4"]["output_tail"] == "--- Captured stdout call ---\nof this test"
+
+
+@pytest.mark.parametrize(
+    "at_import",
+    ["threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "DEVICE = open('/dev/fuse')"],
+)
+def test_a_process_with_a_thread_or_a_device_is_not_copied(work: Work, write: Write, at_import: str) -> None:
+    if "/dev/" in at_import and not os.access("/dev/fuse", os.R_OK):
+        pytest.skip("/dev/fuse cannot be opened here: it stands for an accelerator's device")
+    write(
+        "test_a.py",
+        f"""
+        import os, threading, time
+        {at_import}
+        def test_1(): os._exit(0)
+        def test_2(): pass
+        """,
+    )
+    events = work(["test_a.py::test_1", "test_a.py::test_2"])
+    assert list(outcomes(events).values()) == ["crashed", "passed"]
+    assert len(of_kind(events, "collected")) == 2
