@@ -61,18 +61,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Revision:
-    """The source states that are tested together, and the trigger."""
+    """The source states that are tested together, and the trigger. `suites`, if any, are tested instead of the trigger's."""
 
     key: str
     trigger: Trigger
     created_at: datetime
     backend: Source
     upstream: Source
+    suites: tuple[str, ...] = ()
 
     @property
-    def sources(self) -> tuple[Source, str | None]:
-        """The sources that make two revisions equal: the backend's state and upstream's commit."""
-        return self.backend, self.upstream.sha
+    def identity(self) -> tuple[Source, str | None, tuple[str, ...]]:
+        """The parts that make two revisions equal: the backend's state, upstream's commit and the chosen suites."""
+        return self.backend, self.upstream.sha, self.suites
 
 
 @dataclass(frozen=True)

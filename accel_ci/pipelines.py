@@ -58,7 +58,8 @@ class Pipeline:
 
     `name` is also the Dagster group of its assets and, where it must be configured, the section of its settings. `stages`
     are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
-    `module:function`. It has at most one job for each trigger. `suites` and `outline`, a line, are what a trigger asks for.
+    `module:function`. It has at most one job for each trigger. `suites` are those that a revision is tested with; `outline`,
+    a line, is what a trigger asks for.
     A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one.
     """
 
@@ -66,7 +67,7 @@ class Pipeline:
     stages: tuple[str, ...]
     assets: str
     jobs: tuple[Job, ...]
-    suites: Callable[[Settings, Trigger], tuple[str, ...]]
+    suites: Callable[[Settings, Revision], tuple[str, ...]]
     outline: Callable[[Settings, Trigger], str]
     configured: Callable[[Settings], bool] = lambda settings: True
     follows: bool = False
@@ -110,7 +111,9 @@ INTEGRATION = Pipeline(
         Job("pr", "pr", ("pr",), lambda settings: settings.jobs.pr,
             "A pull request of the backend starts it; its result blocks nobody."),
     ),
-    suites=lambda settings, trigger: (*settings.suites_of(trigger, "smoke"), *settings.suites_of(trigger, "device")),
+    suites=lambda settings, revision: tuple(
+        suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)
+    ),
     outline=_integration_outline,
 )  # fmt: skip
 """The wheel as a user would install it, in an image, tested on cards."""
@@ -123,7 +126,7 @@ RBE = Pipeline(
         Job("nightly_rbe", "nightly_rbe", ("nightly",), lambda settings: settings.jobs.nightly_rbe,
             "The source build of the night's revision: sources, patches, Bazel's build and tests, ledger, flakiness, HUD."),
     ),
-    suites=lambda settings, trigger: (BAZEL_SUITE,),
+    suites=lambda settings, revision: (BAZEL_SUITE,),
     outline=_rbe_outline,
     configured=lambda settings: settings.rbe is not None,
     follows=True,

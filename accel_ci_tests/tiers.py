@@ -27,6 +27,7 @@ NIGHTLY = ("end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "re
 PROCESSES = (
     ("end_to_end/test_nightly.py", "end_to_end/test_reproduce.py", "end_to_end/test_webserver.py"),
     ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_rbe.py"),
+    ("end_to_end/test_ui.py",),
     ("hud/test_browser.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip

@@ -56,7 +56,7 @@ from accel_ci.model import (
 from accel_ci.pipelines import INTEGRATION, LEDGER
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.results.rows import from_report
-from accel_ci.storage.manifests import RunTimes
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 
 GOALS = {"status": 1.0, "hud refresh": 2.0, "nightly growth": 0.5}
@@ -167,7 +167,7 @@ def _lay_build(workspace: Workspace, build: Build, at: datetime, artifact: Artif
         _store_attempts(workspace, build, at)
     for stage, value in _manifests_of(build, artifact).items():
         manifests.write(manifests.path(stage, build.revision, build.variant), value)
-    manifests.write(manifests.run_file(INTEGRATION, build), RunTimes("run", at, at + timedelta(hours=1)))
+    manifests.write(manifests.run_file(INTEGRATION, build), PipelineRun("run", at, at + timedelta(hours=1)))
 
 
 def _store_attempts(workspace: Workspace, build: Build, at: datetime) -> None:

@@ -7,6 +7,7 @@ installed) are made by the code that uses a setting.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -38,7 +39,7 @@ from accel_ci.config.values import (
     Workspace,
 )
 from accel_ci.errors import ConfigError
-from accel_ci.model import Trigger
+from accel_ci.model import Trigger, Verdict
 
 
 class Companion(Section):
@@ -302,7 +303,7 @@ class Retention(Section):
 
 
 class Settings(Section):
-    """The whole file."""
+    """The whole file. A run fails, after everything is stored, if a test has a verdict in `fail_run_on`."""
 
     backend: Backend
     upstream: Upstream = Upstream()
@@ -317,6 +318,7 @@ class Settings(Section):
     quality: Quality = Quality()
     results: Results = Results()
     retention: Retention | None = None
+    fail_run_on: tuple[Verdict, ...] = ()
 
     @field_validator("pool", mode="before")
     @classmethod
@@ -338,9 +340,9 @@ class Settings(Section):
         """The Docker image of a variant; None if its runtime image is a virtual environment."""
         return variant.image or self.image
 
-    def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"]) -> dict[str, Suite]:
-        """The suites that a trigger runs in a stage."""
-        names = getattr(self.jobs, trigger).suites
+    def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = ()) -> dict[str, Suite]:
+        """The suites that a trigger runs in a stage, or those of the `chosen` ones."""
+        names = chosen or getattr(self.jobs, trigger).suites
         return {name: self.suites[name] for name in names if self.suites[name].stage == stage}
 
 

@@ -12,15 +12,14 @@ from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
+from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
 from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run
+from accel_ci.defs.start import HOW_TO_START, start_job
 from accel_ci.defs.upkeep import upkeep_schedules
 from accel_ci.model import Build
 from accel_ci.pipelines import PIPELINES, REVISION, Job, Pipeline
 from accel_ci.progress import LineProgress
 from accel_ci.workspace import Workspace
-
-BUILD_TAG = "accel_ci/build"
-"""The run tag with the build and the pipeline that a run works on: `dagster.yaml` lets one run for each value start."""
 
 
 def build_definitions(
@@ -39,7 +38,7 @@ def build_definitions(
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
     executor = living_executor(project.home)
-    jobs, schedules = [], upkeep_schedules(project, executor)
+    jobs, schedules = [start_job(workspace, executor)], upkeep_schedules(project, executor)
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
@@ -79,9 +78,9 @@ def _job(
     return dg.define_asset_job(
         job.name,
         selection=dg.AssetSelection.assets(*assets),
-        description=job.description,
+        description=f"{job.description}\n\n{HOW_TO_START}",
         executor_def=executor,
-        tags={"accel_ci/trigger": job.triggers[0]},
+        tags={TRIGGER_TAG: job.triggers[0]},
         config=dg.PartitionedConfig(
             partitions, run_config_for_partition_key_fn=lambda key: {}, tags_for_partition_key_fn=tags
         ),

@@ -56,16 +56,19 @@ def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ]
 
 
-def wheel(context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
+def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
     """The backend's wheel and sdist, built in isolation from the revision's sources and checked as a user's install."""
-    workspace, project, backend = stages.workspace, stages.workspace.project, revision.backend
+    workspace, project = stages.workspace, stages.workspace.project
     settings, artifacts = project.settings, workspace.artifacts
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
+        backend = stages.revision(context).backend
         sources = checkout_backend(project, backend)
         built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
-    return stage_result(built, built.wheel.sha256, wheel_metadata(built, backend, artifacts), built.checks)
+    return stage_result(
+        built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, artifacts), built.checks
+    )
 
 
 def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
@@ -78,16 +81,17 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
     made = {check.name: check for check in image.checks}
     venv = CheckResult("", True, "this variant's image is a virtual environment")
     checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
-    return stage_result(image, image.digest, image_metadata(image, workspace.artifacts), checks)
+    return stage_result(image, build_of(context), image.digest, image_metadata(image, workspace.artifacts), checks)
 
 
 def smoke_results(
-    context: dg.AssetExecutionContext, revision: Revision, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
+    context: dg.AssetExecutionContext, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The smoke suites on a single card: whether there is any use in taking the others."""
     settings = stages.workspace.project.settings
-    suites = settings.suites_of(revision.trigger, "smoke")
     with stages.stage(context) as step:
+        revision = stages.revision(context)
+        suites = settings.suites_of(revision.trigger, "smoke", revision.suites)
         spec, place = _worker(context, stages.workspace, revision, runtime_image, "smoke")
         results = run_smoke_stage(settings, suites, spec, place, step)
     failures = failed_attempts(stages.workspace.results, build_of(context), results.suites)
@@ -99,27 +103,30 @@ def smoke_results(
         f"{counts}: {'the device tests may begin' if passed else 'no further card is taken'}",
         tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
     )
-    return stage_result(results, results.digest, results_metadata(results, failures), [check])
+    return stage_result(results, build_of(context), results.digest, results_metadata(results, failures), [check])
 
 
 def test_selection(
-    context: dg.AssetExecutionContext, revision: Revision, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
+    context: dg.AssetExecutionContext, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
     settings = stages.workspace.project.settings
     with stages.stage(context) as step:
+        revision = stages.revision(context)
         spec, place = _worker(context, stages.workspace, revision, runtime_image, "device")
-        selection = collect_tests(settings, settings.suites_of(revision.trigger, "device"), spec, place)
+        suites = settings.suites_of(revision.trigger, "device", revision.suites)
+        selection = collect_tests(settings, suites, spec, place)
         step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
-    return stage_result(selection, selection.tests.sha256, selection_metadata(selection))
+    return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection))
 
 
 def test_plan(
-    context: dg.AssetExecutionContext, revision: Revision, test_selection: TestSelection, stages: dg.ResourceParam[Stages]
+    context: dg.AssetExecutionContext, test_selection: TestSelection, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The tests spread over the cards: batches from recorded durations, and the bound that no schedule can beat."""
     build, workspace, settings = build_of(context), stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
+        revision = stages.revision(context)
         durations = median_durations(
             workspace.results, build.variant, revision.created_at.date(), limit_s=settings.limits.test_timeout_seconds
         )
@@ -132,12 +139,11 @@ def test_plan(
             f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
             f"{plan.predicted_s:.1f} s are expected"
         )
-    return stage_result(plan, plan.batches.sha256, plan_metadata(plan))
+    return stage_result(plan, build_of(context), plan.batches.sha256, plan_metadata(plan))
 
 
 def device_test_results(
     context: dg.AssetExecutionContext,
-    revision: Revision,
     runtime_image: RuntimeImage,
     test_selection: TestSelection,
     test_plan: TestPlan,
@@ -146,11 +152,11 @@ def device_test_results(
     """Every attempt of every test in scope on the pool's cards; failed tests ran once more, afresh and on another card."""
     workspace, suites = stages.workspace, [suite.suite for suite in test_selection.suites]
     with stages.stage(context) as step:
-        spec, place = _worker(context, workspace, revision, runtime_image, "device")
+        spec, place = _worker(context, workspace, stages.revision(context), runtime_image, "device")
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
     predicted = {"predicted_makespan_seconds": test_plan.predicted_s}
-    return stage_result(results, results.digest, results_metadata(results, failures) | predicted)
+    return stage_result(results, build_of(context), results.digest, results_metadata(results, failures) | predicted)
 
 
 def wheel_metadata(built: Wheel, backend: Source, artifacts: ArtifactStore) -> dict[str, Any]:

@@ -4,11 +4,13 @@ import io
 import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run  # the public function makes a run without an origin
 from dagster._core.execution.stats import StepEventStatus
 from dagster._core.storage.tags import MAX_RETRIES_TAG
 from dagster._core.utils import make_new_run_id  # the lock of a run is there before the run
@@ -18,14 +20,15 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
-from accel_ci.defs.partitions import partition_key
-from accel_ci.defs.quality import QUALITY, current_flakiness, refresh_hud
-from accel_ci.defs.triggers import TRIGGERED_AT, builds_of, start_revision, tonights_revision
+from accel_ci.defs.quality import QUALITY, current_flakiness, quality_gate, refresh_hud
+from accel_ci.defs.run_tags import TRIGGERED_AT
+from accel_ci.defs.runs import create_run
+from accel_ci.defs.stage import was_interrupted
+from accel_ci.defs.triggers import builds_of, choose_revision
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.model import Build, Trigger
 from accel_ci.pipelines import LEDGER, Job, Pipeline
 from accel_ci.progress import Progress
-from accel_ci.source.revision import resolve_backend
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.workspace import Workspace
 
@@ -43,25 +46,15 @@ def plan_builds(
 ) -> list[Build]:
     """Resolve the revision and make it known; return the builds to run.
 
-    A pipeline that follows takes the named revision, else tonight's where the backend is still the same, so that the
-    pipelines of a night meet in one ledger. Otherwise the revision is resolved now; `how` goes to `resolve_revision`.
-
-    Raises `ConfigError` when the pipeline is not configured or there is no such revision, `SourceError`.
+    See `choose_revision`. Raises `ConfigError`, also when the pipeline is not configured, and `SourceError`.
     """
     workspace, settings, job = Workspace(project), project.settings, pipeline.job_for(trigger)
     if not pipeline.configured(settings):
         raise ConfigError(
             f"{project.config_path.name} has no section {pipeline.name!r}; `accel-ci init` writes a starter that shows one"
         )
-    if revision_key is not None:
-        revision = workspace.manifests.revision(revision_key)
-        if revision is None:
-            raise ConfigError(f"there is no revision {revision_key!r}; `accel-ci run nightly` makes one")
-        return builds_of(settings, job, revision)
-    revision = tonights_revision(workspace.manifests, datetime.now(timezone.utc)) if pipeline.follows else None
-    if revision is None or revision.backend != resolve_backend(project, trigger, how.get("backend_ref")):
-        with open_instance(project) as instance:
-            revision = start_revision(instance, workspace, trigger, **how)
+    with open_instance(project) as instance:
+        revision = choose_revision(instance, workspace, pipeline, trigger, revision_key, **how)
     return builds_of(settings, job, revision)
 
 
@@ -96,21 +89,16 @@ class _BriefErrors(io.TextIOBase):
 def _run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
     definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
     run_id, workspace = make_new_run_id(), Workspace(project)
+    tags = {TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"}  # a person runs the command again
+    quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with open_instance(project) as instance, living(project.home, run_id):
         rest = _rest_of_a_run(instance, workspace, job, build)
         if rest:
             with progress.step("carried over") as step:
                 step.note(f"all stages of the run before; this one takes the build up at {rest[0]}")
-        result = definition.execute_in_process(
-            instance=instance,
-            run_id=run_id,
-            asset_selection=[dg.AssetKey(name) for name in rest] or None,
-            partition_key=partition_key(build),
-            tags={TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"},  # a person runs the command again
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            raise_on_error=False,
-        )
-        interrupted = any(_was_interrupted(event) for event in result.all_events)
+        run = create_run(instance, definition, build, tags, run_config=quiet, run_id=run_id, assets=rest)
+        result = execute_run(InMemoryJob(definition), run, instance)
+        interrupted = any(was_interrupted(event) for event in result.all_events)
         problems = () if result.success else tuple(_problems(result, interrupted, project.home))
     if not result.success:
         try:
@@ -140,15 +128,11 @@ def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, job: Job,
         return ()
     ended_well = StepEventStatus.SUCCESS
     done = {step.step_key for step in instance.get_run_step_stats(last.run) if step.status == ended_well}
-    return (LEDGER, *QUALITY) if done.issuperset(pipeline.stages) else ()
+    gate = (quality_gate.__name__,) if workspace.project.settings.fail_run_on else ()
+    return (LEDGER, *QUALITY, *gate) if done.issuperset(pipeline.stages) else ()
 
 
-def _was_interrupted(event: dg.DagsterEvent) -> bool:
-    error = getattr(event.event_specific_data, "error", None)
-    return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
-
-
-def _problems(result: dg.ExecuteInProcessResult, interrupted: bool, home: Path) -> list[str]:
+def _problems(result: dg.JobExecutionResult, interrupted: bool, home: Path) -> list[str]:
     checks = [
         f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
         + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
@@ -158,7 +142,7 @@ def _problems(result: dg.ExecuteInProcessResult, interrupted: bool, home: Path) 
     steps = []
     for event in result.get_step_failure_events():
         data = event.step_failure_data
-        if _was_interrupted(event):
+        if was_interrupted(event):
             steps.append(f"{event.step_key}: interrupted; the same command resumes the run where it stopped")
         elif data.user_failure_data is not None:
             steps.append(f"{event.step_key}: {data.user_failure_data.description}")

@@ -10,12 +10,14 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.defs.metadata import check_result, table
-from accel_ci.defs.partitions import build_of, builds, of_revision
+from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.run_tags import verdict_tags
 from accel_ci.defs.stage import Stages
 from accel_ci.ledger.close import close_ledger
+from accel_ci.ledger.comparison import count_newly_failing
 from accel_ci.ledger.status import collected_drop, shortcomings
 from accel_ci.model import VERDICTS, BazelTestResults, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
-from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, REVISION, SMOKE_RESULTS, TEST_SELECTION
+from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
 from accel_ci.results.questions import bad_tests
 from accel_ci.workspace import Workspace
 
@@ -34,19 +36,19 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         group_name="results",
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
-        ins={REVISION: of_revision()},
-        deps=[SMOKE_RESULTS, TEST_SELECTION, DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])],
+        deps=[DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])],
         kinds={"parquet", "duckdb"},
         check_specs=_CHECKS,
     )
     return make(ledger)
 
 
-def ledger(context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
+def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
     """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
     build, workspace, manifests = build_of(context), stages.workspace, stages.workspace.manifests
     path = manifests.path(LEDGER, build.revision, build.variant)
     with stages.stage(context) as step, manifests.ledger_lock(build):
+        revision = stages.revision(context)
         device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
         account = close_ledger(
             build,
@@ -59,9 +61,11 @@ def ledger(context: dg.AssetExecutionContext, revision: Revision, stages: dg.Res
         manifests.write(path, account)
         missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
         step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
+    new = count_newly_failing(manifests, workspace.results, account)
+    context.instance.add_run_tags(context.run.run_id, verdict_tags(account, new))
     return dg.MaterializeResult(
         data_version=dg.DataVersion(account.digest),
-        check_results=[check_result(one, warn=one.name == "all_passed") for one in _checks(workspace, account)],
+        check_results=[check_result(one, build, warn=one.name == "all_passed") for one in _checks(workspace, account)],
         metadata=_metadata(workspace, account, path),
     )
 
@@ -89,7 +93,7 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
         suite
         for pipeline in workspace.pipelines
         if pipeline.stages[0] in begun or pipeline.expected(settings, revision, build.variant)
-        for suite in pipeline.suites(settings, revision.trigger)
+        for suite in pipeline.suites(settings, revision)
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.model import CheckResult
+from accel_ci.model import Build, CheckResult
 
 _ESCAPES = str.maketrans(
     {"&": "&amp;", "\\": "\\\\", "|": "\\|", "<": "&lt;", ">": "&gt;", "`": "\\`", "[": "\\[", "\n": " ", "\r": " "}
@@ -30,24 +30,34 @@ def plain_rows(value: dg.MetadataValue | None) -> list[str]:
     return [re.sub(r"\\([|`\[\\])", r"\1", html.unescape(row)) for row in rows]
 
 
-def check_result(check: CheckResult, *, warn: bool = False) -> dg.AssetCheckResult:
-    """Turn a check's result into Dagster's; with `warn`, a failure is a warning. Dagster shows warnings as failures."""
+def check_result(check: CheckResult, build: Build, *, warn: bool = False) -> dg.AssetCheckResult:
+    """Turn a check's result into Dagster's, which names the build in its history.
+
+    With `warn`, a failure is a warning. Dagster shows warnings as failures.
+    """
     return dg.AssetCheckResult(
         check_name=check.name,
         passed=check.passed and not check.warnings,
         severity=dg.AssetCheckSeverity.WARN if warn or check.passed else dg.AssetCheckSeverity.ERROR,
         description=check.summary,
-        metadata={"findings": table(["finding"], [[finding] for finding in (*check.findings, *check.warnings)])},
+        metadata={
+            "build": build.name,
+            "findings": table(["finding"], [[finding] for finding in (*check.findings, *check.warnings)]),
+        },
     )
 
 
 def stage_result(
-    manifest: Any, version: str, metadata: Mapping[str, Any], checks: Iterable[CheckResult] = ()
+    manifest: Any,
+    build: Build,
+    version: str,
+    metadata: Mapping[str, Any],
+    checks: Iterable[CheckResult] = (),
 ) -> dg.MaterializeResult:
-    """Make the result of a stage from its manifest, the version of its data, its metadata and its checks."""
+    """Make the result of a stage from its manifest, its build, the version of its data, its metadata and its checks."""
     return dg.MaterializeResult(
         value=manifest,
         data_version=dg.DataVersion(version),
-        check_results=[check_result(check) for check in checks],
+        check_results=[check_result(check, build) for check in checks],
         metadata=metadata,
     )

@@ -16,11 +16,11 @@ def builds(variants: Sequence[str]) -> dg.MultiPartitionsDefinition:
     return dg.MultiPartitionsDefinition({REVISION: REVISIONS, "variant": dg.StaticPartitionsDefinition(list(variants))})
 
 
-def of_revision() -> dg.AssetIn:
-    """Make the input with which an asset of a build reads the external asset `revision`, which has one dimension less."""
+def of_revision() -> dg.AssetDep:
+    """Make the dependency of an asset of a build on the external asset `revision`, which has one dimension less."""
     with warnings.catch_warnings():  # the pinned release has this class as beta; a new pin is a separate decision
         warnings.simplefilter("ignore", dg.BetaWarning)
-        return dg.AssetIn(partition_mapping=dg.MultiToSingleDimensionPartitionMapping(REVISION))
+        return dg.AssetDep(REVISION, partition_mapping=dg.MultiToSingleDimensionPartitionMapping(REVISION))
 
 
 def partition_key(build: Build) -> dg.MultiPartitionKey:

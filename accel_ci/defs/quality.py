@@ -6,8 +6,10 @@ import dagster as dg
 from filelock import FileLock
 
 from accel_ci.defs.metadata import table
+from accel_ci.defs.partitions import build_of, builds
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
+from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
@@ -20,10 +22,18 @@ QUALITY = ("flakiness", "hud")
 def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets."""
     owners = list(workspace.project.settings.backend.owners)
-    return [
-        dg.asset(group_name="quality", owners=owners, deps=[LEDGER], kinds={kind})(work)
-        for work, kind in ((flakiness, "duckdb"), (hud, "html"))
+    assets = [
+        dg.asset(group_name="quality", owners=owners, deps=deps, kinds={kind})(work)
+        for work, kind, deps in ((flakiness, "duckdb", [LEDGER]), (hud, "html", []))
     ]
+    settings = workspace.project.settings
+    if settings.fail_run_on:
+        partitions = builds([variant.name for variant in settings.variants])
+        make = dg.asset(
+            group_name="quality", owners=owners, deps=[hud.__name__], kinds={"python"}, partitions_def=partitions
+        )
+        assets.append(make(quality_gate))
+    return assets
 
 
 def flakiness(
@@ -50,6 +60,22 @@ def hud(
         page = refresh_hud(workspace, flakiness)
         step.note(page)
     return dg.MaterializeResult(metadata={"page": dg.MetadataValue.url(page)})
+
+
+def quality_gate(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[None]:
+    """The end of the run: it fails if a test has a verdict in `fail_run_on`. By now everything is stored and shown."""
+    build, manifests, chosen = build_of(context), workspace.manifests, workspace.project.settings.fail_run_on
+    with progress.step("quality_gate"):
+        ledger = manifests.read(manifests.path(LEDGER, build.revision, build.variant), Ledger)
+        found = [f"{count:,} {verdict.replace('_', ' ')}" for verdict in chosen if (count := ledger.counts.get(verdict, 0))]
+        if found:
+            text = (
+                f"{', '.join(found)}: the setting 'fail_run_on' makes the run fail; `accel-ci results failures {build.name}`"
+            )
+            raise dg.Failure(f"{text} lists them", allow_retries=False)
+    return dg.MaterializeResult(metadata={str(verdict): ledger.counts.get(verdict, 0) for verdict in chosen})
 
 
 def current_flakiness(workspace: Workspace) -> Flakiness:

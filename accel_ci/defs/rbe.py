@@ -14,7 +14,7 @@ from accel_ci.defs.metadata import stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.errors import BuildError
-from accel_ci.model import BazelTarget, BazelTestResults, Revision, SourceBuild
+from accel_ci.model import BazelTarget, BazelTestResults, SourceBuild
 from accel_ci.pipelines import RBE
 from accel_ci.rbe.bazel import forget_run, keep_run, kept_run, run_bazel
 from accel_ci.rbe.results import read_targets, store_results
@@ -33,18 +33,16 @@ def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ]
 
 
-def source_build(
-    context: dg.AssetExecutionContext, revision: Revision, stages: dg.ResourceParam[Stages]
-) -> dg.MaterializeResult:
+def source_build(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
     """The sources at the revision's SHAs with the backend's patches applied in order."""
     with stages.stage(context) as step:
-        sources = make_source_tree(stages.workspace.project, _rbe(stages.workspace), revision)
+        sources = make_source_tree(stages.workspace.project, _rbe(stages.workspace), stages.revision(context))
         step.note(f"{len(sources.patches)} patches{' (reused)' if sources.reused else ''}")
-    return stage_result(sources, sources.digest, sources_metadata(sources))
+    return stage_result(sources, build_of(context), sources.digest, sources_metadata(sources))
 
 
 def bazel_test_results(
-    context: dg.AssetExecutionContext, revision: Revision, source_build: SourceBuild, stages: dg.ResourceParam[Stages]
+    context: dg.AssetExecutionContext, source_build: SourceBuild, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """Every attempt of every test of the source build; what failed to build has the compiler's message."""
     workspace, build = stages.workspace, build_of(context)
@@ -52,7 +50,7 @@ def bazel_test_results(
     with stages.stage(context) as step:
         started = time.monotonic()
         words = {"variant": variant.name, "python": variant.python}
-        place, day = workspace.bazel_context(build), revision.created_at.date()
+        place, day = workspace.bazel_context(build), stages.revision(context).created_at.date()
         key = f"{source_build.digest} {rbe.model_dump_json()}"
         if (run := kept_run(key, place)) is None:
             run = run_bazel(rbe, source_build, place, words, step)
@@ -68,7 +66,7 @@ def bazel_test_results(
         forget_run(place)
         step.note(results_note(results))
     targets = read_targets(results, workspace.artifacts)
-    return stage_result(results, results.digest, results_metadata(results, targets, workspace.artifacts))
+    return stage_result(results, build_of(context), results.digest, results_metadata(results, targets, workspace.artifacts))
 
 
 def sources_metadata(sources: SourceBuild) -> dict[str, Any]:

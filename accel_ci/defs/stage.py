@@ -5,24 +5,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial
-from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 
 from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.partitions import build_of, builds, of_revision
-from accel_ci.defs.triggers import TRIGGERED_AT
+from accel_ci.defs.run_tags import NOT_YET, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.errors import AccelCiError
 from accel_ci.leftovers import clear_leftovers
-from accel_ci.model import Build
-from accel_ci.pipelines import REVISION, Pipeline
+from accel_ci.model import Build, Revision
+from accel_ci.pipelines import LEDGER, REVISION, Pipeline
 from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.storage.file_lock import acquire_or_wait
-from accel_ci.storage.manifests import ManifestStore, RunTimes
+from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci.workspace import Workspace
 
 
@@ -42,8 +41,7 @@ def stage_asset(
         group_name=pipeline.name,
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
-        ins={REVISION: of_revision()} if REVISION in signature(work).parameters else {},
-        deps=deps,
+        deps=[of_revision()] if work.__name__ == pipeline.stages[0] else deps,
         kinds=kinds,
         dagster_type=_manifest_type(manifest),
         check_specs=[dg.AssetCheckSpec(name, asset=work.__name__, blocking=True) for name in checks],
@@ -83,25 +81,48 @@ class ManifestIOManager(dg.IOManager):
         return self._manifests.path(name, dimensions[REVISION], dimensions.get("variant"))
 
 
+class RunRecord:
+    """The record of a run beside the manifests of a build, from which its state and wall time are known without Dagster."""
+
+    def __init__(self, manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> None:
+        asked = None if run.parent_run_id else run.tags.get(TRIGGERED_AT)  # a run that is executed again inherits its tags
+        self._manifests, self._path = manifests, manifests.run_file(pipeline, build)
+        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
+        self.note()
+
+    def note(self, **changes: Any) -> None:
+        """Write the record with some fields changed."""
+        self._run = replace(self._run, **changes)
+        self._manifests.write(self._path, self._run)
+
+
 class Stages:
     """The stages of one Dagster run, which has the pipelines of its build to itself."""
 
     def __init__(
-        self, workspace: Workspace, progress: Progress, begin: Callable[[Callable[[str], None]], None] = lambda say: None
+        self,
+        workspace: Workspace,
+        progress: Progress,
+        records: Sequence[RunRecord] = (),
+        begin: Callable[[Callable[[str], None]], None] = lambda say: None,
     ) -> None:
         """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`."""
         self.workspace = workspace
         self._progress = progress
+        self._records = records
         self._begin: Callable[[Callable[[str], None]], None] | None = begin
 
     @contextmanager
     def stage(self, context: dg.AssetExecutionContext) -> Iterator[Step]:
         """Announce the asset's step; an `AccelCiError` fails it with the message as the whole description.
 
-        Manifests of the stage and of those after it are removed first: should this one stop, the build must not look like
-        an earlier run that passed. Such a failure is not retried, since it would come again.
+        Manifests of an earlier run stay until this run has made its own; the record of the run tells the two apart. A
+        failure by `AccelCiError` is not retried, since it would come again.
         """
         name = context.asset_key.path[-1]
+        _refuse_unresolved(self.workspace, build_of(context).revision)
+        for record in self._records:
+            record.note(stage=name)
         try:
             self._begin_once()
             self.workspace.manifests.begin(name, build_of(context))
@@ -113,6 +134,14 @@ class Stages:
             if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is None:
                 raise
             raise dg.Failure(description=fault, allow_retries=False) from error
+        if name == LEDGER:
+            for record in self._records:
+                record.note(reported=True)
+
+    def revision(self, context: dg.AssetExecutionContext) -> Revision:
+        """Read the revision of the asset's build. Raises `AccelCiError`."""
+        manifests = self.workspace.manifests
+        return manifests.read(manifests.path(REVISION, build_of(context).revision), Revision)
 
     def _begin_once(self) -> None:
         begin, self._begin = self._begin, None
@@ -132,14 +161,22 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
         progress: Progress = context.resources.progress
 
         say = partial(_say, progress, "other runs")
+        if context.instance is not None and context.run is not None and VERDICT_TAG in context.run.tags:
+            context.instance.add_run_tags(context.run.run_id, NOT_YET)
         with ExitStack() as until_the_run_ends:
-            chosen = _pipelines(workspace, context.run)
+            chosen, records = _pipelines(workspace, context.run), []
             for run, pipeline, build in chosen:
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                until_the_run_ends.enter_context(_timed(workspace.manifests, pipeline, build, run))
+                records.append(RunRecord(workspace.manifests, pipeline, build, run))
             pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
-            yield Stages(workspace, progress, partial(_begin, workspace, context.instance, pipelines, builds))
+            try:
+                begin = partial(_begin, workspace, context.instance, pipelines, builds)
+                yield Stages(workspace, progress, records, begin)
+            finally:
+                ending = _ending(context)
+                for record in records:
+                    record.note(ended_at=datetime.now(timezone.utc), ending=ending)
 
     return stages
 
@@ -165,27 +202,42 @@ def _say(progress: Progress, what: str, text: str) -> None:
         step.note(text)
 
 
-@contextmanager
-def _timed(manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> Iterator[None]:
-    """Keep the times of a run beside its manifests, so that a build's wall time is known without Dagster."""
-    asked = run.tags.get(TRIGGERED_AT)
-    times = RunTimes(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
-    path = manifests.run_file(pipeline, build)
-    manifests.write(path, times)
-    try:
-        yield
-    finally:
-        manifests.write(path, replace(times, ended_at=datetime.now(timezone.utc)))
+def _refuse_unresolved(workspace: Workspace, key: str) -> None:
+    """Raise `Failure` for a partition key that a person has added, so that nobody knows its sources; nothing is written."""
+    if workspace.manifests.revision(key) is None:
+        raise dg.Failure(
+            f"no sources were resolved for the revision {key!r}, so there is nothing to build. Launch the job `start`, or "
+            f"use `accel-ci run`: both resolve the sources and make the key. Then delete the partition {key!r}",
+            allow_retries=False,
+        )
+
+
+def _ending(context: dg.InitResourceContext) -> Literal["failed", "interrupted"] | None:
+    """Return how the run of a resource ends, if not well."""
+    if context.instance is None or context.run is None:
+        return None
+    logs = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    events = [event for log in logs if (event := log.dagster_event) is not None]
+    if any(was_interrupted(event) for event in events):
+        return "interrupted"
+    return "failed" if events else None
+
+
+def was_interrupted(event: dg.DagsterEvent) -> bool:
+    """Return whether an event reports that a person or a signal ended its step or run."""
+    error = getattr(event.event_specific_data, "error", None)
+    return error is not None and error.cls_name == "DagsterExecutionInterruptedError"
 
 
 def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, Pipeline, Build]]:
     """Return the pipelines that a run has stages of, always in the same order, with the run and its build.
 
-    Of a run that does not name its steps, these are the pipelines that have its job; of a run without a job, all.
+    Of a run that does not name its steps, these are the pipelines that have its job; of a run without a job, all. There are
+    none where nobody resolved the revision: such a run fails at its first stage and leaves nothing behind.
     """
     tags = run.tags if run is not None else {}
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
-    if run is None or revision is None or variant is None:
+    if run is None or revision is None or variant is None or workspace.manifests.revision(revision) is None:
         return []
     if steps := run.step_keys_to_execute:
         chosen = [pipeline for pipeline in workspace.pipelines if not set(pipeline.stages).isdisjoint(steps)]

@@ -8,14 +8,13 @@ import dagster as dg
 
 from accel_ci.config.settings import Settings
 from accel_ci.defs.partitions import REVISIONS, partition_key
+from accel_ci.defs.run_tags import TRIGGERED_AT
+from accel_ci.errors import ConfigError
 from accel_ci.model import Build, Revision, Trigger
-from accel_ci.pipelines import REVISION, Job
-from accel_ci.source.revision import resolve_revision
+from accel_ci.pipelines import REVISION, Job, Pipeline
+from accel_ci.source.revision import resolve_backend, resolve_revision
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
-
-TRIGGERED_AT = "accel_ci/triggered_at"
-"""The run tag with the time at which the build was asked for; its wall time counts from there."""
 
 
 def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: Trigger, **how: Any) -> Revision:
@@ -27,7 +26,7 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
     while True:
         wanted = resolve_revision(workspace.project, trigger, manifests.revision, **how)
         revision = manifests.add_revision(wanted)
-        if revision.sources == wanted.sources:
+        if revision.identity == wanted.identity:
             break  # otherwise another trigger has just taken the key for other sources
     if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
         instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
@@ -53,6 +52,36 @@ def tonights_revision(manifests: ManifestStore, now: datetime) -> Revision | Non
     return manifests.newest_revision("nightly", f"nightly-{now:%Y%m%d}")
 
 
+def choose_revision(
+    instance: dg.DagsterInstance,
+    workspace: Workspace,
+    pipeline: Pipeline,
+    trigger: Trigger,
+    key: str | None = None,
+    **how: Any,
+) -> Revision:
+    """Return the revision that a person asks for: the one with that key, else a new one; `how` goes to `resolve_revision`.
+
+    Without a key, a pipeline that follows takes tonight's where the backend is still the same, so that the pipelines of a
+    night meet in one ledger. Raises `ConfigError` when there is no such revision, `SourceError`.
+    """
+    manifests, project = workspace.manifests, workspace.project
+    if key is not None:
+        named = manifests.revision(key)
+        if named is None:
+            raise ConfigError(f"there is no revision {key!r}; `accel-ci run nightly` makes one")
+        return named
+    tonights = tonights_revision(manifests, datetime.now(timezone.utc)) if pipeline.follows else None
+    if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):
+        return tonights
+    return start_revision(instance, workspace, trigger, **how)
+
+
+def asked_now() -> dict[str, str]:
+    """Return the tag of a run that is asked for now."""
+    return {TRIGGERED_AT: datetime.now(timezone.utc).isoformat()}
+
+
 def builds_of(settings: Settings, job: Job, revision: Revision) -> list[Build]:
     """Return the builds of a revision that a job makes."""
     return [Build(revision.key, variant) for variant in job.variants(settings)]
@@ -65,5 +94,5 @@ def run_requests(settings: Settings, job: Job, revision: Revision, run_key: str)
             run_key=f"{run_key}:{build.variant}",
             job_name=job.name,
             partition_key=partition_key(build),
-            tags={TRIGGERED_AT: datetime.now(timezone.utc).isoformat()},
+            tags=asked_now(),
         )

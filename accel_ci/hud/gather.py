@@ -12,6 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from accel_ci.errors import AccelCiError
 from accel_ci.hud import page
+from accel_ci.ledger.activity import read_activity
 from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import REVISION, STAGES, stages_of
 from accel_ci.quality.flakiness import Flakiness
@@ -35,7 +36,8 @@ def gather(
     The grid shows the newest `revisions`. A list of tests or cards shows `listed` of them and counts the rest.
     """
     manifests, results = workspace.manifests, workspace.results
-    records = [_read_revision(manifests, one) for one in manifests.revisions()[:revisions]]
+    resolved = [one for one in manifests.revisions() if manifests.has_revision(one.key)]
+    records = [_read_revision(manifests, one) for one in resolved[:revisions]]
     if records:
         results = results.around(min(record.seen_at for record in records).date())
     tests = {
@@ -61,8 +63,17 @@ def _read_build(manifests: ManifestStore, build: Build) -> page.BuildRecord:
         unreadable=tuple(stage for stage, value in values.items() if value is None),
         changed_at=max(changed.values(), default=_changed_at(folder)),
         begun=manifests.begun(build),
+        activity=_read_activity(manifests, build),
         **values,
     )
+
+
+def _read_activity(manifests: ManifestStore, build: Build) -> dict[str, str]:
+    try:
+        return read_activity(manifests, build)
+    except AccelCiError as error:
+        _LOG.warning("unreadable: %s", error)
+        return {}
 
 
 def _read_tests(results: ResultsStore, ledger: Ledger, before: page.BuildRecord | None) -> page.BuildTests | None:

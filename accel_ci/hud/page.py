@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
 from accel_ci import model
 from accel_ci.hud.text import duration, in_utc, number
-from accel_ci.ledger.status import shortcomings
+from accel_ci.ledger.status import beside_the_ledger, shortcomings
 from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Ledger, Revision, TestVerdict, Verdict
 from accel_ci.pipelines import LEDGER, STAGES, next_stage
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
@@ -38,7 +38,7 @@ _WORST_FIRST: tuple[Verdict, ...] = ("failed", "infra", "not_run", "flaky", "xpa
 class BuildRecord:
     """The manifests of one build; one that is missing or unreadable is None.
 
-    `begun` are the first stages of the pipelines that have begun.
+    `begun` are the first stages of the pipelines that have begun, `activity` what those do that have not reported.
     """
 
     build: Build
@@ -46,6 +46,7 @@ class BuildRecord:
     unreadable: tuple[str, ...] = ()
     changed_at: datetime | None = None
     begun: tuple[str, ...] = ()
+    activity: Mapping[str, str] = field(default_factory=dict)
     wheel: model.Wheel | None = None
     runtime_image: model.RuntimeImage | None = None
     smoke_results: model.DeviceTestResults | None = None
@@ -156,7 +157,7 @@ def build_state(record: BuildRecord, now: datetime) -> State:
     if (ledger := record.ledger) is None:
         return _unfinished_state(record, now)
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
-    detail = _in_words(counts, ("passed", "skipped", "xfailed", "xpassed"))
+    detail = _joined(*beside_the_ledger(record.activity), _in_words(counts, ("passed", "skipped", "xfailed", "xpassed")))
     bad = shortcomings(ledger)
     if counts["failed"] or ledger.unexpected_failures:
         return State("failed", bad[0], _joined(*bad[1:], _in_words(counts, ("flaky",)), detail))
@@ -237,9 +238,10 @@ def _unfinished_state(record: BuildRecord, now: datetime) -> State:
     age = now - in_utc(record.changed_at) if record.changed_at else None
     since = f", {duration(max(0.0, age.total_seconds()))} ago" if age is not None else ""
     running = age is not None and age < RECENT and not failed
+    words = "; ".join(dict.fromkeys(record.activity.values())) or f"{'unfinished' if running else 'stopped'} at {missing}"
     return State(
         "stopped",
-        f"{'unfinished' if running else 'stopped'} at {missing}",
+        words,
         _joined(reason, broken, f"{f'after {last}' if last else 'no manifest yet'}{since}"),
     )
 

@@ -6,11 +6,12 @@ The rules by which a build passes, and by which it has lost tests, belong here; 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from accel_ci.errors import AccelCiError
+from accel_ci.ledger.activity import read_activity
 from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
 from accel_ci.storage.manifests import ManifestStore
@@ -63,18 +64,21 @@ class BuildStatus:
         )
 
 
-def find_build(manifests: ManifestStore, name: str | None) -> Build:
+def find_build(manifests: ManifestStore, name: str | None, ingested: Callable[[], Sequence[Build]] = list) -> Build:
     """The build of that name: `<revision>~<variant>` or a revision with one variant; without a name, the newest.
 
+    `ingested` lists builds of which only results are stored, the newest first; it is asked where no build that ran fits.
     Raises `AccelCiError` naming the known ones.
     """
-    newest = list(islice(manifests.list_builds(), 8))
+    newest = list(islice(manifests.list_builds(), 8)) or list(ingested())[:8]
     if not newest:
         raise AccelCiError("nothing has been built yet; `accel-ci run nightly` makes the first build")
     if name is None:
         return newest[0]
-    known = (build for key in {name, name.rpartition("~")[0]} - {""} for build in manifests.builds_of(key))
+    keys = {name, name.rpartition("~")[0]} - {""}
+    known = [build for key in keys if manifests.has_revision(key) for build in manifests.builds_of(key)]
     matches = [build for build in known if name in (build.name, build.revision)]
+    matches = matches or [build for build in ingested() if name in (build.name, build.revision)]
     if len(matches) != 1:
         some = ", ".join(build.name for build in reversed(matches or newest))
         raise AccelCiError(f"{name!r} names {len(matches)} builds; {'choose of' if matches else 'the newest are'}: {some}")
@@ -89,11 +93,15 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     cards = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults).cards if DEVICE_TEST_RESULTS in made else ()
     ledger = manifests.read(paths[LEDGER], Ledger) if LEDGER in made else None
     bad = shortcomings(ledger) if ledger else ()
-    state = ", ".join(bad) or "passed"
-    if ledger is None:
+    activity = read_activity(manifests, build)
+    if ledger is not None:
+        state = "; ".join([", ".join(bad) or "passed", *beside_the_ledger(activity)])
+    else:
         last = manifests.last_begun(build)
         missing = [stage for stage in (last.stages if last else ()) if stage not in made]
-        state = f"stopped at {missing[0] if missing else next_stage(made, manifests.begun(build), manifests.pipelines)}"
+        at = missing[0] if missing else next_stage(made, manifests.begun(build), manifests.pipelines)
+        running = [does for does in activity.values() if does.startswith("running")]
+        state = "; ".join(dict.fromkeys(running)) or (activity.get(last.name) if last else None) or f"stopped at {at}"
     return BuildStatus(
         build,
         state,
@@ -109,6 +117,14 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
+
+
+def beside_the_ledger(activity: Mapping[str, str]) -> list[str]:
+    """Describe what pipelines do, or where they stopped, beside the result of earlier runs."""
+    return [
+        f"{pipeline} re-{does}" if does.startswith("running") else f"{pipeline} {does}"
+        for pipeline, does in activity.items()
+    ]
 
 
 def collected_drop(collected: int, previous: int | None, reason: str | None = None) -> str | None:

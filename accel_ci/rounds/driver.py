@@ -41,6 +41,7 @@ class PoolRun:
     `rows` (columns of `accel_ci.rounds.tally.ROWS`) has every attempt once, with `infra` set where the card was unhealthy;
     `not_run` has the tests without an attempt. `makespan_s` is the time from a round's start to its last attempt, summed
     over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
+    `carried_over` counts the attempts that were there already, from a run that was stopped.
     """
 
     rows: pa.Table
@@ -50,6 +51,7 @@ class PoolRun:
     lower_bound_s: float
     not_run: tuple[TestKey, ...] = ()
     lost: tuple[str, ...] = ()
+    carried_over: int = 0
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -99,7 +101,7 @@ def run_rounds(
     return PoolRun(
         tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0, not_run=tuple(tally.not_run(batches)),
-        lost=tuple(tally.lost),
+        lost=tuple(tally.lost), carried_over=tally.carried_over,
     )  # fmt: skip
 
 
@@ -122,7 +124,9 @@ def _run_phase(
     cards = tally.groups(width)
     record.await_old_workers()
     old = record.workers()
+    before = tally.attempts
     _read_others(record, number, tally, ())
+    tally.carried_over += tally.attempts - before
     for worker, attempt in record.charged():
         tally.take(number, worker, None, [attempt], phase)
     if (makespan_s := record.finished()) is not None:

@@ -70,7 +70,7 @@ class Tally:
     def __init__(self, cards: Sequence[str], batches: Sequence[Batch], on_progress: OnProgress) -> None:
         """Start with all cards taken for healthy, and no attempt of the tests in `batches`."""
         self.last_attempt = self.last_event = time.monotonic()
-        self.attempts = 0
+        self.attempts = self.carried_over = 0
         self.lost: list[str] = []  # a line for each worker that ended as it should not have
         self.failure_durations: dict[TestKey, float] = {}  # the seconds of the last timed failure of each test
         self._cards = {card: _Card() for card in cards}

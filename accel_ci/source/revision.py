@@ -7,7 +7,7 @@ A revision never changes. If a key is requested again after the sources have mov
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -50,21 +50,23 @@ def resolve_revision(
     backend_ref: str | None = None,
     pull_request: int | None = None,
     slug: str | None = None,
+    upstream_ref: str | None = None,
+    suites: Sequence[str] = (),
 ) -> Revision:
     """Resolve the SHAs that a trigger stands for now, and give them a key.
 
-    `known` looks up a key; a known revision with the same source states is returned unchanged. With `upstream_sha`,
-    upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An upstream that
-    no variant is built from may be unreachable; it is then recorded with the reason.
+    `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
+    `upstream_sha`, upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An
+    upstream that no variant is built from may be unreachable; it is then recorded with the reason.
     """
     now = now or datetime.now(timezone.utc)
     backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
-    upstream = _resolve_upstream(project, trigger, upstream_sha)
+    upstream = _resolve_upstream(project, trigger, upstream_sha, upstream_ref)
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
-    wanted = Revision(base, trigger, now, backend, upstream)
+    wanted = Revision(base, trigger, now, backend, upstream, tuple(suites))
     number = 1
     while (existing := known(wanted.key)) is not None:
-        if existing.sources == wanted.sources:
+        if existing.identity == wanted.identity:
             return existing
         number += 1
         wanted = replace(wanted, key=f"{base}.{number}")
@@ -100,8 +102,9 @@ def resolve_backend(
         raise MissingRefError(f"pull request {pull_request} cannot be found: {error}; {advice}") from None
 
 
-def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None) -> Source:
-    upstream, settings = project.settings.upstream, project.settings
+def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None, ref: str | None) -> Source:
+    settings, upstream = project.settings, project.settings.upstream
+    upstream = upstream.model_copy(update={"ref": ref}) if ref else upstream
     if sha is not None:
         return Source(upstream.repository, upstream.ref, sha)
     try:

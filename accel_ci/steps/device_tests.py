@@ -170,7 +170,11 @@ def run_device_stage(
     batches = read_plan(plan.batches, context.artifacts)
     tests = read_selection(selected, context.artifacts)
     with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds, tests=tests) as run:
-        return _store(selected, tuple(suites), run, batches, started, context)
+        results = _store(selected, tuple(suites), run, batches, started, context)
+        if run.carried_over:
+            counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
+            step.note(f"{counts}; {run.carried_over:,} attempts were carried over from the run that stopped")
+        return results
 
 
 def run_in_order(

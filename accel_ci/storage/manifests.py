@@ -13,15 +13,16 @@ from datetime import datetime
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision, Trigger
-from accel_ci.pipelines import LEDGER, PIPELINES, REVISION, Pipeline
+from accel_ci.pipelines import PIPELINES, REVISION, Pipeline
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
+from accel_ci.storage.file_lock import is_locked
 from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
 
 T = TypeVar("T")
@@ -36,12 +37,19 @@ ASKED_AGAIN = ".asked"
 
 
 @dataclass(frozen=True)
-class RunTimes:
-    """When the last run of a pipeline on a build was asked for and when it ended; `ended_at` is None until it has."""
+class PipelineRun:
+    """The last run of a pipeline on a build.
+
+    `ended_at` is None until it has ended, and stays None if it was killed. `stage` is the last stage that began. `ending` is
+    how the run ended, if not well. `reported` is true once its ledger is there.
+    """
 
     run: str
     asked_at: datetime
     ended_at: datetime | None = None
+    stage: str | None = None
+    ending: Literal["failed", "interrupted"] | None = None
+    reported: bool = False
 
 
 class ManifestStore:
@@ -90,16 +98,11 @@ class ManifestStore:
         return found
 
     def begin(self, stage: str, build: Build) -> None:
-        """Remove the manifests of a stage and of those after it in its pipeline, since they describe an earlier run.
-
-        Waits for a ledger that is being made of them, and removes it, too.
-        """
-        pipeline = next((one.stages for one in self.pipelines if stage in one.stages), ())
-        with self.ledger_lock(build):
-            for later in (*pipeline[pipeline.index(stage) if pipeline else 0 :], LEDGER):
-                self.path(later, build.revision, build.variant).unlink(missing_ok=True)
-            if pipeline:
-                (self.folder(build) / f"{_BEGUN}{pipeline[0]}").touch()
+        """Note that a pipeline has begun on a build. What an earlier run made stays until this one has made it anew."""
+        for pipeline in self.pipelines:
+            if stage in pipeline.stages:
+                self.folder(build).mkdir(parents=True, exist_ok=True)
+                (self.folder(build) / f"{_BEGUN}{pipeline.stages[0]}").touch()
 
     def begun(self, build: Build) -> tuple[str, ...]:
         """The first stages of the pipelines that have begun on a build."""
@@ -109,9 +112,9 @@ class ManifestStore:
         }
         return tuple(stage for stage, files in marks.items() if any(file.exists() for file in files))
 
-    def last_run(self, pipeline: Pipeline, build: Build) -> RunTimes | None:
+    def last_run(self, pipeline: Pipeline, build: Build) -> PipelineRun | None:
         """The last run of a pipeline on a build; None when there was none."""
-        return self._read_if_there(self.run_file(pipeline, build), RunTimes)
+        return self._read_if_there(self.run_file(pipeline, build), PipelineRun)
 
     def last_begun(self, build: Build) -> Pipeline | None:
         """The pipeline whose run was asked for last; None when there is none."""
@@ -128,19 +131,31 @@ class ManifestStore:
         return self.folder(build) / f".{pipeline.stages[0]}.lock"
 
     def run_file(self, pipeline: Pipeline, build: Build) -> Path:
-        """The `RunTimes` of the last run of a pipeline on a build."""
+        """The `PipelineRun` of a pipeline on a build."""
         return self.folder(build) / f".run-{pipeline.stages[0]}.json"
+
+    def last_runs(self, build: Build) -> dict[Pipeline, PipelineRun]:
+        """The last run of each pipeline that has had one on a build."""
+        found = {pipeline: self.last_run(pipeline, build) for pipeline in self.pipelines}
+        return {pipeline: run for pipeline, run in found.items() if run is not None}
+
+    def has_run(self, pipeline: Pipeline, build: Build) -> bool:
+        """Return whether a run has the pipeline of a build now, so that it has not been killed."""
+        return is_locked(self.pipeline_lock_file(pipeline, build))
 
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
-        runs = (self.last_run(pipeline, build) for pipeline in self.pipelines)
-        known = {run.run: run for run in runs if run is not None}.values()  # a run may have had both pipelines
+        known = {run.run: run for run in self.last_runs(build).values()}.values()  # a run may have had both pipelines
         seconds = [(run.ended_at - run.asked_at).total_seconds() for run in known if run.ended_at is not None]
         return round(sum(seconds), 3) if seconds and len(seconds) == len(known) else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
         return self._read_if_there(self.path(REVISION, key), Revision)
+
+    def has_revision(self, key: str) -> bool:
+        """Return whether the sources of a key were resolved, even if the manifest is unreadable by now."""
+        return self.path(REVISION, key).exists()
 
     def add_revision(self, revision: Revision) -> Revision:
         """Store a revision, or return the one that has its key already."""
@@ -169,15 +184,20 @@ class ManifestStore:
         keys = (each.key for each in self.revisions() if each.trigger == trigger and each.key.startswith(prefix))
         return next((found for key in keys if (found := self.revision(key)) is not None), None)
 
-    def previous(self, stage: str, build: Build, value_type: type[T]) -> T | None:
-        """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none."""
+    def previous(
+        self, stage: str, build: Build, value_type: type[T], accept: Callable[[T], bool] = lambda found: True
+    ) -> T | None:
+        """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none.
+
+        Manifests that `accept` refuses are passed over.
+        """
         revisions = self.revisions()
         own = next((each for each in revisions if each.key == build.revision), None)
         if own is None or own.trigger is None:
             return None
         earlier = (each.key for each in revisions if each.trigger == own.trigger and each.seen_at < own.seen_at)
         found = (self.find(stage, Build(key, build.variant), value_type) for key in earlier)
-        return next((manifest for manifest in found if manifest is not None), None)
+        return next((manifest for manifest in found if manifest is not None and accept(manifest)), None)
 
     def list_builds(self) -> Iterator[Build]:
         """Every build of a readable revision that has a folder, newest revision first."""

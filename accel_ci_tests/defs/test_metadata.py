@@ -4,8 +4,9 @@ import dagster as dg
 import pytest
 
 from accel_ci.defs.metadata import check_result, plain_rows, table
-from accel_ci.model import CheckResult
+from accel_ci.model import Build, CheckResult
 
+BUILD = Build("nightly-20261127", "py3")
 HOSTILE = ["a|b", "<script>alert(1)</script>", "`code` [link](javascript:x)", "back\\slash \\| &amp; &lt;", "plain"]
 
 
@@ -27,9 +28,9 @@ def test_an_empty_table_says_so() -> None:
 
 
 def test_warnings_of_a_check_are_shown_and_stop_nothing() -> None:
-    warned = check_result(CheckResult("twine", True, "no description", (), ("no description",)))
+    warned = check_result(CheckResult("twine", True, "no description", (), ("no description",)), BUILD)
     assert (warned.passed, warned.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert plain_rows(warned.metadata["findings"]) == ["no description"]
-    failed = check_result(CheckResult("twine", False, "syntax", ("syntax",), ("no description",)))
+    failed = check_result(CheckResult("twine", False, "syntax", ("syntax",), ("no description",)), BUILD)
     assert (failed.passed, failed.severity) == (False, dg.AssetCheckSeverity.ERROR)
-    assert check_result(CheckResult("twine", True, "passed")).passed
+    assert check_result(CheckResult("twine", True, "passed"), BUILD).passed

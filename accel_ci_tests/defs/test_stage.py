@@ -1,7 +1,9 @@
 """Runs of one build beside each other: real Dagster runs of small assets, with the resource that a stage has."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import dagster as dg
@@ -12,10 +14,11 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.partitions import REVISIONS, builds, partition_key
 from accel_ci.defs.stage import Stages, stages_of_a_run
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build
+from accel_ci.ledger.activity import read_activity
+from accel_ci.model import Build, Revision, Source
 from accel_ci.pipelines import INTEGRATION, PIPELINES
 from accel_ci.progress import LineProgress
-from accel_ci.storage.manifests import RunTimes
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.processes import wait_for
 
@@ -24,7 +27,9 @@ BUILD = Build("manual-a", "py3")
 
 @pytest.fixture
 def workspace(make_project: Callable[..., Project]) -> Workspace:
-    return Workspace(make_project())
+    made, source = Workspace(make_project()), Source("repository", "main", "0" * 40)
+    made.manifests.add_revision(Revision(BUILD.revision, "manual", datetime.now(timezone.utc), source, source))
+    return made
 
 
 @pytest.fixture
@@ -98,9 +103,9 @@ def test_a_run_that_another_is_before_waits_and_takes_nothing_away(
         second = threading.Thread(target=run, args=(workspace, instance, said, lambda stage: None))
         second.start()
         wait_for(lambda: any(f"waiting for {BUILD.name}, which another run holds" in line for line in said))
-        assert manifest.exists()
+        assert read_activity(workspace.manifests, BUILD) == {}, "it has not begun"
     second.join(60)
-    assert not manifest.exists()
+    assert manifest.read_text() == "{}", "it stays until there is a new one"
     came_free = next(number for number, line in enumerate(said) if f"{BUILD.name} came free" in line)
     assert came_free < said.index("wheel …")
 
@@ -135,6 +140,43 @@ def test_a_run_of_both_pipelines_begins_with_both_in_a_fixed_order(
     assert worked == ["source_build", "runtime_image"]
 
 
+def test_the_activity_of_a_build_is_that_of_the_run_that_has_it(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+    seen: list[dict[str, str]] = []
+    assert run(workspace, instance, [], lambda stage: seen.append(read_activity(workspace.manifests, BUILD)))
+    assert seen == [{"integration": f"running at {stage}"} for stage in ("wheel", "runtime_image", "ledger")]
+    assert read_activity(workspace.manifests, BUILD) == {}, "it has reported"
+
+
+def test_a_stage_that_fails_is_named_until_the_next_run(workspace: Workspace, instance: dg.DagsterInstance) -> None:
+    def stop(stage: str) -> None:
+        if stage == "runtime_image":
+            raise AccelCiError("no PyTorch")
+
+    assert not run(workspace, instance, [], stop)
+    assert read_activity(workspace.manifests, BUILD) == {"integration": "stopped after runtime_image failed"}
+    assert run(workspace, instance, [], lambda stage: None)
+    assert read_activity(workspace.manifests, BUILD) == {}
+
+
+def test_a_killed_run_is_not_running(workspace: Workspace) -> None:
+    lock, manifests = lock_of(workspace, "wheel"), workspace.manifests
+    manifests.write(manifests.run_file(INTEGRATION, BUILD), PipelineRun("r", datetime.now(timezone.utc), stage="test_plan"))
+    with lock:
+        assert read_activity(manifests, BUILD) == {"integration": "running at test_plan"}
+    assert read_activity(manifests, BUILD) == {"integration": "stopped at test_plan"}
+
+
+def test_a_key_that_nobody_resolved_is_refused_and_leaves_nothing(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    revision = workspace.manifests.builds / BUILD.revision
+    shutil.rmtree(revision)
+    assert not run(workspace, instance, [], lambda stage: None)
+    [failure] = instance.all_logs(instance.get_runs()[0].run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert "Launch the job `start`" in str(failure.get_dagster_event())
+    assert not revision.exists()
+
+
 def test_a_run_that_stopped_has_given_the_build_back(workspace: Workspace, instance: dg.DagsterInstance) -> None:
     def stop(stage: str) -> None:
         raise AccelCiError("no sources")
@@ -156,7 +198,7 @@ def test_the_times_of_a_run_lie_beside_its_manifests(
 
     assert run(workspace, instance, [], work) != stops
     [record] = instance.get_run_records()
-    times = workspace.manifests.read(workspace.manifests.run_file(INTEGRATION, BUILD), RunTimes)
+    times = workspace.manifests.read(workspace.manifests.run_file(INTEGRATION, BUILD), PipelineRun)
     assert times.run == record.dagster_run.run_id
     assert times.ended_at is not None
     assert record.start_time is not None

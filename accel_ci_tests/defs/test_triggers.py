@@ -188,3 +188,34 @@ def test_an_upstream_that_does_not_answer_is_a_skip_and_never_a_crash(
     tick = tick_sensor(project, instance, cursor="0" * 40)
     assert not tick.run_requests
     assert "upstream cannot be asked: git ls-remote failed" in tick.skip_message
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"trigger": "pr"}, "a pull request needs its number: set 'pull_request'"),
+        ({"trigger": "manual", "suites": ["smoke"]}, "smoke: no suite of the stage 'device'"),
+        ({"trigger": "nightly", "revision": "nightly-2020"}, "there is no revision 'nightly-2020'"),
+        ({"trigger": "manual", "backend_ref": "refs/heads/none"}, "refs/heads/none"),
+        ({"trigger": "main", "variants": ["py3"]}, "the job main has none of the variants py3"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused_with_its_reason(
+    project: Project, instance: dg.DagsterInstance, chosen: dict[str, Any], message: str
+) -> None:
+    job = build_definitions(project).resolve_job_def("start")
+    config = {"ops": {"start_builds": {"config": chosen}}}
+    result = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+    [failure] = result.get_step_failure_events()
+    cause = failure.step_failure_data.user_failure_data
+    assert cause is not None
+    assert message in str(cause.description)
+    assert len(instance.get_runs()) == 1, "no build is queued"
+
+
+def test_suites_that_a_person_chooses_make_another_revision(project: Project, instance: dg.DagsterInstance) -> None:
+    workspace = Workspace(project)
+    whole = start_revision(instance, workspace, "nightly", now=NIGHT)
+    part = start_revision(instance, workspace, "nightly", now=NIGHT, suites=["unit"])
+    assert (whole.key, part.key, part.suites) == ("nightly-20261127", "nightly-20261127.2", ("unit",))
+    assert start_revision(instance, workspace, "nightly", now=NIGHT, suites=["unit"]).key == part.key

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from accel_ci.defs.instance import open_instance
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.storage.manifests import ManifestStore
@@ -35,9 +36,12 @@ def test_a_killed_run_continues_where_it_stopped(bench: Bench, faulty_nightly: B
         command.kill()
         command.wait()
         kept = begun(stage)
-        bench.accel_ci("run", "manual", "--name", "killed")
+        killed = bench.status(build)["state"]
+        output = bench.accel_ci("run", "manual", "--name", "killed")
     finally:
         bench.configure()
+    assert killed == "stopped at device_test_results"
+    assert "attempts were carried over from the run that stopped" in output
     assert_balanced(bench, build)
     assert bench.status(build)["verdicts"]["not_run"] == 0
     stored = {(a.suite, a.test): a.started_at.isoformat() for a in bench.attempts(build) if a.round == 1 and a.started_at}
@@ -61,3 +65,6 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
         assert command.wait(60) == 130
         command.stdout.close()
     assert not list(lock.parent.glob("*.json")), "no stage began"
+    with open_instance(bench.project) as instance:
+        [run] = instance.get_runs()
+    assert (run.status.value, run.tags["dagster/will_retry"]) == ("FAILURE", "false"), "the daemon does not start it again"

@@ -67,10 +67,10 @@ def test_an_error_before_the_tests_stops_with_a_message(
         output = bench.accel_ci("run", "manual", "--name", f"stops {stopped_at} {len(message)}", status=1)
         build = Build(f"manual-stops-{stopped_at.replace('_', '-')}-{len(message)}", faulty_nightly.variant)
         assert message in output
-        assert bench.status(build)["state"] == f"stopped at {stopped_at}"
+        assert bench.status(build)["state"] == f"stopped after {stopped_at} failed"
         assert not ManifestStore(bench.project.home).path("ledger", build.revision, build.variant).exists()
         page = (bench.project.home / "hud" / "index.html").read_text()
-        assert f"at {stopped_at}" in page
+        assert f"stopped after {stopped_at} failed" in page
     finally:
         bench.configure()
 
@@ -111,7 +111,7 @@ def test_a_wheel_that_does_not_import_stops_before_the_image(bench: Bench, fault
         module.write_text(sound)
     assert "wheel: the check imports failed" in output
     assert "No module named 'no_such_module'" in output
-    assert bench.status(Build("manual-no-import", faulty_nightly.variant))["state"] == "stopped at runtime_image"
+    assert bench.status(Build("manual-no-import", faulty_nightly.variant))["state"] == "stopped after wheel failed"
 
 
 def test_a_pytorch_that_cannot_be_installed_stops_with_a_message(bench: Bench, faulty_nightly: Build) -> None:

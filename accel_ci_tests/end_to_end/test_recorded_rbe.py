@@ -41,7 +41,7 @@ def test_a_missing_bazel_is_an_error_with_advice(recorded: Bench) -> None:
     recorded.configure(rbe={"targets": ["//..."], "bazel": "no-such-bazel"})
     output = recorded.accel_ci("run", "nightly_rbe", status=1)
     assert "source_build: Bazel: no-such-bazel is not installed; install bazelisk" in output
-    assert "stopped at source_build" in output, "before anything was made"
+    assert "stopped after source_build failed" in output, "before anything was made"
     assert "no-such-bazel is not installed" in recorded.accel_ci("doctor")
 
 
@@ -63,7 +63,8 @@ def test_the_ledger_tells_faults_apart(recorded: Bench, tmp_path: Path) -> None:
 def test_remote_execution_that_is_down_is_infra_with_one_message(recorded: Bench, tmp_path: Path) -> None:
     play(recorded, tmp_path, "down", executor="grpc://127.0.0.1:50999")
     output = recorded.accel_ci("run", "nightly_rbe", "--strict", status=1)
-    assert output.count("Bazel could not work on grpc://127.0.0.1:50999: Failed to query remote execution") == 1
+    assert output.count("Bazel could not work on grpc://127.0.0.1:50999: Failed to query remote execution") == 2
+    assert "5 infra: Bazel could not work on" in output, "the summary has one cause for all tests"
     assert "ledger: 5 infra" in output
     assert "5 infra" in (recorded.project.home / "hud" / "index.html").read_text()
     recorded.accel_ci("run", "nightly_rbe")  # the pipeline worked
@@ -76,7 +77,7 @@ def test_a_patch_that_does_not_apply_stops_before_bazel(recorded: Bench, tmp_pat
     play(recorded, tmp_path, "cached", patches="patches")
     output = recorded.accel_ci("run", "nightly_rbe", status=1)
     assert "source_build: 1.patch does not apply to shim/shim.cc: hunk 1, @@ -1 +1 @@" in output
-    assert "stopped at source_build" in output
+    assert "stopped after source_build failed" in output
 
 
 def test_an_unknown_revision_is_an_error(recorded: Bench, tmp_path: Path) -> None:

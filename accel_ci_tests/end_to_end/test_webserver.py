@@ -40,15 +40,15 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "revision": set(),
         "wheel": {"revision"},
         "runtime_image": {"wheel"},
-        "smoke_results": {"revision", "runtime_image"},
-        "test_selection": {"revision", "runtime_image", "smoke_results"},
-        "test_plan": {"revision", "test_selection"},
-        "device_test_results": {"revision", "runtime_image", "test_selection", "test_plan"},
+        "smoke_results": {"runtime_image"},
+        "test_selection": {"runtime_image", "smoke_results"},
+        "test_plan": {"test_selection"},
+        "device_test_results": {"runtime_image", "test_selection", "test_plan"},
         "source_build": {"revision"},
-        "bazel_test_results": {"revision", "source_build"},
-        "ledger": {"revision", "smoke_results", "test_selection", "device_test_results", "bazel_test_results"},
+        "bazel_test_results": {"source_build"},
+        "ledger": {"device_test_results", "bazel_test_results"},
         "flakiness": {"ledger"},
-        "hud": {"ledger", "flakiness"},
+        "hud": {"flakiness"},
     }
     for name, node in by_name.items():
         assert node["owners"] == [{"team": "emu"}], name
@@ -115,7 +115,7 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
         at=repository,
     )["repositoryOrError"]
     assert {job["name"] for job in found["jobs"]} == {
-        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune",
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune", "start",
     }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
         "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),

@@ -12,7 +12,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.ledger.status import find_build, read_status
 from accel_ci.model import Build
 from accel_ci.pipelines import PIPELINES
-from accel_ci.storage.manifests import ManifestStore, RunTimes
+from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci_tests.hud.samples import NOW, VARIANTS, lay_build, lay_revision
 
 BUILD = Build("nightly-20261127", VARIANTS[0])
@@ -43,18 +43,18 @@ def test_a_build_that_stopped_names_the_stage_of_the_pipeline_that_ran_last(tmp_
     manifests, build = ManifestStore(tmp_path), Build(lay_revision(tmp_path, 1).key, VARIANTS[0])
     integration, rbe = PIPELINES
     for number, (pipeline, stage) in enumerate([(integration, "wheel"), (rbe, "source_build"), (integration, "wheel")]):
-        manifests.write(manifests.run_file(pipeline, build), RunTimes(f"run-{number}", NOW + timedelta(hours=number)))
+        manifests.write(manifests.run_file(pipeline, build), PipelineRun(f"run-{number}", NOW + timedelta(hours=number)))
         assert read_status(manifests, build).state == f"stopped at {stage}"
     manifests.begin("wheel", build)
     manifests.path("source_build", build.revision, build.variant).write_text("{}")
-    manifests.write(manifests.run_file(rbe, build), RunTimes("run-3", NOW + timedelta(hours=3)))
+    manifests.write(manifests.run_file(rbe, build), PipelineRun("run-3", NOW + timedelta(hours=3)))
     assert read_status(manifests, build).state == "stopped at bazel_test_results"
 
 
 def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: ManifestStore) -> None:
     integration, rbe = (manifests.run_file(pipeline, BUILD) for pipeline in PIPELINES)
     assert read_status(manifests, BUILD).wall_s is None
-    times = RunTimes("run-1", NOW, NOW + timedelta(seconds=1000))
+    times = PipelineRun("run-1", NOW, NOW + timedelta(seconds=1000))
     manifests.write(integration, times)
     status = read_status(manifests, BUILD)
     assert (status.wall_s, status.overhead_s) == (1000.0, round(1000 - status.work_s, 3))
@@ -62,5 +62,5 @@ def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: Manif
     assert read_status(manifests, BUILD).wall_s == 2000.0
     manifests.write(rbe, times)  # one run of both
     assert read_status(manifests, BUILD).wall_s == 1000.0
-    manifests.write(rbe, RunTimes("run-3", NOW))
+    manifests.write(rbe, PipelineRun("run-3", NOW))
     assert read_status(manifests, BUILD).wall_s is None, "a run that has not ended"
