@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from accel_ci.cli.context import terminal, with_workspace
+from accel_ci.cli.context import chosen_build, terminal, with_workspace
 from accel_ci.pipelines import commands
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from accel_ci.workspace import Workspace
 
 _COMMANDS = commands()
+_NAMED_TESTS = 10
 _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() if pipeline.follows)
 
 
@@ -90,7 +93,7 @@ def run(
         stopped = stopped or bool(finished.problems)
         status = read_status(workspace.manifests, build)
         passed = passed and status.passed
-        _print_summary(console, status)
+        _print_summary(console, status, workspace)
         asked_at = datetime.now(timezone.utc)
     console.print(f"\nHUD: {(workspace.hud / 'index.html').as_uri()}", highlight=False, soft_wrap=True)
     console.print(f"UI:  {_ui_command(project)}", highlight=False, soft_wrap=True)
@@ -104,15 +107,18 @@ def run(
 def status(workspace: Workspace, build: str | None, as_json: bool) -> None:
     """Show the status of a build.
 
-    BUILD is <revision>~<variant>, or a revision with one variant [default: the newest].
+    BUILD is <revision>~<variant>, or a revision with one variant [default: the newest]. Ingested builds count as well.
     """
-    from accel_ci.ledger.status import find_build, read_status
+    from accel_ci.ledger.ingested import ingested_status
+    from accel_ci.ledger.status import read_status
 
-    found = read_status(workspace.manifests, find_build(workspace.manifests, build))
+    named = chosen_build(workspace, build)
+    ran = workspace.manifests.folder(named).is_dir()
+    found = read_status(workspace.manifests, named) if ran else ingested_status(workspace.results, named)
     if as_json:
         click.echo(found.as_json())
     else:
-        _print_summary(terminal()[0], found)
+        _print_summary(terminal()[0], found, workspace)
 
 
 @click.command()
@@ -147,7 +153,7 @@ def _process_started_at() -> datetime:
     return datetime.fromtimestamp(datetime.now().timestamp() - age, timezone.utc)
 
 
-def _print_summary(console: Console, status: BuildStatus) -> None:
+def _print_summary(console: Console, status: BuildStatus, workspace: Workspace) -> None:
     from rich.table import Table
 
     def seconds(value: float | None) -> str:
@@ -168,6 +174,38 @@ def _print_summary(console: Console, status: BuildStatus) -> None:
     table.add_row("build, install and tests", seconds(status.work_s))
     table.add_row("own overhead", seconds(status.overhead_s))
     console.print(table)
+    _print_failing(console, status, workspace)
+
+
+def _print_failing(console: Console, status: BuildStatus, workspace: Workspace) -> None:
+    """Print the first tests that do not pass, by their common cause, and how to go on."""
+    from accel_ci.errors import AccelCiError
+    from accel_ci.hud.text import first_line, one_line
+    from accel_ci.results.failing import failing_groups
+    from accel_ci.results.questions import stored_suites
+
+    if not any(status.counts.get(verdict) for verdict in ("failed", "infra", "not_run")):
+        return
+    show = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    try:
+        suites = [stored.suite for stored in stored_suites(workspace.results, status.build)]
+        groups = failing_groups(workspace.results, status.build, suites)
+    except AccelCiError as error:
+        show(f"The failing tests cannot be listed: {error}")
+        return
+    left, total = _NAMED_TESTS, sum(len(group.tests) for group in groups)
+    for group in groups:
+        if left > 0:
+            show(f"\n{len(group.tests):,} {group.tests[0].verdict}: {first_line(group.message or 'no message')}")
+            for test in group.tests[:left]:
+                show(f"  {one_line(test.test, 2000)}")
+            left -= len(group.tests)
+    if total > _NAMED_TESTS:
+        show(f"\n… and {total - _NAMED_TESTS:,} more")
+    first, name = groups[0].tests[0].test if groups else "", status.build.name
+    show(f"\nAll failures, by cause:  accel-ci results failures {name}")
+    if workspace.manifests.folder(status.build).is_dir():  # it ran here
+        show(f"Run one again:           accel-ci reproduce {name} {shlex.quote(one_line(first, 2000))} --run")
 
 
 def _ui_command(project: Project) -> str:

@@ -12,7 +12,9 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from accel_ci.model import Build
     from accel_ci.progress import Progress
+    from accel_ci.workspace import Workspace
 
 
 def with_workspace(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,6 +29,17 @@ def with_workspace(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(Workspace(load_project(context.obj)), *arguments, **options)
 
     return wrapped
+
+
+def chosen_build(workspace: Workspace, name: str | None) -> Build:
+    """Return the build that a person names: `<revision>~<variant>`, a revision with one variant, or none for the newest.
+
+    Builds whose results were ingested count as well. Raises `AccelCiError`.
+    """
+    from accel_ci.ledger.ingested import ingested_builds
+    from accel_ci.ledger.status import find_build
+
+    return find_build(workspace.manifests, name, lambda: ingested_builds(workspace.results))
 
 
 def terminal(*, stderr: bool = False) -> tuple[Console, Progress]:

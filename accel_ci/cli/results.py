@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import date, datetime, timezone
@@ -14,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from accel_ci.cli.context import terminal, with_workspace
-from accel_ci.errors import AccelCiError
+from accel_ci.cli.context import chosen_build, terminal, with_workspace
 from accel_ci.storage.atomic_file import whole_file
 
 if TYPE_CHECKING:
-    from accel_ci.model import Build
     from accel_ci.quality.flakiness import FlakyTest
     from accel_ci.results.questions import Change, DayCounts, FailureCluster, SlowTest, TestInBuild
     from accel_ci.workspace import Workspace
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_BUILD = click.argument("build", required=False)
 _EXISTING = click.Path(path_type=Path, exists=True)
 _SHOWN_ROWS = 50
+_CUT = ("message", "signature", "why")
+_UNLIMITED = 1_000_000
 
 
 @click.command()
@@ -39,6 +41,7 @@ def parse(path: Path, as_json: bool) -> None:
 
     Exit status: 0 if the report is complete, 1 if it was salvaged, 2 if it was rejected or is empty.
     """
+    from accel_ci.model import OUTCOMES
     from accel_ci.reports.parse import parse_path
     from accel_ci.reports.report import to_json
     from accel_ci.reports.warning_codes import meaning
@@ -55,6 +58,8 @@ def parse(path: Path, as_json: bool) -> None:
             _print_table(["file", "status", "warnings"], [file for file in files if file[1] != "complete" or file[2]])
         rows = [[r.outcome, r.classname, r.name, r.attempt, r.duration_s, r.message or ""] for r in report.rows]
         _print_table(["outcome", "class", "name", "attempt", "seconds", "message"], rows)
+        counts = Counter(row.outcome for row in report.rows)
+        click.echo(f"total: {', '.join(f'{counts[one]:,} {one}' for one in OUTCOMES if counts[one]) or 'no tests'}")
     sys.exit({"complete": 0, "salvaged": 1}.get(report.status, 2))
 
 
@@ -113,8 +118,11 @@ def ingest(
     sys.exit(max(report.exit_code, int(bool(missing))))
 
 
-def _prints(*columns: str) -> Callable[[Callable[..., Sequence[Any]]], Callable[..., None]]:
-    """Print the dataclasses that a command returns: as JSON with all fields, or as a table of `columns`."""
+def _prints(*columns: str, empty: str, status: int = 0) -> Callable[[Callable[..., Sequence[Any]]], Callable[..., None]]:
+    """Print the dataclasses that a command returns: as JSON with all fields, or as a table of `columns`.
+
+    Without any, it prints the text `empty` and exits with `status`.
+    """
 
     def decorate(command: Callable[..., Sequence[Any]]) -> Callable[..., None]:
         @_AS_JSON
@@ -126,6 +134,9 @@ def _prints(*columns: str) -> Callable[[Callable[..., Sequence[Any]]], Callable[
                 click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
             else:
                 _print_table(columns, [[getattr(row, column) for column in columns] for row in found])
+            if not found:
+                click.echo(empty.format(**options), err=as_json)
+                sys.exit(status)
 
         return wrapped
 
@@ -147,7 +158,18 @@ _LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRa
 @click.option("--days", default=90, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
 @_SUITE
-@_prints("day", "build", "suite", "verdict", "attempts", "failures", "duration_s", "message")
+@_prints(
+    "day",
+    "build",
+    "suite",
+    "verdict",
+    "attempts",
+    "failures",
+    "duration_s",
+    "message",
+    empty="no build of the last {days} days has a test {test!r}; write its whole id",
+    status=1,
+)
 def history(workspace: Workspace, test: str, days: int, variant: str | None, suite: str | None) -> Sequence[TestInBuild]:
     """Show the verdicts of TEST in the builds of the last days."""
     from accel_ci.results.questions import history as ask
@@ -156,31 +178,31 @@ def history(workspace: Workspace, test: str, days: int, variant: str | None, sui
 
 
 @results.command()
-@click.argument("build")
+@_BUILD
 @_SUITE
-@_prints("suite", "tests", "attempts", "infra", "cards", "signature", "some_tests")
-def failures(workspace: Workspace, build: str, suite: str | None) -> Sequence[FailureCluster]:
+@_prints("suite", "tests", "attempts", "infra", "cards", "signature", "some_tests", empty="no attempt failed")
+def failures(workspace: Workspace, build: str | None, suite: str | None) -> Sequence[FailureCluster]:
     """Show the failures of BUILD, grouped by signature."""
     from accel_ci.results.questions import failures as ask
 
-    return ask(workspace.results, _build(build), suite)
+    return ask(workspace.results, chosen_build(workspace, build), suite)
 
 
 @results.command()
-@click.argument("build")
+@_BUILD
 @_SUITE
 @_LIMIT
-@_prints("suite", "test", "total_s", "longest_s", "attempts")
-def slowest(workspace: Workspace, build: str, suite: str | None, limit: int) -> Sequence[SlowTest]:
+@_prints("suite", "test", "total_s", "longest_s", "attempts", empty="no test has a duration")
+def slowest(workspace: Workspace, build: str | None, suite: str | None, limit: int) -> Sequence[SlowTest]:
     """List the slowest tests of BUILD."""
     from accel_ci.results.questions import slowest as ask
 
-    return ask(workspace.results, _build(build), suite, limit)
+    return ask(workspace.results, chosen_build(workspace, build), suite, limit)
 
 
 @results.command()
 @_LIMIT
-@_prints("variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high")
+@_prints("variant", "suite", "test", "flaky_builds", "builds", "rate", "rate_low", "rate_high", empty="no test is flaky")
 def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
     """List tests that passed and failed in the same build, with their rate over the builds that ran them."""
     from accel_ci.quality.flakiness import measure
@@ -191,7 +213,7 @@ def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
 @results.command("newly-failing")
 @click.argument("before")
 @click.argument("after")
-@_prints("suite", "test", "before", "after", "message")
+@_prints("suite", "test", "before", "after", "message", empty="no test fails in the second build that did not in the first")
 def newly_failing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
     """List tests that fail in AFTER but not in BEFORE.
 
@@ -199,13 +221,13 @@ def newly_failing(workspace: Workspace, before: str, after: str) -> Sequence[Cha
     """
     from accel_ci.results.questions import newly_failing as ask
 
-    return ask(workspace.results, _build(before), _build(after))
+    return ask(workspace.results, chosen_build(workspace, before), chosen_build(workspace, after))
 
 
 @results.command("newly-passing")
 @click.argument("before")
 @click.argument("after")
-@_prints("suite", "test", "before", "after")
+@_prints("suite", "test", "before", "after", empty="no test passes in the second build that failed in the first")
 def newly_passing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
     """List tests that pass in AFTER but failed in BEFORE.
 
@@ -213,13 +235,13 @@ def newly_passing(workspace: Workspace, before: str, after: str) -> Sequence[Cha
     """
     from accel_ci.results.questions import newly_passing as ask
 
-    return ask(workspace.results, _build(before), _build(after))
+    return ask(workspace.results, chosen_build(workspace, before), chosen_build(workspace, after))
 
 
 @results.command("per-day")
 @click.option("--days", default=30, show_default=True, type=click.IntRange(min=1), help="The number of days.")
 @_VARIANT
-@_prints("day", "variant", "suite", "builds", "attempts", "counts")
+@_prints("day", "variant", "suite", "builds", "attempts", "counts", empty="no results of the last {days} days are stored")
 def per_day(workspace: Workspace, days: int, variant: str | None) -> Sequence[DayCounts]:
     """Count the verdicts of each day."""
     from accel_ci.results.questions import counts_per_day
@@ -228,7 +250,7 @@ def per_day(workspace: Workspace, days: int, variant: str | None) -> Sequence[Da
 
 
 @results.command("to-sql")
-@click.argument("build")
+@_BUILD
 @click.option(
     "--url",
     envvar="ACCEL_CI_SQL_URL",
@@ -237,7 +259,7 @@ def per_day(workspace: Workspace, days: int, variant: str | None) -> Sequence[Da
 )
 @_SUITE
 @with_workspace
-def to_sql(workspace: Workspace, build: str, url: str, suite: str | None) -> None:
+def to_sql(workspace: Workspace, build: str | None, url: str, suite: str | None) -> None:
     """Copy the rows of BUILD to a SQL database.
 
     Rows from an earlier copy are replaced.
@@ -246,7 +268,7 @@ def to_sql(workspace: Workspace, build: str, url: str, suite: str | None) -> Non
     from accel_ci.results.sql_sink import open_sink, sink
 
     store = workspace.results
-    suites = stored_suites(store, _build(build), suite)
+    suites = stored_suites(store, chosen_build(workspace, build), suite)
     engine = open_sink(url)
     with terminal(stderr=True)[1].step("to-sql") as step:
         step.total(len(suites))
@@ -255,30 +277,21 @@ def to_sql(workspace: Workspace, build: str, url: str, suite: str | None) -> Non
 
 
 @click.command()
-@click.argument("build")
+@_BUILD
 @click.option("--format", "form", type=click.Choice(["junit", "csv", "parquet"]), default="junit", show_default=True)
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="The file to write [default: standard output]."
 )
 @_SUITE
 @with_workspace
-def export(workspace: Workspace, build: str, form: Any, output: Path | None, suite: str | None) -> None:
+def export(workspace: Workspace, build: str | None, form: Any, output: Path | None, suite: str | None) -> None:
     """Write the attempts of BUILD as JUnit XML, CSV or Parquet."""
     from accel_ci.results import export as exports
 
     with nullcontext(sys.stdout.buffer) if output is None else whole_file(output) as target:
-        rows = exports.export(workspace.results, _build(build), target, form, suite)
+        rows = exports.export(workspace.results, chosen_build(workspace, build), target, form, suite)
     if output is not None:
         click.echo(f"{output}: {rows:,} attempts")
-
-
-def _build(name: str) -> Build:
-    from accel_ci.model import Build
-
-    revision, separator, variant = name.partition("~")
-    if not (revision and separator and variant):
-        raise AccelCiError(f"{name!r} is not a build: write <revision>~<variant>, such as nightly-20261127~py311")
-    return Build(revision, variant)
 
 
 def _today() -> date:
@@ -291,17 +304,21 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
     if not rows:
         return
-    table = Table(*columns, box=None, header_style="bold")
-    for row in rows[:_SHOWN_ROWS]:
-        table.add_row(*(escape(_shown(value)) for value in row))
     console = terminal()[0]
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows[:_SHOWN_ROWS]:
+        table.add_row(*(escape(_shown(column, value)) for column, value in zip(columns, row, strict=True)))
     console.print(table)
     if len(rows) > _SHOWN_ROWS:
         console.print(f"… and {len(rows) - _SHOWN_ROWS:,} more; --json shows all")
 
 
-def _shown(value: Any) -> str:
-    """Format a table cell: control characters in hostile names are spelled out, and long texts are cut."""
+def _shown(column: str, value: Any) -> str:
+    """Format a table cell: control characters in hostile names are spelled out; messages are cut, and ids are not."""
     from accel_ci.hud.text import one_line
     from accel_ci.model import Build
 
@@ -312,5 +329,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{count:,} {name}" for name, count in value.items() if count)
     if isinstance(value, tuple):
-        return ", ".join(map(str, value[:3]))
-    return one_line(value.name if isinstance(value, Build) else str(value), 200)
+        value = ", ".join(map(str, value))
+    return one_line(value.name if isinstance(value, Build) else str(value), 200 if column in _CUT else _UNLIMITED)

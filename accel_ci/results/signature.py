@@ -1,4 +1,4 @@
-"""The signature of a failure: its message with everything masked that differs from run to run.
+"""The signature of a failure: its message, without a traceback, and with everything masked that differs from run to run.
 
 Two failures with the same signature are treated as the same fault. Only the masking belongs here; grouping is done by
 `accel_ci.results.questions`. The patterns run in RE2 (through Arrow), whose time is linear in the length of any text, and
@@ -23,6 +23,7 @@ SIGNATURE_CHARS = 200
 _LONG_HEX = "|".join([*(rf"\d{{{n}}}[a-f][0-9a-f]{{{7 - n},}}" for n in range(7)), r"\d{7,}[a-f][0-9a-f]*"])
 
 _MASKS: tuple[tuple[str, str], ...] = (
+    (r"(?s)\n[ \t\r]*\n.*|\nTraceback \(most recent call last\):.*", ""),  # where the message ends
     (r"\x1b\[[0-9;]*[A-Za-z]", ""),
     (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", "<time>"),
@@ -45,7 +46,7 @@ def signatures(messages: Column) -> pa.Array[Any]:
     if column.null_count == len(column):
         return pa.nulls(len(column), pa.string())
     encoded: Any = column.dictionary_encode()
-    texts = kernels.utf8_slice_codeunits(encoded.dictionary, 0, READ_CHARS)
+    texts = kernels.utf8_slice_codeunits(kernels.utf8_ltrim_whitespace(encoded.dictionary), 0, READ_CHARS)
     for pattern, mask in _MASKS:
         texts = kernels.replace_substring_regex(texts, pattern, mask)
     texts = kernels.utf8_slice_codeunits(kernels.utf8_trim_whitespace(texts), 0, SIGNATURE_CHARS)

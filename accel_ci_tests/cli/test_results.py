@@ -135,9 +135,34 @@ def test_the_exit_status_reflects_the_status_of_a_report(
 
 
 def test_mistakes_are_explained(stored: Run) -> None:
-    done = stored("results", "failures", "nightly-20261126")
-    assert done.returncode == 2
-    assert "<revision>~<variant>" in done.stderr
-    done = stored("export", "nightly-20261127~py3")
-    assert done.returncode == 2
-    assert "no results are stored for nightly-20261127~py3" in done.stderr
+    for command in (["results", "failures"], ["export"], ["status"]):
+        done = stored(*command, "nightly-20261127~py3")
+        assert done.returncode == 2
+        known = "nightly-20261125~py3, nightly-20261126~py3"
+        assert f"'nightly-20261127~py3' names 0 builds; the newest are: {known}" in done.stderr
+    done = stored("results", "history", "t.T::nobody")
+    assert done.returncode == 1
+    assert done.stdout == "no build of the last 90 days has a test 't.T::nobody'; write its whole id\n"
+    assert stored("results", "newly-failing", "nightly-20261126", "nightly-20261126").stdout.startswith("no test fails in")
+
+
+def test_a_build_is_named_by_its_revision_or_is_the_newest(stored: Run) -> None:
+    named = [ask(stored, "failures", *name) for name in (["nightly-20261126~py3"], ["nightly-20261126"], [])]
+    assert named[0] == named[1] == named[2] != ask(stored, "failures", "nightly-20261125")
+
+
+def test_the_status_of_an_ingested_build_names_its_failing_tests(stored: Run) -> None:
+    shown = stored("status", "nightly-20261126").stdout
+    assert shown.startswith("\nnightly-20261126~py3: ingested: 1 failed\n")
+    assert "1 failed: 0x1f off by 3\n  t.T::a\n" in shown
+    assert "accel-ci results failures nightly-20261126~py3" in shown
+    assert json.loads(stored("status", "--json").stdout)["verdicts"]["passed"] == 2
+
+
+def test_ids_are_whole_where_no_person_reads(stored: Run, tmp_path: Path) -> None:
+    long = "test_" + "x" * 300
+    (tmp_path / "long.xml").write_text(junit({long: "failed", "b": "passed"}))
+    assert f" {long} " in stored("parse", "long.xml").stdout
+    assert stored("parse", "long.xml").stdout.endswith("total: 1 passed, 1 failed\n")
+    stored("ingest", "long.xml", "--revision", "nightly-20261128", "--variant", "py3", "--suite", "unit")
+    assert f"t.T::{long}" in stored("results", "failures", "nightly-20261128").stdout

@@ -31,6 +31,12 @@ def signature(message: str) -> str:
         ("float32 is not bfloat16", "float<n> is not bfloat<n>"),
         ("  line one\n\tline  two ", "line one line two"),
         ("\x1b[31mred\x1b[0m", "red"),
+        (
+            "/src/a/test_a.py:4: AssertionError: off\n\n    def test_a():\n>       assert 0",
+            "<path>:<n>: AssertionError: off",
+        ),
+        ("\n\nValueError: off\n  \n  a difference", "ValueError: off"),
+        ("KeyError: 'a'\nTraceback (most recent call last):\n  File x", "KeyError: 'a'"),
         ("cafe and faded are words, 17 is not", "cafe and faded are words, <n> is not"),
         ("'; DROP TABLE attempts; --", "'; DROP TABLE attempts; --"),
         ("nul \x00 and \u202e stay", "nul \x00 and \u202e stay"),
