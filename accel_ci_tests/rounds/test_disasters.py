@@ -50,7 +50,7 @@ ENDING = {
     "kill_itself": ("os.kill(os.getpid(), signal.SIGKILL)", "crashed"),
     "end_its_group": ("os.killpg(0, signal.SIGTERM); time.sleep(1000)", "crashed"),
     "alarm": ("signal.alarm(1); time.sleep(1000)", "crashed"),
-    "stack": ("sys.setrecursionlimit(10**9); x = []; [x := [x] for _ in range(200_000)]; repr(x)", "crashed"),
+    "stack": ("sys.setrecursionlimit(10**9); x = []; [x := [x] for _ in range(100_000)]; repr(x)", "crashed"),
     "interrupt": ("raise KeyboardInterrupt", "crashed"),
     "pytest_exit": ("pytest.exit('enough', returncode=0)", "crashed"),
     "hang": ("time.sleep(1000)", "timeout"),
