@@ -31,7 +31,7 @@ from accel_ci.config.loading import load_project
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.config.settings import Project, Suite
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Limits, RuntimeImage, SelectedTest, WorkerSpec
+from accel_ci.model import Limits, RuntimeImage, SelectedTest, SuiteSession, WorkerSpec
 from accel_ci.plan.guided import make_plan
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.pool.local import LocalPool
@@ -42,7 +42,7 @@ from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
 
 PATH = "tests/pytorch"
-_POOL = LocalPool(LocalPoolSettings(card_environment="CARD"))
+POOL = LocalPool(LocalPoolSettings(card_environment="CARD"))
 _TIMEOUT_S = 900
 
 
@@ -74,11 +74,12 @@ def measure(project: Project, folder: Path, repeats: int) -> dict[str, Any]:
     """Seconds of every way, medians and all. Raises `AccelCiError` when there is no image, or a way runs no tests."""
     sources = project.root / project.settings.backend.subdirectory
     spec = replace(worker_spec_for(project.settings, newest_image(project), sources), probe=())  # pytest has none either
+    spec = replace(spec, sessions={"op": SuiteSession((PATH,))})
     runner = build_runner(folder / "runner.pyz")
     artifacts = ArtifactStore(folder / "artifacts")
     load_before = os.getloadavg()[0]
     began = time.monotonic()
-    selection = select_tests({"op": Suite(paths=(PATH,))}, spec, runner, artifacts, _POOL.execute, timeout_s=_TIMEOUT_S)
+    selection = select_tests({"op": Suite(paths=(PATH,))}, spec, runner, artifacts, POOL.execute, timeout_s=_TIMEOUT_S)
     collection_s = time.monotonic() - began
     tests = read_selection(selection.tests, artifacts)
     xdist = install_xdist(folder / "xdist")
@@ -158,7 +159,7 @@ def ours(
     """One round of ours."""
     plan = make_plan(tests, known, cards)
     names = [str(number) for number in range(cards)]
-    return run_rounds(_POOL, plan.batches, names, spec, Limits(), run_dir, lambda *_: None, 1, urgent=plan.urgent)
+    return run_rounds(POOL, plan.batches, names, spec, Limits(), run_dir, lambda *_: None, 1, urgent=plan.urgent)
 
 
 def timed(run: Callable[[Path], PoolRun], folder: Path) -> Mapping[str, float]:
