@@ -1,8 +1,8 @@
 """Copies of a process that has collected a suite: a test that ends its process costs a fork, not another collection.
 
-The original imports and collects the suite, and then only waits. Each pytest session runs in a fork of it, which gets new pipes
-from the worker. A copy is a child of the worker, as the orphan of a process in between, so its end is known and
-the original is no relative of the tests. All of it needs Linux; `may_copy` says where it would not be safe.
+The original imports and collects the suite, and then only waits. Each pytest session runs in a fork of it, which gets new
+pipes from the worker. A copy is a child of the worker, as the orphan of a process in between, so its end is known and the
+original is no relative of the tests. All of it needs Linux; `may_copy` says where it would not be safe.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from accel_ci.plan.guided import make_plan
 from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.runner.child_session import SESSION
+from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.fixtures.ground import LOCAL_POOL
 from accel_ci_tests.runner import plain_oracle
 from accel_ci_tests.runner.small_suites import SUITES, SmallSuite
@@ -33,6 +33,7 @@ def test_small_suites(version: str, runner: Path, tmp_path: Path) -> None:
     suites = {name: suite for name, suite in SUITES.items() if suite.since <= tuple(map(int, version.split(".")))}
     assert len(suites) >= 40
     python = environment_with(tmp_path / "environment", f"pytest=={version}")
+    shutil.copy(plain_oracle.__file__, next(tmp_path.glob("environment/lib/python3*/site-packages")))
     root = tmp_path / "sources"
     for name, suite in suites.items():
         lay_out(root / name, suite)
@@ -40,17 +41,6 @@ def test_small_suites(version: str, runner: Path, tmp_path: Path) -> None:
     found = by_workers(python, root, runner, {name: suite.arguments for name, suite in suites.items()}, tmp_path)
     different = [f"{name}: {line}" for name in suites for line in differences(found[name], expected[name])]
     assert not different, "\n".join(different)
-
-
-def environment_with(folder: Path, *requirements: str) -> Path:
-    """Return the Python of a new environment."""
-    python = folder / "bin" / "python"
-    uv = [sys.executable, "-m", "uv"]
-    for command in ([*uv, "venv", "-q", str(folder)], [*uv, "pip", "install", "-q", "--python", str(python), *requirements]):
-        subprocess.run(command, check=True, timeout=300)
-    site = next(folder.glob("lib/python3*/site-packages"))
-    shutil.copy(plain_oracle.__file__, site)
-    return python
 
 
 def lay_out(folder: Path, suite: SmallSuite) -> None:

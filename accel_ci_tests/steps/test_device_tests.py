@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,12 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build
 from accel_ci.pool.choose_pool import worker_spec_for
-from accel_ci.pool.runner_package import build_runner
 from accel_ci.progress import LineProgress
 from accel_ci.results.questions import bad_tests, failed_attempts
 from accel_ci.results.store import ResultsStore
 from accel_ci.scope.selection import read_selection
 from accel_ci.steps.device_tests import StageContext, collect_tests, run_smoke_stage, unfinished_plan
-from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.bucket import open_bucket
 from accel_ci_tests.fixtures.stages import IMAGE, run_device
 from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
@@ -31,15 +27,6 @@ from accel_ci_tests.pool.flaky_server import flaky_server
 
 MakeProject = Callable[..., Project]
 TWO_CARDS = {"cards": 2, "card_environment": "TOY_CARD"}
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> StageContext:
-    runner = build_runner(tmp_path / "runner.pyz")
-    return StageContext(
-        Build("nightly-20261128", "py3"), date(2026, 11, 28), runner, tmp_path / "runs" / "device", tmp_path / "cards.lock",
-        ArtifactStore(tmp_path / "artifacts"), ResultsStore(tmp_path / "results"),
-    )  # fmt: skip
 
 
 def suites(**extra: dict[str, Any]) -> dict[str, Any]:
