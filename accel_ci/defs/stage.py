@@ -124,10 +124,11 @@ class Stages:
         for record in self._records:
             record.note(stage=name)
         try:
-            self._begin_once()
-            self.workspace.manifests.begin(name, build_of(context))
-            with self._progress.step(name) as step:
-                yield step
+            with self.workspace.manifests.noting_failure(name, build_of(context)):
+                self._begin_once()
+                self.workspace.manifests.begin(name, build_of(context))
+                with self._progress.step(name) as step:
+                    yield step
         except AccelCiError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except Exception as error:

@@ -8,6 +8,7 @@ time (`revision_index.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -31,6 +32,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 """Reads and writes a type; made once, since that takes milliseconds."""
 
 _BEGUN = ".begun-"
+_FAILED = ".failed-"
 
 ASKED_AGAIN = ".asked"
 """A file in a revision's folder, touched when a trigger asks for a revision that exists already."""
@@ -120,6 +122,27 @@ class ManifestStore:
         """The pipeline whose run was asked for last; None when there is none."""
         runs = [(self.last_run(one, build), one) for one in self.pipelines]
         return max(((run.asked_at, one) for run, one in runs if run is not None), key=itemgetter(0), default=(None, None))[1]
+
+    @contextmanager
+    def noting_failure(self, stage: str, build: Build) -> Iterator[None]:
+        """Keep the message of a stage that fails beside the manifests of its build, until the stage begins again."""
+        note = self.folder(build) / f"{_FAILED}{stage}"
+        note.unlink(missing_ok=True)
+        try:
+            yield
+        except Exception as error:
+            message = str(error) if isinstance(error, AccelCiError) else f"{type(error).__name__}: {error}"
+            with suppress(OSError):  # the failure itself counts
+                note.parent.mkdir(parents=True, exist_ok=True)
+                write_whole_file(note, message.encode(errors="backslashreplace"))
+            raise
+
+    def failure(self, stage: str, build: Build) -> str | None:
+        """The message of the stage's failure; None when it did not fail or its message could not be kept."""
+        try:
+            return (self.folder(build) / f"{_FAILED}{stage}").read_text(errors="replace")
+        except OSError:
+            return None
 
     def ledger_lock(self, build: Build) -> FileLock:
         """The lock to hold while a ledger is made from the manifests, so that the later of two sees all of them."""

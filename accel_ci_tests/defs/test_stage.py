@@ -207,3 +207,17 @@ def test_the_times_of_a_run_lie_beside_its_manifests(
     assert workspace.manifests.wall_seconds(BUILD) == pytest.approx(
         (times.ended_at - times.asked_at).total_seconds(), abs=0.001
     )
+
+
+def test_the_message_of_a_stage_that_fails_is_kept_until_it_begins_again(
+    workspace: Workspace, instance: dg.DagsterInstance
+) -> None:
+    def fail(stage: str) -> None:
+        raise AccelCiError("no compiler; install gcc") if stage == "wheel" else ValueError("a bug")
+
+    assert not run(workspace, instance, [], fail, ["wheel"])
+    assert workspace.manifests.failure("wheel", BUILD) == "no compiler; install gcc"
+    assert not run(workspace, instance, [], fail, ["runtime_image"])
+    assert workspace.manifests.failure("runtime_image", BUILD) == "ValueError: a bug"
+    assert run(workspace, instance, [], lambda stage: None, ["wheel"])
+    assert workspace.manifests.failure("wheel", BUILD) is None
