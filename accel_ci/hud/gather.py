@@ -6,17 +6,22 @@ Nothing is decided here and nothing stops the page: what cannot be read is logge
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from accel_ci.errors import AccelCiError
 from accel_ci.hud import page
+from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord, trigger_of_key
+from accel_ci.hud.stops import find_stop
 from accel_ci.ledger.activity import read_activity
-from accel_ci.model import Build, Ledger, Revision
-from accel_ci.pipelines import REVISION, STAGES, stages_of
+from accel_ci.ledger.comparison import finished_before
+from accel_ci.model import BAD_VERDICTS, Build, Revision, Trigger
+from accel_ci.pipelines import REVISION, SMOKE_RESULTS, STAGES, stages_of
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.results.questions import bad_tests, newly_failing
+from accel_ci.results.questions import bad_tests, bad_tests_in_brief, newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
@@ -24,46 +29,74 @@ from accel_ci.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 
-_SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(page.BuildRecord).items() if name in STAGES}
+_SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in STAGES}
 """The stages that have a field of their name in `BuildRecord`, with the types of their manifests."""
 
 
 def gather(
-    workspace: Workspace, flakiness: Flakiness, *, now: datetime, revisions: int = 30, listed: int = 50
+    workspace: Workspace, flakiness: Flakiness, *, now: datetime, revisions: int = 30, listed: int = 50, named: int = 3
 ) -> page.HudPage:
     """Make the page from what the stores have.
 
-    The grid shows the newest `revisions`. A list of tests or cards shows `listed` of them and counts the rest.
+    The grid shows the newest `revisions` of each trigger. A list of tests or cards shows `listed` of them in full. Failing
+    tests are named for the builds that are shown in full, and for `named` earlier ones of each trigger and variant.
     """
     manifests, results = workspace.manifests, workspace.results
     resolved = [one for one in manifests.revisions() if manifests.has_revision(one.key)]
-    records = [_read_revision(manifests, one) for one in resolved[:revisions]]
+    records = [_read_revision(manifests, one) for one in _newest_of_each_trigger(resolved, revisions)]
     if records:
         results = results.around(min(record.seen_at for record in records).date())
-    tests = {
-        record.build: found
-        for record in page.latest_builds(records)
-        if record.ledger and (found := _read_tests(results, record.ledger, page.finished_before(records, record.build)))
-    }
+    full = {record.build for record in page.latest_builds(records)}
+    seen: Counter[tuple[Trigger | None, str]] = Counter()
+    tests = {}
+    for revision in records:
+        for record in revision.builds:
+            in_full, kind = record.build in full, (revision.trigger, record.build.variant)
+            suites = _suites_to_read(record, in_full)
+            seen[kind] += not in_full
+            found = _read_tests(manifests, results, record, suites, full=in_full) if suites and seen[kind] <= named else None
+            if found:
+                tests[record.build] = found
     return page.make_page(workspace.project.settings.backend.name, records, tests, flakiness, now=now, listed=listed)
 
 
-def _read_revision(manifests: ManifestStore, one: IndexedRevision) -> page.RevisionRecord:
+def _newest_of_each_trigger(revisions: Iterable[IndexedRevision], count: int) -> list[IndexedRevision]:
+    """The newest `count` revisions of each trigger, so that no trigger crowds out another."""
+    seen: Counter[Trigger | None] = Counter()
+    chosen = []
+    for one in revisions:
+        trigger = one.trigger or trigger_of_key(one.key)
+        seen[trigger] += 1
+        if seen[trigger] <= count:
+            chosen.append(one)
+    return chosen
+
+
+def _suites_to_read(record: BuildRecord, full: bool) -> tuple[str, ...]:
+    """The suites whose tests the page names: all of a build that is shown in full, else those with a bad test."""
+    if record.ledger:
+        bad = any(record.ledger.counts.get(verdict, 0) for verdict in BAD_VERDICTS)
+        return tuple(record.ledger.suites) if full or bad else ()
+    return record.smoke_results.suites if record.smoke_results and find_stop(record).stage == SMOKE_RESULTS else ()
+
+
+def _read_revision(manifests: ManifestStore, one: IndexedRevision) -> RevisionRecord:
     builds = tuple(_read_build(manifests, build) for build in reversed(manifests.builds_of(one.key)))
-    return page.RevisionRecord(one.key, one.seen_at, _read(manifests, manifests.path(REVISION, one.key), Revision), builds)
+    return RevisionRecord(one.key, one.seen_at, _read(manifests, manifests.path(REVISION, one.key), Revision), builds)
 
 
-def _read_build(manifests: ManifestStore, build: Build) -> page.BuildRecord:
+def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
     folder = manifests.folder(build)
     changed = {stage: at for stage in stages_of(manifests.pipelines) if (at := _changed_at(folder / f"{stage}.json"))}
     values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in _SHOWN.items() if stage in changed}
-    return page.BuildRecord(
+    return BuildRecord(
         build,
         present=tuple(changed),
         unreadable=tuple(stage for stage, value in values.items() if value is None),
         changed_at=max(changed.values(), default=_changed_at(folder)),
         begun=manifests.begun(build),
         activity=_read_activity(manifests, build),
+        failures={stage: text for stage in stages_of(manifests.pipelines) if (text := manifests.failure(stage, build))},
         **values,
     )
 
@@ -76,19 +109,24 @@ def _read_activity(manifests: ManifestStore, build: Build) -> dict[str, str]:
         return {}
 
 
-def _read_tests(results: ResultsStore, ledger: Ledger, before: page.BuildRecord | None) -> page.BuildTests | None:
+def _read_tests(
+    manifests: ManifestStore, results: ResultsStore, record: BuildRecord, suites: tuple[str, ...], *, full: bool
+) -> BuildTests | None:
     try:
-        verdicts = tuple(bad_tests(results, ledger.build, ledger.suites, page.SLOWEST))
+        if not full:
+            return BuildTests(tuple(bad_tests_in_brief(results, record.build, suites)))
+        verdicts = tuple(bad_tests(results, record.build, suites, page.SLOWEST))
     except AccelCiError as error:
-        _LOG.warning("the attempts of %s cannot be read: %s", ledger.build.name, error)
+        _LOG.warning("the attempts of %s cannot be read: %s", record.build.name, error)
         return None
-    new = None
     try:
-        if before:
-            new = frozenset((change.suite, change.test) for change in newly_failing(results, before.build, ledger.build))
+        if record.ledger and (before := finished_before(manifests, record.ledger)):
+            changes = newly_failing(results, before.build, record.build)
+            new = frozenset((change.suite, change.test) for change in changes if change.suite in suites)
+            return BuildTests(verdicts, new, before.build.revision)
     except AccelCiError as error:
-        _LOG.warning("%s cannot be compared with the build before: %s", ledger.build.name, error)
-    return page.BuildTests(verdicts, new)
+        _LOG.warning("%s cannot be compared with the build before: %s", record.build.name, error)
+    return BuildTests(verdicts)
 
 
 def _read(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:

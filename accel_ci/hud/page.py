@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from accel_ci import model
-from accel_ci.hud.text import duration, in_utc, number
+from accel_ci.hud.groups import TestGroup, group_tests
+from accel_ci.hud.records import TRIGGERS, BuildRecord, BuildTests, RevisionRecord
+from accel_ci.hud.stops import Stop, find_stop, smoke_failures
+from accel_ci.hud.text import first_line, in_utc, number
 from accel_ci.ledger.status import beside_the_ledger, shortcomings
-from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Ledger, Revision, TestVerdict, Verdict
-from accel_ci.pipelines import LEDGER, STAGES, next_stage
+from accel_ci.model import VERDICTS, Build, Revision, TestVerdict, Trigger, Verdict
+from accel_ci.pipelines import LEDGER, STAGES
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
@@ -35,61 +38,18 @@ _WORST_FIRST: tuple[Verdict, ...] = ("failed", "infra", "not_run", "flaky", "xpa
 
 
 @dataclass(frozen=True)
-class BuildRecord:
-    """The manifests of one build; one that is missing or unreadable is None.
-
-    `begun` are the first stages of the pipelines that have begun, `activity` what those do that have not reported.
-    """
-
-    build: Build
-    present: tuple[str, ...]
-    unreadable: tuple[str, ...] = ()
-    changed_at: datetime | None = None
-    begun: tuple[str, ...] = ()
-    activity: Mapping[str, str] = field(default_factory=dict)
-    wheel: model.Wheel | None = None
-    runtime_image: model.RuntimeImage | None = None
-    smoke_results: model.DeviceTestResults | None = None
-    test_selection: model.TestSelection | None = None
-    device_test_results: model.DeviceTestResults | None = None
-    source_build: model.SourceBuild | None = None
-    bazel_test_results: model.BazelTestResults | None = None
-    ledger: Ledger | None = None
-
-
-@dataclass(frozen=True)
-class RevisionRecord:
-    """The manifests of one revision. `revision` is None when its manifest is missing or unreadable."""
-
-    key: str
-    seen_at: datetime
-    revision: Revision | None
-    builds: tuple[BuildRecord, ...]
-
-
-@dataclass(frozen=True)
-class BuildTests:
-    """The tests of a build that its section lists: those with a bad verdict, and the slowest.
-
-    `newly_failing` are (suite, test) of those that failed and did not in the finished build before; None without one.
-    """
-
-    verdicts: tuple[TestVerdict, ...]
-    newly_failing: frozenset[tuple[str, str]] | None
-
-
-@dataclass(frozen=True)
 class State:
-    """The state of a build, with a short text for people."""
+    """The state of a build, with a short text for people. `since` is there for one that stopped: its last change."""
 
     kind: Kind
     words: str
     detail: str = ""
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One build in the grid; `anchor` names its section when it is shown in full."""
+    """One build in the grid; `anchor` names its section, None where there is no build."""
 
     build: Build
     state: State
@@ -101,6 +61,7 @@ class Cell:
 class Row:
     """One revision in the grid."""
 
+    trigger: Trigger | None
     key: str
     seen_at: datetime
     revision: Revision | None
@@ -109,14 +70,16 @@ class Row:
 
 @dataclass(frozen=True)
 class BuildDetail:
-    """One build in full. `compared_with` is the revision that tells new failures from known ones.
+    """One build. `compared_with` is the revision that tells new failures from known ones; `stop` is None with a ledger.
 
     `newly_failing` are (suite, test), `cards` (stage, card).
     """
 
     record: BuildRecord
     anchor: str
+    trigger: Trigger | None
     state: State
+    stop: Stop | None
     latest: bool
     bar: Bar
     ratio: float | None
@@ -127,35 +90,42 @@ class BuildDetail:
     failed: tuple[TestVerdict, ...]
     infra: tuple[TestVerdict, ...]
     not_run: tuple[TestVerdict, ...]
+    groups: Mapping[Verdict, tuple[TestGroup, ...]]
     slowest: tuple[TestVerdict, ...]
     cards: tuple[tuple[str, model.CardReport], ...]
 
 
 @dataclass(frozen=True)
 class HudPage:
-    """The page. A list shows `listed` items and counts the rest.
+    """The page. A list shows `listed` items in full and counts the rest, or has no more than its names.
 
-    `torch` has the variants of the latest revision by the version and commit of their PyTorch.
+    `rows` are in the order of triggers, `latest` the newest of each. `builds` are shown in full, `earlier` ones in brief.
+    `torch` has the variants of the first row by the version and commit of their PyTorch.
     """
 
     project: str
     generated_at: datetime
     variants: tuple[str, ...]
     rows: tuple[Row, ...]
+    latest: tuple[Row, ...]
     torch: dict[tuple[str, str | None], list[str]]
     builds: tuple[BuildDetail, ...]
+    earlier: tuple[BuildDetail, ...]
     flaky: tuple[FlakyTest, ...]
     flaky_window_days: int
     tests_seen: int
     listed: int
 
 
-def build_state(record: BuildRecord, now: datetime) -> State:
-    """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad."""
+def build_state(record: BuildRecord, now: datetime, tests: BuildTests | None = None) -> State:
+    """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad.
+
+    `tests` name the reason why a build stopped in its smoke stage.
+    """
     if LEDGER in record.unreadable:
         return State("unreadable", "ledger unreadable", "the manifest is broken")
     if (ledger := record.ledger) is None:
-        return _unfinished_state(record, now)
+        return _unfinished_state(record, now, find_stop(record, tests.verdicts if tests else ()))
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     detail = _joined(*beside_the_ledger(record.activity), _in_words(counts, ("passed", "skipped", "xfailed", "xpassed")))
     bad = shortcomings(ledger)
@@ -169,20 +139,18 @@ def build_state(record: BuildRecord, now: datetime) -> State:
 
 
 def latest_builds(revisions: Sequence[RevisionRecord]) -> tuple[BuildRecord, ...]:
-    """The builds to show in full: the newest of each variant, and its newest finished one if that is another."""
+    """The builds to show in full, nightlies first.
+
+    They are the newest of each trigger and variant, and its newest finished one if that is another.
+    """
     chosen: list[BuildRecord] = []
-    for variant in _variants(revisions):
-        newest, *older = _of_variant(revisions, variant)
-        finished = [record for record in older if record.ledger is not None]
-        chosen += [newest] if newest.ledger is not None else [newest, *finished[:1]]
+    for trigger in (*TRIGGERS, None):
+        of_trigger = [revision for revision in revisions if revision.trigger == trigger]
+        for variant in _variants(of_trigger):
+            newest, *older = _of_variant(of_trigger, variant)
+            finished = [record for record in older if record.ledger is not None]
+            chosen += [newest] if newest.ledger is not None else [newest, *finished[:1]]
     return tuple(chosen)
-
-
-def finished_before(revisions: Sequence[RevisionRecord], build: Build) -> BuildRecord | None:
-    """The newest finished build of the same variant before `build`."""
-    records = _of_variant(revisions, build.variant)
-    older = records[[record.build for record in records].index(build) + 1 :]
-    return next((record for record in older if record.ledger is not None), None)
 
 
 def make_page(
@@ -196,19 +164,32 @@ def make_page(
 ) -> HudPage:
     """The page of a project.
 
-    `revisions` come newest first. `tests` holds those of `latest_builds`; a build with a ledger that is not in it has lost
-    its attempts.
+    `revisions` come newest first. `tests` holds those of the builds with bad tests and of `latest_builds`; a build with a
+    ledger that should be in it and is not has lost its attempts.
     """
     now = in_utc(now)
-    detailed, variants = latest_builds(revisions), _variants(revisions)
-    anchors = {record.build: _anchor(record.build) for record in detailed}
+    ordered = [one for trigger in (*TRIGGERS, None) for one in revisions if one.trigger == trigger]
+    variants = _variants(ordered)
+    rows = tuple(_row(revision, variants, tests, now) for revision in ordered)
+    detailed = latest_builds(ordered)
+    full = {record.build for record in detailed}
+    newest = {(one.trigger, record.build.variant): record.build for one in reversed(ordered) for record in one.builds}
+    triggers = {record.build: one.trigger for one in ordered for record in one.builds}
+
+    def detail(record: BuildRecord) -> BuildDetail:
+        trigger = triggers[record.build]
+        latest = newest[trigger, record.build.variant] == record.build
+        return _detail(record, trigger, latest, tests.get(record.build), now)
+
     return HudPage(
         project=project,
         generated_at=now,
         variants=variants,
-        rows=tuple(_row(revision, variants, anchors, now) for revision in revisions),
-        torch=_torch_seen(revisions[0].builds) if revisions else {},
-        builds=tuple(_detail(record, revisions, tests.get(record.build), now) for record in detailed),
+        rows=rows,
+        latest=tuple({row.trigger: row for row in reversed(rows)}.values())[::-1],
+        torch=_torch_seen(ordered[0].builds) if ordered else {},
+        builds=tuple(map(detail, detailed)),
+        earlier=tuple(detail(record) for one in ordered for record in one.builds if record.build not in full),
         flaky=flakiness.flaky,
         flaky_window_days=flakiness.window_days,
         tests_seen=flakiness.tests,
@@ -228,59 +209,67 @@ def verdict_bar(counts: Mapping[Verdict, int]) -> Bar:
     return bar
 
 
-def _unfinished_state(record: BuildRecord, now: datetime) -> State:
-    missing = next_stage(record.present, record.begun)
+def _unfinished_state(record: BuildRecord, now: datetime, stop: Stop) -> State:
     last = next((stage for stage in reversed(STAGES) if stage in record.present), None)
-    smoke = record.smoke_results
-    failed = sum(smoke.counts.get(outcome, 0) for outcome in sorted(FAILING_OUTCOMES)) if smoke else 0
-    reason = f"{number(failed)} smoke failed" if failed else ""
+    smoke = number(failed) if (failed := smoke_failures(record.smoke_results)) else ""
+    first = f"{stop.faults[0].subject}: {first_line(stop.faults[0].message)}" if stop.faults else ""
+    more = f"{number(len(stop.faults) - 1)} more" if len(stop.faults) > 1 else ""
     broken = f"{', '.join(record.unreadable)} unreadable" if record.unreadable else ""
-    age = now - in_utc(record.changed_at) if record.changed_at else None
-    since = f", {duration(max(0.0, age.total_seconds()))} ago" if age is not None else ""
-    running = age is not None and age < RECENT and not failed
-    words = "; ".join(dict.fromkeys(record.activity.values())) or f"{'unfinished' if running else 'stopped'} at {missing}"
+    after = "" if stop.by_itself else f"after {last}" if last else "no manifest yet"
+    changed = in_utc(record.changed_at) if record.changed_at else None
+    running = changed is not None and now - changed < RECENT and not stop.by_itself
+    words = "; ".join(dict.fromkeys(record.activity.values()))
+    words = words or f"{'unfinished' if running else 'stopped'} at {stop.stage}"
     return State(
         "stopped",
         words,
-        _joined(reason, broken, f"{f'after {last}' if last else 'no manifest yet'}{since}"),
+        _joined(f"{smoke} smoke failed" if smoke else "", first, more, broken, after),
+        changed,
     )
 
 
-def _row(revision: RevisionRecord, variants: Iterable[str], anchors: Mapping[Build, str], now: datetime) -> Row:
+def _row(revision: RevisionRecord, variants: Iterable[str], tests: Mapping[Build, BuildTests], now: datetime) -> Row:
     records = {record.build.variant: record for record in revision.builds}
     cells = []
     for variant in variants:
         record, build = records.get(variant), Build(revision.key, variant)
-        state = build_state(record, now) if record else State("absent", "no build")
+        state = build_state(record, now, tests.get(build)) if record else State("absent", "no build")
         bar = verdict_bar(record.ledger.counts) if record and record.ledger else {}
-        cells.append(Cell(build, state, anchors.get(build), bar))
-    return Row(revision.key, revision.seen_at, revision.revision, tuple(cells))
+        cells.append(Cell(build, state, _anchor(build) if record else None, bar))
+    return Row(revision.trigger, revision.key, revision.seen_at, revision.revision, tuple(cells))
 
 
 def _detail(
-    record: BuildRecord, revisions: Sequence[RevisionRecord], tests: BuildTests | None, now: datetime
+    record: BuildRecord, trigger: Trigger | None, latest: bool, tests: BuildTests | None, now: datetime
 ) -> BuildDetail:
-    before = finished_before(revisions, record.build)
-    found = tests or BuildTests((), None)
+    found = tests or BuildTests(())
     own = sorted(found.verdicts, key=lambda v: (v.suite, v.test))
     new = found.newly_failing or frozenset()
     failed = sorted((v for v in own if v.verdict == "failed"), key=lambda v: (v.suite, v.test) not in new)
+    bad: dict[Verdict, list[TestVerdict]] = {
+        "failed": failed,
+        "infra": [v for v in own if v.verdict == "infra"],
+        "not_run": [v for v in own if v.verdict == "not_run"],
+    }
     slowest = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
     timed = record.ledger or record.device_test_results
     return BuildDetail(
         record=record,
         anchor=_anchor(record.build),
-        state=build_state(record, now),
-        latest=record is _of_variant(revisions, record.build.variant)[0],
+        trigger=trigger,
+        state=build_state(record, now, tests),
+        stop=None if LEDGER in record.present else find_stop(record, found.verdicts),
+        latest=latest,
         bar=verdict_bar(record.ledger.counts) if record.ledger else {},
         ratio=timed.makespan_s / timed.lower_bound_s if timed and timed.lower_bound_s > 0 else None,
         verdicts_known=tests is not None,
-        compared_with=before.build.revision if before and found.newly_failing is not None else None,
+        compared_with=found.compared_with if found.newly_failing is not None else None,
         new_failures=sum((v.suite, v.test) in new for v in failed),
         newly_failing=new,
         failed=tuple(failed),
-        infra=tuple(v for v in own if v.verdict == "infra"),
-        not_run=tuple(v for v in own if v.verdict == "not_run"),
+        infra=tuple(bad["infra"]),
+        not_run=tuple(bad["not_run"]),
+        groups={verdict: group_tests(of_verdict, new) for verdict, of_verdict in bad.items()},
         slowest=tuple(slowest[:SLOWEST]),
         cards=_cards(record),
     )

@@ -33,6 +33,7 @@ from accel_ci.model import (
     TestPlan,
     TestSelection,
     TestVerdict,
+    Trigger,
     Verdict,
     Wheel,
 )
@@ -145,12 +146,20 @@ def results(cards: tuple[CardReport, ...], makespan_s: float, failed: int = 0) -
     )
 
 
-def lay_revision(home: Path, day: int, upstream_known: bool = True) -> Revision:
-    """Write the manifest of the nightly `day` days ago."""
-    created = NOW - timedelta(days=day, hours=6, minutes=28)
+def lay_revision(
+    home: Path,
+    day: int,
+    upstream_known: bool = True,
+    *,
+    trigger: Trigger = "nightly",
+    key: str | None = None,
+    hours: int = 6,
+) -> Revision:
+    """Write the manifest of the nightly, or a revision of another trigger, of `day` days and `hours` hours ago."""
+    created = NOW - timedelta(days=day, hours=hours, minutes=28)
     revision = Revision(
-        key=f"nightly-{created:%Y%m%d}",
-        trigger="nightly",
+        key=key or f"{trigger}-{created:%Y%m%d}",
+        trigger=trigger,
         created_at=created,
         backend=Source(
             "https://robot:secret-token@git.example/emu/torch_emu.git", "refs/heads/main", f"{day + 1:x}{'c0ffee5' * 6}"[:40]

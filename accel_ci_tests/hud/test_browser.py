@@ -17,7 +17,8 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.hud.text import visible
-from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, flakiness, workspace_of
+from accel_ci.model import Build
+from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, VARIANTS, flakiness, lay_build, lay_revision, workspace_of
 
 _LOW_CONTRAST = """() => {
   const parse = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
@@ -131,6 +132,53 @@ def test_the_filter_hides_what_does_not_match(browser: Browser, site: str) -> No
     page, _ = open_page(browser, site)
     page.get_by_role("searchbox", name="Filter failures").fill("GNP.exe")
     assert page.locator("[data-filter=failures] .item:visible").count() == 1
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_the_grid_shows_one_trigger_or_all(browser: Browser, home: Path, tmp_path: Path, script: bool) -> None:
+    commit = lay_revision(home, 0, trigger="main", key="main-0123456789ab", hours=0)
+    lay_build(home, Build(commit.key, VARIANTS[0]), {"passed": 32})
+    page, wrong = open_page(browser, site_of(home, "torch_emu", tmp_path / "site"), script=script)
+    rows = page.locator(".grid tbody tr:visible")
+    assert rows.count() == 8
+    page.get_by_label("main").check()
+    assert [text.split()[0] for text in rows.all_inner_texts()] == [commit.key]
+    page.get_by_label("all").check()
+    assert rows.count() == 9
+    assert wrong == []
+
+
+def test_every_row_opens_its_build(browser: Browser, site: str) -> None:
+    page, _ = open_page(browser, site, script=False)
+    cells = page.locator("a.cell")
+    assert cells.count() == 15
+    for number in range(cells.count()):
+        cell = cells.nth(number)
+        cell.click()
+        section = page.locator(str(cell.get_attribute("href")).replace("~", "\\~").replace(".", "\\."))
+        assert section.is_visible()
+        assert section.locator("h2 .state").inner_text() == cell.locator(".state").inner_text()
+
+
+def test_ages_are_those_of_the_moment_of_reading(browser: Browser, site: str) -> None:
+    plain, _ = open_page(browser, site, script=False)
+    stopped = ".states time"
+    assert plain.locator(stopped).inner_text() == "2026-11-27 07:00 UTC"
+    context = browser.new_context()
+    page = context.new_page()
+    page.clock.install(time=NOW)
+    page.goto(site)
+    assert page.locator(stopped).inner_text() == "2026-11-27 07:00 UTC (90 min ago)"
+    page.clock.fast_forward(600_000)
+    assert page.locator(stopped).inner_text() == "2026-11-27 07:00 UTC (100 min ago)"
+
+
+def test_the_filter_opens_the_group_of_a_match(browser: Browser, site: str) -> None:
+    page, _ = open_page(browser, site)
+    assert page.locator("[data-filter=failures] .group .item:visible").count() == 0
+    name = str(page.locator("[data-filter=failures] .group .item .test").first.text_content())
+    page.get_by_role("searchbox", name="Filter failures").fill(name)
+    assert page.locator("[data-filter=failures] .group .item:visible").count() == 1
 
 
 def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:

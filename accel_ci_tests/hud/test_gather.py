@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -10,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.errors import AccelCiError
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
 from accel_ci.hud.render import render_hud, write_hud
-from accel_ci.model import Build
+from accel_ci.model import Attempt, Build
 from accel_ci.pipelines import STAGES
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.hud.samples import GREEN, NOW, VARIANTS, flakiness, lay_build, lay_revision, workspace_of
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
+from accel_ci_tests.hud.samples import GREEN, NOW, VARIANTS, flakiness, lay_build, lay_revision, results, workspace_of
 
 
 def page_of(home: Path, revisions: int = 30, listed: int = 50) -> HudPage:
@@ -43,6 +47,88 @@ def test_a_history_is_read_as_it_was_written(home: Path) -> None:
 
 def test_only_the_newest_revisions_are_shown(home: Path) -> None:
     assert [row.key for row in page_of(home, revisions=2).rows] == ["nightly-20261127", "nightly-20261126"]
+
+
+def lay_commits(home: Path, count: int) -> None:
+    """Lay builds of a few tests for the trigger `main`, each younger than any nightly."""
+    for number in range(count):
+        one = lay_revision(home, 0, trigger="main", key=f"main-{number:012x}", hours=0)
+        lay_build(home, Build(one.key, VARIANTS[0]), {"passed": 32})
+
+
+def test_a_main_build_hides_no_failure_of_the_nightly(home: Path) -> None:
+    lay_commits(home, 2)
+    page = page_of(home)
+    detailed = [one for one in page.builds if one.record.build.variant == VARIANTS[0]]
+    assert [(one.record.build.revision, len(one.failed)) for one in detailed] == [
+        ("nightly-20261127", 12), ("main-000000000001", 0),
+    ]  # fmt: skip
+    assert page.rows[0].key == "nightly-20261127"
+    assert {one.record.build.name for one in (*page.builds, *page.earlier)} == {
+        cell.build.name for row in page.rows for cell in row.cells if cell.anchor
+    }
+
+
+def test_builds_are_new_against_the_same_trigger_and_suites(home: Path) -> None:
+    lay_commits(home, 1)
+    page = page_of(home)
+    assert [(one.new_failures, one.compared_with) for one in page.builds if one.failed] == [(6, "nightly-20261126")]
+    path = ManifestStore(home).path("ledger", "nightly-20261126", VARIANTS[0])
+    manifest = json.loads(path.read_text())
+    del manifest["suites"]["pytorch"]
+    path.write_text(json.dumps(manifest))
+    assert [one.compared_with for one in page_of(home).builds if one.failed] == ["nightly-20261125"]
+
+
+def test_the_failing_tests_of_some_earlier_builds_are_named(tmp_path: Path) -> None:
+    for day in range(4):
+        lay_build(tmp_path, Build(lay_revision(tmp_path, day).key, VARIANTS[0]), {"failed": 3, "passed": 27})
+    page = gather(workspace_of(tmp_path), flakiness(), now=NOW, named=2)
+    assert [len(one.failed) for one in (*page.builds, *page.earlier)] == [3, 3, 3, 0]
+    assert render_hud(page).count("accel-ci results failures nightly-20261124~") == 1
+
+
+def test_other_triggers_take_no_nightly_out_of_the_grid(tmp_path: Path) -> None:
+    for day in range(4):
+        lay_revision(tmp_path, day)
+    for hour in range(9):
+        lay_revision(tmp_path, 0, trigger="intraday", key=f"intraday-20261127T{hour:02d}", hours=hour)
+    keys = [row.key for row in page_of(tmp_path, revisions=4).rows]
+    assert keys == [
+        *(f"nightly-202611{day}" for day in (27, 26, 25, 24)), *(f"intraday-20261127T{hour:02d}" for hour in range(4)),
+    ]  # fmt: skip
+
+
+def test_a_build_that_stopped_at_smoke_names_its_tests_and_messages(tmp_path: Path) -> None:
+    build = Build(lay_revision(tmp_path, 0).key, VARIANTS[0])
+    lay_build(tmp_path, build, {}, until="runtime_image")
+    manifests = ManifestStore(tmp_path)
+    manifests.write(manifests.path("smoke_results", build.revision, build.variant), results((), 1.0, failed=1))
+    failed = Attempt(
+        "smoke", "test_smoke.py::test_add", 1, "failed", NOW, 0.1, "RuntimeError: <no> device", None, "0", "h", "w"
+    )
+    write_attempts(ResultsStore(tmp_path / "results"), build, NOW.date(), [failed])
+    page = page_of(tmp_path)
+    state = page.rows[0].cells[0].state
+    assert (state.words, state.detail) == (
+        "stopped at smoke_results", "1 smoke failed · test_smoke.py::test_add: RuntimeError: <no> device",
+    )  # fmt: skip
+    html = render_hud(page)
+    assert "<pre>RuntimeError: &lt;no&gt; device</pre>" in html
+    assert '<span class="file">test_smoke.py::</span>test_add</code>' in html
+
+
+def test_a_stage_that_raised_is_named_with_its_message(tmp_path: Path) -> None:
+    build = Build(lay_revision(tmp_path, 0).key, VARIANTS[0])
+    manifests = ManifestStore(tmp_path)
+    with pytest.raises(AccelCiError), manifests.noting_failure("wheel", build):
+        raise AccelCiError("the build failed; see the log\ngcc: <fatal>")
+    page = page_of(tmp_path)
+    state = page.rows[0].cells[0].state
+    assert (state.words, state.detail) == ("stopped at wheel", "wheel: the build failed; see the log")
+    assert "gcc: &lt;fatal&gt;</pre>" in render_hud(page)
+    with manifests.noting_failure("wheel", build):
+        assert page_of(tmp_path).rows[0].cells[0].state.detail == "no manifest yet"
 
 
 @pytest.mark.parametrize("until", STAGES[:-1])
@@ -91,7 +177,8 @@ def test_lost_verdicts_are_said_to_be_lost(home: Path, caplog: pytest.LogCapture
     shutil.rmtree(home / "results")
     page = page_of(home)
     assert not page.builds[0].verdicts_known
-    assert "The verdicts of this build are unreadable" in render_hud(page)
+    assert render_hud(page).count("The verdicts of this build are unreadable") == 2
+    assert render_hud(page).count("accel-ci results failures nightly-") == 3, "earlier builds"
     assert "cannot be read" in caplog.text
 
 

@@ -21,6 +21,7 @@ from accel_ci.quality.flakiness import measure
 from accel_ci.results.questions import (
     Change,
     bad_tests,
+    bad_tests_in_brief,
     counts_per_day,
     failed_attempts,
     failures,
@@ -165,6 +166,14 @@ def test_bad_tests_come_with_their_attempts_and_the_slowest_beside_them(
     ]  # fmt: skip
     with pytest.raises(AccelCiError, match="no results are stored for nightly-bad~py3, suite missing"):
         bad_tests(store, build, ["unit", "missing"])
+    brief = bad_tests_in_brief(store, build, ["unit"])
+    assert {(v.suite, v.test, v.verdict, v.message) for v in brief} == {
+        ("unit", v.test, v.verdict, None if v.verdict in ("not_run", "infra") else v.message)
+        for v in found.values()
+        if v.test != "a"
+    }
+    with pytest.raises(AccelCiError, match="no results are stored for nightly-bad~py3, suite missing"):
+        bad_tests_in_brief(store, build, ["unit", "missing"])
 
 
 def test_a_test_is_found_by_its_id_or_a_part_of_it(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:

@@ -1,11 +1,15 @@
 "use strict";
 // Only conveniences: the page is complete without them.
-for (const time of document.querySelectorAll("[data-age]")) {
-  const minutes = Math.round((Date.now() - Date.parse(time.dateTime)) / 60000);
-  if (minutes < 2) continue;
-  const age = minutes < 120 ? `${minutes} min` : minutes < 2880 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} d`;
-  time.append(` (${age} ago)`);
+const moments = [...document.querySelectorAll("[data-age]")].map((time) => [time, time.textContent]);
+function showAges() {
+  for (const [time, absolute] of moments) {
+    const minutes = Math.floor((Date.now() - Date.parse(time.dateTime)) / 60000);
+    const age = minutes < 120 ? `${minutes} min` : minutes < 2880 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 1440)} d`;
+    time.textContent = minutes < 1 ? absolute : `${absolute} (${age} ago)`;
+  }
 }
+showAges();
+setInterval(showAges, 30000);
 for (const list of document.querySelectorAll("[data-filter]")) {
   const rows = [...list.querySelectorAll("[data-row]")];
   if (rows.length < 4) continue;
@@ -18,14 +22,18 @@ for (const list of document.querySelectorAll("[data-filter]")) {
   const texts = rows.map((row) => row.textContent.toLowerCase());
   input.addEventListener("input", () => {
     const wanted = input.value.toLowerCase();
-    rows.forEach((row, i) => { row.hidden = !texts[i].includes(wanted); });
+    rows.forEach((row, i) => {
+      row.hidden = !texts[i].includes(wanted);
+      if (row.hidden || !wanted) return;
+      for (let outer = row.parentElement.closest("details"); outer; outer = outer.parentElement.closest("details")) outer.open = true;
+    });
   });
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Open all";
   button.addEventListener("click", () => {
     const open = button.textContent === "Open all";
-    rows.forEach((row) => { row.open = open; });
+    list.querySelectorAll("details").forEach((details) => { details.open = open; });
     button.textContent = open ? "Close all" : "Open all";
   });
   tools.append(input, button);
