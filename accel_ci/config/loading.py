@@ -79,7 +79,9 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
-        mistakes += [mistake for detail in error.errors() for mistake in _explain(detail)]
+        details = error.errors()
+        places = [detail["loc"] for detail in details]
+        mistakes += [m for detail in details if not _is_consequence(detail, places) for m in _explain(detail)]
     else:
         if not mistakes:
             return settings
@@ -118,7 +120,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
             yield from pool.mistakes(content)
     variants = [as_mapping(entry).get("name") for entry in as_sequence(content.get("variants"))]
     suites = as_mapping(content.get("suites"))
-    known = {"suites": list(suites), "variants": variants}
+    known = {"suites": list(suites), "variants": [] if None in variants else variants}
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"
@@ -130,12 +132,16 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     for job_name, job in as_mapping(content.get("jobs")).items():
         for kind, names in known.items():
             for index, name in enumerate(as_sequence(as_mapping(job).get(kind))):
-                if name not in names:
+                if names and name not in names:  # a section without names is reported as such
                     advice = _did_you_mean(str(name), [str(other) for other in names])
                     yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
-        chosen = [suites[name] for name in as_sequence(as_mapping(job).get("suites")) if name in list(suites)]
-        if chosen and all(as_mapping(suite).get("stage") == "smoke" for suite in chosen):
+        chosen = [as_mapping(suites[name]) if name in list(suites) else {} for name in _suites_of(job)]
+        if chosen and all(suite.get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
+
+
+def _suites_of(job: object) -> list[Any]:
+    return as_sequence(as_mapping(job).get("suites"))
 
 
 def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
@@ -175,10 +181,45 @@ def _explain(detail: Any) -> Iterator[Mistake]:
     elif cause is not None:
         yield where, str(cause)
     else:
-        shown = repr(detail["input"])
-        if kind == "string_type" and isinstance(detail["input"], int | float):
-            shown += ": put it in quotes"
-        yield where, f"{detail['msg'][0].lower()}{detail['msg'][1:]} (it is {shown[:60]})"
+        given = detail["input"]
+        expected = _EXPECTED.get(kind, detail["msg"].replace("Input should be", "must be")).format(**context)
+        if kind.startswith(("too_", "string_too_")):  # of a list or text; with its length, the message is complete
+            yield where, expected
+        elif given is None:
+            yield where, f"{expected}, but it has no value"
+        else:
+            advice = ": put it in quotes" if kind == "string_type" and isinstance(given, int | float) else ""
+            yield where, f"{expected} (it is {repr(given)[:60]}{advice})"
+
+
+_EXPECTED = {
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "too_short": "needs at least {min_length} entry",
+    "tuple_type": "must be a list, as in [a, b]",
+    "dict_type": "must be a mapping, with lines such as 'key: value'",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
+}
+_EXPECTED |= dict.fromkeys(("model_type", "model_attributes_type"), _EXPECTED["dict_type"])
+"""Pydantic's kinds of errors in plain words."""
+
+
+def _is_consequence(detail: Any, places: Sequence[tuple[str | int, ...]]) -> bool:
+    """True for a list or mapping that is too short only because an entry of it has a mistake, which is reported itself."""
+    where = detail["loc"]
+    return detail["type"] == "too_short" and any(
+        len(place) > len(where) and place[: len(where)] == where for place in places
+    )
 
 
 def _known_keys(where: tuple[str | int, ...]) -> list[str]:

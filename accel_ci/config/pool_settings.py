@@ -15,7 +15,10 @@ from accel_ci.config.values import (
     Device,
     Endpoint,
     EnvironmentName,
+    ExtendedResource,
     Name,
+    Namespace,
+    Network,
     Quantity,
     Seconds,
     Size,
@@ -32,7 +35,7 @@ class Instance(Section):
     start: tuple[str, ...] = Field(min_length=1)
     pause: tuple[str, ...] = Field(min_length=1)
     ready: tuple[str, ...] = ()
-    ready_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    ready_url: Endpoint | None = None
     lease_seconds: Annotated[float, Field(ge=3)] = 900
     timeout_seconds: Seconds = 600
 
@@ -89,7 +92,7 @@ class DockerPoolSettings(PoolSettings):
     shm_size: Size = "1g"
     memory: Size | None = None
     pids_limit: Annotated[int, Field(ge=16)] = 4096
-    network: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "none"
+    network: Network = "none"
     user: ContainerUser | None = None
 
     @classmethod
@@ -134,8 +137,8 @@ class KubernetesPoolSettings(PoolSettings):
     image: str | None = None
     python: str | None = None
     context: str | None = None
-    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] | None = None
-    resource: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
+    namespace: Namespace | None = None
+    resource: ExtendedResource
     cpu: Quantity | None = None
     memory: Quantity | None = None
     shm_size: Quantity = "1Gi"

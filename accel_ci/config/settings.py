@@ -17,25 +17,37 @@ from pydantic import Field, field_validator
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
+    BazelConfig,
+    BazelStrategy,
     BucketName,
     Cron,
     Endpoint,
     EntryPoint,
     EnvironmentName,
+    FindingCode,
     Flag,
+    GitRef,
     HeaderName,
+    ImageRepository,
     ImportName,
     LibraryPattern,
     Name,
     Owner,
     Package,
     PinnedImage,
+    PlatformTag,
+    Program,
+    PythonVersion,
     RelativePath,
     RemoteEndpoint,
     RequirementText,
     Seconds,
     Size,
+    TagFilter,
     Target,
+    TestTag,
+    TorchBackend,
+    WheelTag,
     Workspace,
 )
 from accel_ci.errors import ConfigError
@@ -62,7 +74,7 @@ class Backend(Section):
     distribution: Name
     import_name: ImportName
     repository: str
-    ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "HEAD"
+    ref: GitRef = "HEAD"
     subdirectory: RelativePath = "."
     submodules: bool = True
     lfs: bool = True
@@ -86,12 +98,12 @@ class Wheels(Section):
     `foreign_code` may be compiled for another architecture than the wheel's.
     """
 
-    platform: Annotated[str, Field(pattern=r"^(manylinux|musllinux)_\d+_\d+_\w+$")] | None = None
+    platform: PlatformTag | None = None
     external_libraries: tuple[LibraryPattern, ...] = ()
     repair: bool = False
-    tags: tuple[Annotated[str, Field(pattern=r"^[^-\s]+-[^-\s]+-[^-\s]+$")], ...] = ()
+    tags: tuple[WheelTag, ...] = ()
     size_budget: Size | None = None
-    ignored_findings: tuple[Annotated[str, Field(pattern=r"^W\d{3}$")], ...] = ()
+    ignored_findings: tuple[FindingCode, ...] = ()
     patches: RelativePath | None = None
     builder: PinnedImage | None = None
     compiler_cache: Literal["ccache", "sccache"] | None = None
@@ -118,14 +130,14 @@ class Image(Section):
     runtime_budget: Size | None = None
     development_budget: Size | None = None
     allowed_duplicates: tuple[LibraryPattern, ...] = ()
-    registry: Annotated[str, Field(pattern=r"^[a-z0-9][\w.:/-]*$")] | None = None
+    registry: ImageRepository | None = None
 
 
 class Upstream(Section):
     """The repository that the backend follows."""
 
     repository: str = "https://github.com/pytorch/pytorch.git"
-    ref: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] = "refs/heads/main"
+    ref: GitRef = "refs/heads/main"
 
 
 class Variant(Section):
@@ -135,7 +147,7 @@ class Variant(Section):
     """
 
     name: Name
-    python: Annotated[str, Field(pattern=r"^3(\.\d+){1,2}$")]
+    python: PythonVersion
     torch: RequirementText
     torch_source: Literal["pinned", "main"] = "pinned"
     runtime: Name
@@ -143,7 +155,7 @@ class Variant(Section):
     build_environment: dict[EnvironmentName, str] = {}
     wheels: Wheels | None = None
     image: Image | None = None
-    torch_backend: Annotated[str, Field(pattern=r"^[\w.]+$")] | None = None
+    torch_backend: TorchBackend | None = None
 
 
 class ScopeRule(Section):
@@ -239,8 +251,8 @@ class Jobs(Section):
 class MultiCard(Section):
     """Test targets that need several cards at once: the tag that marks them, and the strategy that Bazel runs them with."""
 
-    tag: Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*$")] = "multi-card"
-    strategy: Annotated[str, Field(pattern=r"^[a-z][\w,-]*$")] = "local"
+    tag: TestTag = "multi-card"
+    strategy: BazelStrategy = "local"
     flags: tuple[Flag, ...] = ()
 
 
@@ -250,16 +262,16 @@ class Rbe(Section):
     workspace: Workspace = "backend"
     patches: RelativePath | None = None
     submodules: bool = True
-    bazel: Annotated[str, Field(pattern=r"^[^-\s]\S*$")] = "bazel"
+    bazel: Program = "bazel"
     targets: tuple[Target, ...] = Field(min_length=1)
-    configs: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.-]*$")], ...] = ()
-    test_tag_filters: tuple[Annotated[str, Field(pattern=r"^[-+]?[A-Za-z_][\w.:-]*$")], ...] = ()
+    configs: tuple[BazelConfig, ...] = ()
+    test_tag_filters: tuple[TagFilter, ...] = ()
     flaky_test_attempts: Annotated[int, Field(ge=1, le=10)] = 1
     keep_going: bool = True
     executor: RemoteEndpoint | None = None
     cache: RemoteEndpoint | None = None
     event_service: RemoteEndpoint | None = None
-    event_results_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    event_results_url: Endpoint | None = None
     instance_name: str | None = None
     headers: dict[HeaderName, EnvironmentName] = {}
     pass_environment: tuple[EnvironmentName, ...] = ()

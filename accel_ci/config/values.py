@@ -68,21 +68,33 @@ Name = Annotated[
     ),
 ]
 Flag = Annotated[str, AfterValidator(_flag)]
-Target = Annotated[str, Field(pattern=r"^-?(@[\w.~+-]*)?//[^\s]*$")]
-RemoteEndpoint = Annotated[str, Field(pattern=r"^(grpcs?|https?|unix)://?[^\s@]+$")]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]*$")]
+Target = Annotated[str, _matching(r"-?(@[\w.~+-]*)?//[^\s]*", "must be a target pattern of Bazel, such as '//...'")]
+RemoteEndpoint = Annotated[
+    str,
+    _matching(
+        r"(grpcs?|https?|unix)://?[^\s@]+", "must be an address such as 'grpcs://remote.example', without user or password"
+    ),
+]
+HeaderName = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9-]*", "must be the name of a header: letters, digits and '-'")]
 Cron = Annotated[str, AfterValidator(check_cron)]
 RequirementText = Annotated[str, AfterValidator(_requirement)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 Owner = Annotated[str, _matching(r"team:[\w.-]+|[^@\s]+@[^@\s]+", "must be 'team:<name>' or an e-mail address")]
-EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvironmentName = Annotated[
+    str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable: letters, digits and '_'")
+]
 Seconds = Annotated[float, Field(gt=0)]
 Size = Annotated[str, _matching(r"(?i:[1-9]\d*[bkmg]?)", "must be a number of bytes, or one with k, m or g, such as '8g'")]
 Quantity = Annotated[
     str, _matching(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?", "must be a Kubernetes quantity, such as '4', '500m' or '16Gi'")
 ]
-BucketName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
-Endpoint = Annotated[str, Field(pattern=r"^https?://")]
+BucketName = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "must be the name of a bucket: 3 to 63 lower-case letters, digits, '.' and '-'"
+    ),
+]
+Endpoint = Annotated[str, _matching(r"https?://\S+", "must be an address that begins with http:// or https://")]
 Workspace = Annotated[str, AfterValidator(_workspace)]
 """`backend` or `upstream`: the root of those sources, or a folder below it."""
 ContainerUser = Annotated[
@@ -102,12 +114,44 @@ PinnedImage = Annotated[
         "must be pinned by digest, as in 'registry.example/build@sha256:<64 hexadecimal digits>'",
     ),
 ]
-LibraryPattern = Annotated[str, Field(pattern=r"^[^/\s-][^/\s]*$")]
+LibraryPattern = Annotated[
+    str, _matching(r"[^/\s-][^/\s]*", "must be the file name of a library, without a folder, such as 'libaccel*.so*'")
+]
 """The file name of a shared library; `*` and `?` are wildcards."""
-Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")]
+BazelConfig = Annotated[str, _matching(r"[A-Za-z_][\w.-]*", "must be the name of a --config of Bazel")]
+BazelStrategy = Annotated[str, _matching(r"[a-z][\w,-]*", "must be a strategy of Bazel, such as 'local'")]
+ExtendedResource = Annotated[
+    str, _matching(r"[a-z0-9.-]+/[A-Za-z0-9._-]+", "must be an extended resource, such as 'example.com/accel'")
+]
+FindingCode = Annotated[str, _matching(r"W\d{3}", "must be the code of a finding, such as 'W001'")]
+GitRef = Annotated[str, _matching(r"[^-\s][^\s]*", "must be a ref of git without spaces, such as 'refs/heads/main'")]
+ImageRepository = Annotated[
+    str, _matching(r"[a-z0-9][\w.:/-]*", "must be a repository of a registry, such as 'registry.example/backend'")
+]
+Namespace = Annotated[
+    str, _matching(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "must be the name of a namespace, such as 'accel-ci'")
+]
+Network = Annotated[str, _matching(r"[A-Za-z0-9][\w.-]*", "must be the name of a network, such as 'bridge'")]
+PlatformTag = Annotated[
+    str, _matching(r"(manylinux|musllinux)_\d+_\d+_\w+", "must be a platform tag, such as 'manylinux_2_28_x86_64'")
+]
+Program = Annotated[str, _matching(r"[^-\s]\S*", "must be a program, without arguments")]
+PythonVersion = Annotated[str, _matching(r"3(\.\d+){1,2}", "must be a version of Python, such as '3.11'")]
+TagFilter = Annotated[
+    str, _matching(r"[-+]?[A-Za-z_][\w.:-]*", "must be a tag, or one with '-' before it to leave its tests out")
+]
+TestTag = Annotated[str, _matching(r"[A-Za-z_][\w-]*", "must be one tag, such as 'multi-card'")]
+TorchBackend = Annotated[str, _matching(r"[\w.]+", "must be a backend of PyTorch that uv knows, such as 'cpu'")]
+WheelTag = Annotated[
+    str, _matching(r"[^-\s]+-[^-\s]+-[^-\s]+", "must be a tag of wheels with three parts, such as 'cp311-cp311-*'")
+]
+Package = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9.+-]*", "must be the name of a package of the distribution, such as 'build-essential'"),
+]
 """A package of the image's Linux distribution."""
-EntryPoint = Annotated[str, Field(pattern=r"^[\w.-]+:[\w.-]+$")]
-ImportName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*$")]
+EntryPoint = Annotated[str, _matching(r"[\w.-]+:[\w.-]+", "must be an entry point, such as 'torch.backends:my_backend'")]
+ImportName = Annotated[str, _matching(r"[A-Za-z_][\w.]*", "must be the name that Python imports, such as 'my_backend'")]
 
 
 def size_in_bytes(size: Size) -> int:

@@ -35,7 +35,7 @@ def test_a_wrong_configuration_has_one_line_for_each_mistake(accel_ci: Run, tmp_
         done = accel_ci(*command)
         assert done.returncode == 2
         assert done.stdout == ""
-        assert len(done.stderr.splitlines()) == 3, done.stderr  # the job then tests nothing, either
+        assert len(done.stderr.splitlines()) == 2, done.stderr
         assert "there is no suite 'pytroch'; did you mean 'pytorch'?" in done.stderr
         assert "pool.cards" in done.stderr
 
