@@ -1,4 +1,4 @@
-"""Check the output of `accel-ci status --json`: the ledger's sums must be exact. Print where the time went."""
+"""Check the output of `accel-ci status --json`: the sums must be exact, and all tests pass. Print where the time went."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ def main(start: str) -> None:
         sys.exit(f"{start} nightly: {expected} tests expected, the verdicts are {verdicts}")
     if verdicts["infra"] or verdicts["not_run"]:
         sys.exit(f"{start} nightly: tests were lost: {verdicts}")
+    if status["state"] != "passed":
+        sys.exit(f"{start} nightly: {status['state']}: {verdicts}")
     print(
         f"{start} nightly: {expected} tests accounted for; wall {status['wall_s']:.1f} s, own overhead "
-        f"{status['overhead_s']:.1f} s, makespan {status['makespan_s']:.1f} s, lower bound {status['lower_bound_s']:.1f} s"
+        f"{status['overhead_s']:.1f} s, makespan {status['makespan_s']:.1f} s, of it set-up {status['setup_s']:.1f} s; "
+        f"lower bound {status['lower_bound_s']:.1f} s, the rest of the makespan is {status['ratio']:.2f} times that"
     )
 
 

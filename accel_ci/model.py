@@ -336,6 +336,11 @@ class TestPlan:
     lower_bound_s: float
     predicted_s: float | None = None
 
+    @property
+    def has_history(self) -> bool:
+        """True when most tests have a recorded duration; without that, the seconds of the plan mean nothing."""
+        return self.unknown * 2 <= self.tests
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -407,6 +412,13 @@ class DeviceTestResults:
         """The mean time for setup and collection of the cards that ran tests; None if no card did."""
         spent = [card.setup_s for card in self.cards if card.attempts]
         return sum(spent) / len(spent) if spent else None
+
+    @property
+    def ratio(self) -> float | None:
+        """The makespan without set-up divided by the lower bound: the part that a plan can influence. 1 is the best."""
+        if self.mean_setup_s is None or not self.lower_bound_s:
+            return None
+        return round(max(1.0, (self.makespan_s - self.mean_setup_s) / self.lower_bound_s), 3)
 
 
 @dataclass(frozen=True)

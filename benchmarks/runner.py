@@ -184,7 +184,7 @@ def measured_work(run_dir: Path) -> tuple[float, float]:
                 spent_s = (at - started).total_seconds()
                 work_s, longest_s = work_s + spent_s, max(longest_s, spent_s)
             else:
-                work_s += event.get("setup_s", 0.0) + (event["seconds"] if event["event"] == "collected" else 0.0)
+                work_s += event.get("setup_s", 0.0)
     return work_s, longest_s
 
 

@@ -41,6 +41,9 @@ from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
 
+NO_HISTORY = "no history yet"
+"""Shown in place of expected times where most tests have never been timed."""
+
 
 def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets of the pipeline."""
@@ -135,10 +138,7 @@ def test_plan(
         folder = workspace.stage_context(revision, build.variant, "device").folder
         plan = unfinished_plan(settings, test_selection, folder)
         plan = plan or plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s)
-        step.note(
-            f"{plan.tests} tests in {plan.batch_count} batches, lower bound {plan.lower_bound_s:.1f} s, "
-            f"{plan.predicted_s:.1f} s are expected"
-        )
+        step.note(f"{plan.tests:,} tests in {plan.batch_count} batches, {outlook(plan)}")
     return stage_result(plan, build_of(context), plan.batches.sha256, plan_metadata(plan))
 
 
@@ -155,8 +155,16 @@ def device_test_results(
         spec, place = _worker(context, workspace, stages.revision(context), runtime_image, "device")
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
-    predicted = {"predicted_makespan_seconds": test_plan.predicted_s}
+    predicted = {"predicted_makespan_seconds": test_plan.predicted_s if test_plan.has_history else NO_HISTORY}
     return stage_result(results, build_of(context), results.digest, results_metadata(results, failures) | predicted)
+
+
+def outlook(plan: TestPlan) -> str:
+    """Describe how long a plan will take."""
+    if not plan.has_history or plan.predicted_s is None:
+        return NO_HISTORY
+    new = f" ({plan.unknown:,} tests are new)" if plan.unknown else ""
+    return f"lower bound {plan.lower_bound_s:.1f} s, {plan.predicted_s:.1f} s are expected{new}"
 
 
 def wheel_metadata(built: Wheel, backend: Source, artifacts: ArtifactStore) -> dict[str, Any]:
@@ -222,14 +230,17 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
 
 def plan_metadata(plan: TestPlan) -> dict[str, Any]:
     """Describe a plan; times are in seconds."""
+    times = {
+        "estimated_seconds": plan.estimated_s,
+        "lower_bound_seconds": plan.lower_bound_s,
+        "predicted_makespan_seconds": plan.predicted_s,
+    }
     return {
         "tests": plan.tests,
         "batches": plan.batch_count,
         "never_seen": plan.unknown,
         "cards": plan.cards,
-        "estimated_seconds": plan.estimated_s,
-        "lower_bound_seconds": plan.lower_bound_s,
-        "predicted_makespan_seconds": plan.predicted_s,
+        **{name: seconds if plan.has_history else NO_HISTORY for name, seconds in times.items()},
     }
 
 
@@ -243,7 +254,8 @@ def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt]) ->
         **{f"attempts_{outcome}": count for outcome, count in results.counts.items() if count},
         "makespan_seconds": round(results.makespan_s, 2),
         "lower_bound_seconds": round(bound, 2),
-        "makespan_over_lower_bound": round(results.makespan_s / bound, 3) if bound else 0.0,
+        "setup_seconds": round(results.mean_setup_s or 0.0, 2),
+        "makespan_without_setup_over_lower_bound": results.ratio,
         "rounds": table(["round", "tests", "cards", "makespan s", "lower bound s"], rounds),
         "cards": table(["card", "healthy", "reason", "attempts", "busy s", "set-up s"], cards),
         "work_seconds": results.work_s,

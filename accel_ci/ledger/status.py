@@ -28,7 +28,8 @@ class BuildStatus:
     """A build in numbers.
 
     `wall_s` is the time from the request to the end, `work_s` the part of it that went into building, installing and
-    testing, and `overhead_s` the rest, which is our own. All in seconds; None while they are not known.
+    testing, and `overhead_s` the rest, which is our own. `setup_s` is the part of the makespan for set-up: imports and
+    collection, the mean of the cards. All in seconds. `ratio` is that of `DeviceTestResults`. None while not known.
     """
 
     build: Build
@@ -43,6 +44,8 @@ class BuildStatus:
     work_s: float
     makespan_s: float | None
     lower_bound_s: float | None
+    setup_s: float | None = None
+    ratio: float | None = None
     unexpected_failures: tuple[str, ...] = ()
 
     @property
@@ -52,7 +55,7 @@ class BuildStatus:
 
     def as_json(self) -> str:
         """The status for programs."""
-        numbers = ("infra_attempts", "wall_s", "overhead_s", "makespan_s", "lower_bound_s")
+        numbers = ("infra_attempts", "wall_s", "overhead_s", "makespan_s", "setup_s", "lower_bound_s", "ratio")
         return json.dumps(
             {
                 "build": self.build.name,
@@ -90,7 +93,8 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in stages_of(manifests.pipelines)}
     made = [stage for stage, path in paths.items() if path.is_file()]
     work = sum(json.loads(paths[stage].read_bytes()).get("work_s", 0.0) for stage in made)
-    cards = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults).cards if DEVICE_TEST_RESULTS in made else ()
+    tested = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults) if DEVICE_TEST_RESULTS in made else None
+    cards = tested.cards if tested else ()
     ledger = manifests.read(paths[LEDGER], Ledger) if LEDGER in made else None
     bad = shortcomings(ledger) if ledger else ()
     activity = read_activity(manifests, build)
@@ -115,6 +119,8 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         work_s=round(work, 3),
         makespan_s=round(ledger.makespan_s, 3) if ledger else None,
         lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
+        setup_s=tested.mean_setup_s if tested and ledger else None,
+        ratio=tested.ratio if tested and ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
 

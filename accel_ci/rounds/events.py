@@ -29,7 +29,6 @@ class Event(msgspec.Struct, gc=False):
     healthy: bool | None = None
     reason: str | None = None
     setup_s: float | None = None
-    seconds: float | None = None
 
 
 _DECODER = msgspec.json.Decoder(Event)

@@ -145,9 +145,9 @@ class Tally:
                 known.card, known.host = event.card, event.host
             elif kind == "probe":
                 self._take_probe(event, card or known.card)
-            elif kind in ("child_started", "collected"):
+            elif kind == "child_started":  # its set-up includes collection
                 for one in self._of(card or known.card):
-                    one.setup_s += (event.setup_s if kind == "child_started" else event.seconds) or 0.0
+                    one.setup_s += event.setup_s or 0.0
         if fresh:
             self._add(round_number, worker, card or known.card, known.host, fresh, tests_of_round)
             self._on_progress(first_attempts, self._counts)

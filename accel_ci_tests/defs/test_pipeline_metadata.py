@@ -94,6 +94,18 @@ def test_a_plan_has_its_bound_beside_its_prediction() -> None:
     assert (shown["estimated_seconds"], shown["lower_bound_seconds"], shown["predicted_makespan_seconds"]) == (100, 25, 27.5)
 
 
+def test_a_plan_without_history_expects_nothing() -> None:
+    cold, new = TestPlan(FILE, 5, 40, 40, 4, 100.0, 25.0, 371.0), TestPlan(FILE, 5, 40, 2, 4, 100.0, 25.0, 27.5)
+    assert integration.outlook(cold) == "no history yet"
+    assert integration.outlook(replace(cold, unknown=21)) == "no history yet"
+    assert integration.outlook(new) == "lower bound 25.0 s, 27.5 s are expected (2 tests are new)"
+    assert integration.outlook(replace(new, unknown=0)) == "lower bound 25.0 s, 27.5 s are expected"
+    shown = integration.plan_metadata(cold)
+    assert {shown[name] for name in ("estimated_seconds", "lower_bound_seconds", "predicted_makespan_seconds")} == {
+        "no history yet"
+    }
+
+
 def test_results_show_their_rounds_and_cards_and_how_far_they_are_from_the_bound() -> None:
     cards = (CardReport("0", True, None, 20, 9.0, 1.5), CardReport("1", False, "bad sum", 3, 2.0, 1.0))
     results = DeviceTestResults(
@@ -108,11 +120,17 @@ def test_results_show_their_rounds_and_cards_and_how_far_they_are_from_the_bound
     )
     failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
     shown = integration.results_metadata(results, [failed])
-    assert (shown["attempts_passed"], shown["attempts_failed"], shown["makespan_over_lower_bound"]) == (22, 1, 1.25)
+    assert (shown["attempts_passed"], shown["attempts_failed"], shown["makespan_without_setup_over_lower_bound"]) == (
+        22,
+        1,
+        1.094,
+    )
+    assert (shown["makespan_seconds"], shown["setup_seconds"], shown["lower_bound_seconds"]) == (10.0, 1.25, 8.0)
     assert plain_rows(shown["rounds"]) == ["1 | 23 | 2 | 9.5 | 8.0"]
     assert plain_rows(shown["cards"]) == ["0 | True |  | 20 | 9.0 | 1.5", "1 | False | bad sum | 3 | 2.0 | 1.0"]
     assert plain_rows(shown["failures"]) == ["t.py::a | 1 | failed | 0 |  | assert 1 | 2"]
-    assert integration.results_metadata(replace(results, lower_bound_s=0.0), [])["makespan_over_lower_bound"] == 0.0
+    assert replace(results, lower_bound_s=0.0).ratio is None
+    assert replace(results, makespan_s=8.0).ratio == 1.0, "set-up beside the tests takes nothing away from the makespan"
 
 
 def test_a_source_tree_tells_patches_that_were_there_already() -> None:

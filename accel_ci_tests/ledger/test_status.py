@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.status import find_build, read_status
-from accel_ci.model import Build
+from accel_ci.model import Build, DeviceTestResults
 from accel_ci.pipelines import PIPELINES
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci_tests.hud.samples import NOW, VARIANTS, lay_build, lay_revision
@@ -37,6 +38,19 @@ def test_a_build_is_found_by_its_name_or_its_revision(manifests: ManifestStore) 
         find_build(manifests, "nightly-20261127")
     with pytest.raises(AccelCiError, match=f"'nightly~x' names 0 builds; the newest are: nightly-20261126~.*, {both}"):
         find_build(manifests, "nightly~x")
+
+
+def test_the_makespan_is_explained_by_set_up_and_a_ratio(manifests: ManifestStore) -> None:
+    path = manifests.path("device_test_results", BUILD.revision, BUILD.variant)
+    results = manifests.read(path, DeviceTestResults)
+    cards = tuple(
+        replace(card, attempts=1, setup_s=setup_s) for card, setup_s in zip(results.cards, (4.0, 6.0), strict=False)
+    )
+    manifests.write(path, replace(results, cards=cards, makespan_s=20.0, lower_bound_s=10.0))
+    status = read_status(manifests, BUILD)
+    mean_s = sum(card.setup_s for card in cards) / len(cards)
+    assert (status.setup_s, status.ratio) == (mean_s, (20 - mean_s) / 10)
+    assert json.loads(status.as_json()) | {"setup_s": mean_s, "ratio": status.ratio} == json.loads(status.as_json())
 
 
 def test_a_build_that_stopped_names_the_stage_of_the_pipeline_that_ran_last(tmp_path: Path) -> None:

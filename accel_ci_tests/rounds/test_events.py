@@ -55,6 +55,14 @@ def test_a_test_counts_once_a_round_whichever_worker_reports_it() -> None:
     assert [(card.attempts, card.busy_s) for card in both.card_reports()] == [(1, 2.0), (2, 4.0)]
 
 
+def test_the_set_up_of_a_card_includes_collection_once() -> None:
+    ready = tally("t", "u")
+    started = Event("child_started", AT, "s", setup_s=3.0)
+    ready.take(1, "w0-0", "0", [Event("collected", AT, "s"), started, attempt("t", "passed")])
+    ready.take(1, "w0-1", "1", [started, attempt("u", "crashed"), started])
+    assert [card.setup_s for card in ready.card_reports()] == [3.0, 6.0]
+
+
 def test_the_attempts_of_a_plug_in_that_tries_again_count_all() -> None:
     tried = tally("t", "u")
     tried.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("t", "failed")])
