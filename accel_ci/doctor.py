@@ -15,8 +15,10 @@ from urllib.parse import SplitResult, urlsplit
 from accel_ci.config.extras import require_configured_extras
 from accel_ci.config.loading import load_project
 from accel_ci.errors import AccelCiError
+from accel_ci.machine import check_cards, check_clock, check_disk
 from accel_ci.pipelines import PIPELINES
 from accel_ci.preflight import ask, needs_of
+from accel_ci.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,11 @@ def examine(config: Path | None) -> Iterator[Piece]:
          lambda config: (True, str(load_project(config).config_path))),
         ("packages", False, "other sources of wheels than the default index",
          "set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS for a mirror or an offline machine", _packages),
+        ("backend", True, "revisions: the sources that are built", "correct backend.repository and backend.ref", _backend),
         ("upstream", False, "the `main` sensor and upstream SHAs", "check the network and upstream.repository", _upstream),
+        ("cards", False, "the tests", "run a nightly, then this again; look at the probe's reason", _cards),
+        ("free space", False, "builds, images and results", "run accel-ci prune, or set ACCEL_CI_HOME", _disk),
+        ("clock", False, "buckets, certificates, the order of builds", "set the clock, by NTP for instance", _clock),
         ("Docker", False, "Docker images, builders, the docker pool", "install Docker, or set DOCKER_HOST", _docker),
         ("Kubernetes", False, "pools of many cards", "set KUBECONFIG", _kubernetes),
         ("Chromium", False, "the browser tests of the HUD", "install chromium, or set ACCEL_CI_CHROMIUM", _chromium),
@@ -95,6 +101,28 @@ def _packages(_: Path | None) -> tuple[bool, str]:
     names = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_OFFLINE")
     own = [name for name in names if environment.get(name)]  # only the names: the values may hold credentials
     return True, f"{', '.join(own)} set" if own else "the default index"
+
+
+def _backend(config: Path | None) -> tuple[bool, str]:
+    from accel_ci.source.refs import resolve_source
+
+    project = load_project(config)
+    backend = project.settings.backend
+    source = resolve_source(backend.repository, backend.ref, backend.subdirectory, project.root, timeout_s=10)
+    return True, f"{backend.ref} is at {source.sha}"
+
+
+def _cards(config: Path | None) -> tuple[bool, str]:
+    return check_cards(Workspace(load_project(config)))
+
+
+def _disk(config: Path | None) -> tuple[bool, str]:
+    return check_disk(load_project(config).home)
+
+
+def _clock(config: Path | None) -> tuple[bool, str]:
+    workspace = Workspace(load_project(config))
+    return check_clock(workspace.project.settings, workspace.manifests)
 
 
 def _upstream(config: Path | None) -> tuple[bool, str]:

@@ -62,6 +62,16 @@ class Workspace:
         """The static site."""
         return self.project.home / "hud"
 
+    @property
+    def dev_file(self) -> Path:
+        """The addresses and the lock of `accel-ci dev`."""
+        return self.project.home / "dev.json"
+
+    @property
+    def cards_lock(self) -> Path:
+        """The lock of a run that uses the local pool's cards."""
+        return self.project.home / "cards.lock"
+
     @cached_property
     def runner(self) -> Path:
         """The runner as one file, made when first asked for."""
@@ -79,7 +89,7 @@ class Workspace:
         """Return where a stage of a build runs its tests; `run` is the id of the Dagster run that asks for it."""
         from accel_ci.steps.device_tests import StageContext
 
-        build, day, lock = Build(revision.key, variant), revision.created_at.date(), self.project.home / "cards.lock"
+        build, day, lock = Build(revision.key, variant), revision.created_at.date(), self.cards_lock
         folder = self._run_folder(build) / stage
         return StageContext(build, day, self.runner, folder, lock, self.artifacts, self.results, run)
 

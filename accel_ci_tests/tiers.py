@@ -17,7 +17,7 @@ SLOW = (
     "rounds/test_driver.py", "runner/test_collect.py", "runner/test_like_pytest.py", "runner/test_probe.py",
     "runner/test_pytest_features.py", "runner/test_pythons.py", "runner/test_worker.py", "steps", "storage/test_bucket.py",
     "storage/test_disk_faults.py", "test_dependencies.py",
-    "test_preflight.py", "wheels/test_audit.py", "wheels/test_build.py", "wheels/test_front_end.py",
+    "test_machine.py", "test_preflight.py", "wheels/test_audit.py", "wheels/test_build.py", "wheels/test_front_end.py",
 )  # fmt: skip
 """These start workers, servers, containers, builds or whole nightlies, or store much."""
 

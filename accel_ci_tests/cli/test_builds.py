@@ -74,14 +74,25 @@ def test_mistakes_are_explained_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_shows_what_each_missing_piece_would_enable(accel_ci: Run, make_project: Callable[..., Project]) -> None:
+def test_doctor_shows_what_each_missing_piece_would_enable(
+    accel_ci: Run, make_project: Callable[..., Project], repository: Path
+) -> None:
     make_project()
     done = accel_ci("doctor", "--json")
     pieces = {piece["name"]: piece for piece in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
-    assert all(pieces[name]["usable"] for name in ("Python", "git", "uv", "configuration"))
+    assert all(pieces[name]["usable"] for name in ("Python", "git", "uv", "configuration", "backend", "clock"))
     assert not pieces["upstream"]["usable"]
     assert all(piece["enables"] and piece["how"] for piece in pieces.values())
+
+
+def test_doctor_fails_when_the_sources_are_not_there(accel_ci: Run, make_project: Callable[..., Project]) -> None:
+    make_project(pool={"card_environment": "TOY_CARD", "health_probe": ["false"]})
+    done = accel_ci("doctor", "--json")
+    pieces = {piece["name"]: piece for piece in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert "there is no such folder" in pieces["backend"]["state"]
+    assert pieces["cards"]["state"] == "card 0: the probe ended with 1"
 
 
 def test_doctor_fails_when_nothing_can_work(accel_ci: Run) -> None:
