@@ -13,8 +13,9 @@ from typing import Any
 
 import click
 
-from accel_ci.cli.builds import dev, run, status
+from accel_ci.cli.builds import run, status
 from accel_ci.cli.check_wheel import check_wheel
+from accel_ci.cli.dev import dev
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.reproduce import replay, reproduce

@@ -1,4 +1,4 @@
-"""Commands about builds: `run`, `status`, `dev`."""
+"""Commands about builds: `run`, `status`."""
 
 from __future__ import annotations
 
@@ -119,27 +119,6 @@ def status(workspace: Workspace, build: str | None, as_json: bool) -> None:
         click.echo(found.as_json())
     else:
         _print_summary(terminal()[0], found, workspace)
-
-
-@click.command()
-@click.option("--port", default=3000, show_default=True, help="The port of the UI.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address of the UI.")
-@with_workspace
-def dev(workspace: Workspace, port: int, host: str) -> None:
-    """Start the Dagster UI with schedules and sensors on the project's data."""
-    from importlib.resources import as_file, files
-
-    from accel_ci.config.loading import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
-    from accel_ci.defs.instance import open_instance, prepare_dagster_home
-
-    project = workspace.project
-    with open_instance(project):  # a mistake in dagster.yaml is one line here, and a traceback in Dagster
-        pass
-    paths = {CONFIG_ENVIRONMENT: str(project.config_path), HOME_ENVIRONMENT: str(project.home)}
-    environment = os.environ | paths | {"DAGSTER_HOME": str(prepare_dagster_home(project))}
-    with as_file(files("accel_ci") / "workspace.yaml") as file:
-        command = [sys.executable, "-m", "dagster", "dev", "-w", str(file), "--host", host, "--port", str(port)]
-    os.execve(sys.executable, command, environment)  # noqa: S606
 
 
 def _process_started_at() -> datetime:

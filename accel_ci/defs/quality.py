@@ -9,10 +9,12 @@ from accel_ci.defs.metadata import table
 from accel_ci.defs.partitions import build_of, builds
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
+from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
+from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
 QUALITY = ("flakiness", "hud")
@@ -59,7 +61,14 @@ def hud(
     with progress.step("hud") as step:
         page = refresh_hud(workspace, flakiness)
         step.note(page)
-    return dg.MaterializeResult(metadata={"page": dg.MetadataValue.url(page)})
+    return dg.MaterializeResult(metadata=hud_links(workspace))
+
+
+def hud_links(workspace: Workspace) -> dict[str, dg.MetadataValue]:
+    """Link to the HUD as `accel-ci dev` serves it: browsers open no file from a page of a server. Name the file, too."""
+    known = read_addresses(workspace.dev_file)
+    address = known.hud if known else DEFAULT_ADDRESS
+    return {"page": dg.MetadataValue.url(address), "file": dg.MetadataValue.path(str(workspace.hud / "index.html"))}
 
 
 def quality_gate(
