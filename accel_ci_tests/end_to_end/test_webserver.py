@@ -115,15 +115,20 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
         at=repository,
     )["repositoryOrError"]
     assert {job["name"] for job in found["jobs"]} == {
-        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune", "start",
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune", "start", "janitor",
     }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
         "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),
         "nightly_rbe_schedule": ("30 2 * * *", "UTC", "nightly_rbe"),
         "intraday_schedule": ("0 6,11,16,21 * * *", "UTC", "intraday"),
         "prune_schedule": ("30 5 * * *", "UTC", "prune"),
+        "janitor_schedule": ("*/15 * * * *", "UTC", "janitor"),
     }
-    assert {sensor["name"] for sensor in found["sensors"]} == {"upstream_main_sensor", "stopped_build_sensor"}
+    assert {sensor["name"] for sensor in found["sensors"]} == {
+        "dead_runs_sensor",
+        "upstream_main_sensor",
+        "stopped_build_sensor",
+    }
 
 
 def test_the_run_shows_as_finished(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
