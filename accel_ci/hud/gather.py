@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -41,9 +40,8 @@ def gather(
     The grid shows the newest `revisions` of each trigger. A list of tests or cards shows `listed` of them in full. Failing
     tests are named for the builds that are shown in full, and for `named` earlier ones of each trigger and variant.
     """
-    manifests, results = workspace.manifests, workspace.results
-    resolved = [one for one in manifests.revisions() if manifests.has_revision(one.key)]
-    records = [_read_revision(manifests, one) for one in _newest_of_each_trigger(resolved, revisions)]
+    manifests, results = workspace.manifests.at_one_moment(), workspace.results
+    records = [_read_revision(manifests, one) for one in _newest_of_each_trigger(manifests, revisions)]
     if records:
         results = results.around(min(record.seen_at for record in records).date())
     full = {record.build for record in page.latest_builds(records)}
@@ -60,14 +58,14 @@ def gather(
     return page.make_page(workspace.project.settings.backend.name, records, tests, flakiness, now=now, listed=listed)
 
 
-def _newest_of_each_trigger(revisions: Iterable[IndexedRevision], count: int) -> list[IndexedRevision]:
-    """The newest `count` revisions of each trigger, so that no trigger crowds out another."""
+def _newest_of_each_trigger(manifests: ManifestStore, count: int) -> list[IndexedRevision]:
+    """The newest `count` resolved revisions of each trigger, so that no trigger crowds out another."""
     seen: Counter[Trigger | None] = Counter()
     chosen = []
-    for one in revisions:
+    for one in manifests.revisions():
         trigger = one.trigger or trigger_of_key(one.key)
-        seen[trigger] += 1
-        if seen[trigger] <= count:
+        if seen[trigger] < count and manifests.has_revision(one.key):
+            seen[trigger] += 1
             chosen.append(one)
     return chosen
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -58,6 +59,7 @@ class ManifestStore:
     """The manifests below a data folder."""
 
     def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
+        self._revisions: list[IndexedRevision] | None = None
         self.pipelines = pipelines
         self.builds = home / "builds"
         self._unpartitioned = home / "quality"
@@ -200,7 +202,13 @@ class ManifestStore:
 
     def revisions(self) -> list[IndexedRevision]:
         """Every revision that has a folder, newest first."""
-        return read_index(self.builds, self.revision)
+        return read_index(self.builds, self.revision) if self._revisions is None else self._revisions
+
+    def at_one_moment(self) -> ManifestStore:
+        """The same store with the revisions of now: for many questions that are asked together."""
+        store = copy(self)
+        store._revisions = self.revisions()
+        return store
 
     def newest_revision(self, trigger: Trigger, prefix: str) -> Revision | None:
         """The newest revision of a trigger whose key begins with `prefix`; None when there is none."""
