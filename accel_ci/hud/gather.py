@@ -94,9 +94,16 @@ def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
         changed_at=max(changed.values(), default=_changed_at(folder)),
         begun=manifests.begun(build),
         activity=_read_activity(manifests, build),
-        failures={stage: text for stage in stages_of(manifests.pipelines) if (text := manifests.failure(stage, build))},
+        failures=_read_failures(manifests, build),
         **values,
     )
+
+
+def _read_failures(manifests: ManifestStore, build: Build) -> dict[str, str]:
+    """The messages of failed stages; most builds have none, which one look at the folder shows."""
+    if not any(path.name.startswith(".failed-") for path in manifests.folder(build).iterdir()):
+        return {}
+    return {stage: text for stage in stages_of(manifests.pipelines) if (text := manifests.failure(stage, build))}
 
 
 def _read_activity(manifests: ManifestStore, build: Build) -> dict[str, str]:
