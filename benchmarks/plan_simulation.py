@@ -47,7 +47,7 @@ DEATHS_COST = 0.03
 
 @dataclass
 class Outcome:
-    """What came of a night: claims won and tried, and `collections`, workers that ran a test."""
+    """The result of a night: claims won and tried, and `collections`, the number of workers that ran a test."""
 
     makespan_s: float = 0.0
     claims: int = 0

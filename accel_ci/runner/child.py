@@ -29,7 +29,6 @@ import pytest
 from .captured import capture_files, cut_to_end, names_of
 from .copies import may_copy, serve_copies, standard_output
 from .ending import end_with_parent
-from .events import now
 from .outcomes import TEST_MARK, bounded, captured_output, outcome_of, skip_reason
 from .quiet_pytest import QuietPytest, run_pytest
 from .test_ids import TestIds
@@ -113,7 +112,6 @@ class _BatchSession:
         self._session: Any = None
         self._asked = False
         self._next: dict[str, Any] | None = None  # the worker's reply: a batch, `idle`, or None when there will be none
-        self._waited_s = 0.0
         self._tests = 0
         self._last = ""  # the test that ran last
         self.copy_by: Callable[[], None] | None = None  # returns in copies of this process
@@ -181,10 +179,8 @@ class _BatchSession:
         if self._asked:
             return
         self._asked = True
-        began = time.monotonic()
         self._worker.send("want")
         self._next = self._worker.receive()
-        self._waited_s = time.monotonic() - began
 
     def _next_batch(self) -> dict[str, Any] | None:
         self._ask()
@@ -223,13 +219,11 @@ class _BatchSession:
 
     def _run_item(self, test: str, item: Any, nextitem: Any) -> None:
         self._tests += 1
-        self._tries, self._waited_s, self._last, self._item = Tries(), 0.0, test, item
+        self._tries, self._last, self._item = Tries(), test, item
         self._worker.send_start(test, self._tests)
-        started_at = now()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         *earlier, last = map(self._result_of, self._tries.end())
-        last["duration_s"] = max(0.0, last["duration_s"] - self._waited_s)
-        self._worker.send("result", test=test, started_at=started_at, earlier=earlier, **last)
+        self._worker.send("result", test=test, earlier=earlier, **last)
 
     def _result_of(self, reports: Sequence[Any]) -> dict[str, Any]:
         outcome, message = outcome_of(reports)
