@@ -1,6 +1,7 @@
 """The job `start`: a build that a person starts in the UI. Its launchpad has the options of `accel-ci run`."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import dagster as dg
@@ -50,7 +51,9 @@ def start_job(workspace: Workspace, executor: dg.ExecutorDefinition) -> dg.JobDe
 
 def _launchpad(settings: Settings, triggers: Sequence[str] | dict[str, Any]) -> dict[str, dg.Field]:
     def one_of(name: str, values: Sequence[str]) -> dg.Enum:
-        return dg.Enum(name, [dg.EnumValue(value) for value in values])
+        # Dagster keeps a configuration type for the life of the process by its name, whatever its values.
+        digest = sha256("\n".join(values).encode()).hexdigest()[:8]
+        return dg.Enum(f"{name}_{digest}", [dg.EnumValue(value) for value in values])
 
     def field(kind: Any, default: Any, description: str) -> dg.Field:
         return dg.Field(kind, default_value=default, is_required=False, description=description)

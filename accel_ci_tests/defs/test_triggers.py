@@ -213,6 +213,18 @@ def test_a_start_that_cannot_be_is_refused_with_its_reason(
     assert len(instance.get_runs()) == 1, "no build is queued"
 
 
+def test_the_launchpad_offers_the_variants_of_its_own_project(
+    project: Project, instance: dg.DagsterInstance, make_project: Callable[..., Project]
+) -> None:
+    other = make_project(variants=[{**minimal_config()["variants"][0], "name": "other"}])  # type: ignore[index]
+    for one, variant in ((other, "other"), (project, "py3")):
+        config = {"ops": {"start_builds": {"config": {"trigger": "nightly", "variants": [variant], "revision": "none"}}}}
+        job = build_definitions(one).resolve_job_def("start")
+        result = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+        [failure] = result.get_step_failure_events()
+        assert "there is no revision 'none'" in str(failure.step_failure_data.user_failure_data)
+
+
 def test_suites_that_a_person_chooses_make_another_revision(project: Project, instance: dg.DagsterInstance) -> None:
     workspace = Workspace(project)
     whole = start_revision(instance, workspace, "nightly", now=NIGHT)
