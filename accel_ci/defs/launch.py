@@ -58,6 +58,9 @@ def plan_builds(
     return builds_of(settings, job, revision)
 
 
+_CLOCK_TICK_S = 0.1  # a process may seem to have started this much before a file that was written first
+
+
 def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
     """Run a job for one build. However it ends, the HUD shows it afterwards, unless the disk does not let it."""
     try:
@@ -122,7 +125,7 @@ def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, job: Job,
     made = [manifests.path(stage, build.revision, build.variant) for stage in pipeline.stages]
     if last is None or not all(path.is_file() for path in made):
         return ()
-    if workspace.project.config_path.stat().st_mtime > last.asked_at.timestamp():
+    if workspace.project.config_path.stat().st_mtime > last.asked_at.timestamp() + _CLOCK_TICK_S:
         return ()
     if ledger.is_file() and ledger.stat().st_mtime >= max(path.stat().st_mtime for path in made):
         return ()
