@@ -28,7 +28,7 @@ from accel_ci.rbe.remote import check_remote
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.storage.s3 import check_bucket, s3_session
 from accel_ci_tests.fixtures.bench import make_bench
-from accel_ci_tests.fixtures.cluster_pool import cluster_settings
+from accel_ci_tests.fixtures.cluster_pool import ApiServerGate, cluster_settings
 from accel_ci_tests.fixtures.project import Run
 from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 from accel_ci_tests.pool.flaky_server import flaky_server
@@ -211,14 +211,17 @@ def test_a_cluster_without_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
         cluster_pool().check()
 
 
-def test_a_real_cluster() -> None:
-    settings = cluster_settings()  # skips where there is none
+def test_a_real_cluster(api_server_gate: ApiServerGate) -> None:
+    settings = cluster_settings()
     store = RoundStore("rounds")
     assert settings.resource in KubernetesPool(settings, store, "toy").check()
     with pytest.raises(PoolError, match=r"no node has 1 example\.com/no-such-card"):
         KubernetesPool(settings.model_copy(update={"resource": "example.com/no-such-card"}), store, "toy").check()
     with pytest.raises(PoolError, match="no-such-namespace"):
         KubernetesPool(settings.model_copy(update={"namespace": "no-such-namespace"}), store, "toy").check()
+    api_server_gate.shut()
+    with pytest.raises(PoolError, match=f"API server at https://127.0.0.1:{api_server_gate.port} is away"):
+        KubernetesPool(settings, store, "toy").check()
 
 
 # Remote execution.

@@ -21,7 +21,10 @@ SLOW = (
 )  # fmt: skip
 """These start workers, servers, containers, builds or whole nightlies, or store much."""
 
-NIGHTLY = ("end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results", "test_dependencies.py")
+NIGHTLY = (
+    "end_to_end/test_killed_on_engines.py", "end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results",
+    "test_dependencies.py",
+)  # fmt: skip
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 PROCESSES = (

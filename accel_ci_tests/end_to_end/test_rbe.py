@@ -136,9 +136,14 @@ def test_a_wheel_that_lacks_a_file_fails_only_the_integration(source_bench: Benc
 
 @needs_bazel
 @long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, number: signal.Signals) -> None:
-    """This includes SIGKILL while a test runs, which the server would not notice."""
+@pytest.mark.parametrize(
+    ("number", "by"),
+    [(signal.SIGINT, None), (signal.SIGTERM, None), (signal.SIGKILL, "the janitor"), (signal.SIGKILL, "the next run")],
+)
+def test_a_killed_run_leaves_no_server_and_no_credentials(
+    source_bench: Bench, number: signal.Signals, by: str | None
+) -> None:
+    """This includes SIGKILL while a test runs, which the server would not notice. The files of such a run go later."""
     configure(source_bench, test_tag_filters=[], flags=["--test_timeout=200"])
     base = source_bench.project.home / "rbe" / VARIANT
     argument = f"--output_base={base / 'output'}"
@@ -151,7 +156,9 @@ def test_a_killed_run_leaves_no_server_and_no_credentials(source_bench: Bench, n
         command.wait(60)
         wait_for(lambda: not with_argument(argument))
         assert not [path for path in base.rglob("credentials*") if path.is_file()]
-        if number == signal.SIGKILL:  # the next run removes what was left
+        if by == "the janitor":
+            assert f"Bazel in {base}: its run is gone: ended" in source_bench.accel_ci("janitor")
+        if by == "the next run":
             configure(source_bench, test_tag_filters=["-fault"])
             source_bench.accel_ci("run", "nightly_rbe")
         assert not (base / "private").exists()

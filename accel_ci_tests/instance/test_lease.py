@@ -2,116 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 import time
-from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 import yaml
 
 from accel_ci.errors import PoolError
 from accel_ci.instance.command_provider import CommandProvider
-from accel_ci.instance.lease import enforce_leases, running_instance
+from accel_ci_tests.fixtures.machine import Machine
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.project import Run, minimal_config
-
-MACHINE = """
-import os, pathlib, signal, subprocess, sys
-folder, what = pathlib.Path(sys.argv[1]), sys.argv[2]
-pid = folder / "pid"
-with (folder / "asked").open("a") as asked:
-    asked.write(what + "\\n")
-def lives():
-    return pid.exists() and pathlib.Path(f"/proc/{pid.read_text()}").exists()
-if what == "start" and not lives():
-    machine = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )
-    pid.write_text(str(machine.pid))
-elif what == "ready":
-    sys.exit(not lives())
-elif what == "pause":
-    if (folder / "stuck").exists():
-        sys.exit("the cloud is down")
-    if lives():
-        os.kill(int(pid.read_text()), signal.SIGKILL)
-    pid.unlink(missing_ok=True)
-"""
-
-USER = """
-import json, sys, time
-from pathlib import Path
-from accel_ci.instance.command_provider import CommandProvider
-from accel_ci.instance.lease import running_instance
-machine, leases, how, lease_s = json.loads(sys.argv[1])
-provider = CommandProvider(*([*machine, word] for word in ("start", "pause", "ready")), None, 60)
-with running_instance(provider, Path(leases), lease_s=lease_s, timeout_s=60, note=lambda text: None):
-    assert list(Path(leases).glob("*.json"))
-    print("running", flush=True)
-    if how == "fail":
-        raise RuntimeError("the tests broke")
-    if how != "end":
-        time.sleep(1000)
-"""
-
-
-class Machine:
-    """A machine in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        script = folder / "machine.py"
-        script.write_text(MACHINE)
-        self.command = [sys.executable, str(script), str(folder)]
-        self.leases = folder / "leases"
-
-    def provider(self, ready_url: str | None = None) -> CommandProvider:
-        start, pause, ready = ([*self.command, word] for word in ("start", "pause", "ready"))
-        return CommandProvider(start, pause, ready, ready_url, 60)
-
-    def runs(self) -> bool:
-        pid = self.folder / "pid"
-        return pid.exists() and Path(f"/proc/{pid.read_text()}").exists()
-
-    def lease(self) -> Path:
-        """The one that there is."""
-        [lease] = self.leases.glob("*.json")
-        return lease
-
-    def expires_at(self) -> str:
-        return str(json.loads(self.lease().read_text())["expires_at"])
-
-    def let_expire(self, lease: Path) -> None:
-        """Expire a lease that nobody renews."""
-        record = json.loads(lease.read_text())
-        lease.write_text(json.dumps({**record, "expires_at": "2026-01-01T00:00:00+00:00"}))
-
-    def used(self, provider: CommandProvider | None = None, **how: Any) -> AbstractContextManager[None]:
-        """Have it running in this process."""
-        how = {"lease_s": 60, "timeout_s": 60, "note": lambda text: None, **how}
-        return running_instance(provider or self.provider(), self.leases, **how)
-
-    def use(self, how: str, lease_s: float = 60) -> subprocess.Popen[str]:
-        """A process that has the machine running; it is when this returns."""
-        given = json.dumps([self.command, str(self.leases), how, lease_s])
-        user = subprocess.Popen(
-            [sys.executable, "-c", USER, given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        assert user.stdout is not None
-        assert user.stdout.readline() == "running\n"
-        return user
-
-    def enforce(self, *, dry_run: bool = False) -> list[str | None]:
-        """The problem of each machine whose leases have expired, None for a pause without one."""
-        return [enforced.problem for enforced in enforce_leases(self.leases, dry_run=dry_run)]
 
 
 @pytest.fixture

@@ -33,8 +33,11 @@ _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Cluster:
     """The namespace of a pool. Methods raise `PoolError`."""
 
-    def __init__(self, settings: KubernetesPoolSettings, patience_s: float = PATIENCE_S) -> None:
-        """Read the configuration of the client; nothing is reached yet. `patience_s` is for an API server that is away."""
+    def __init__(self, settings: KubernetesPoolSettings, patience_s: float | None = None) -> None:
+        """Read the configuration of the client; nothing is reached yet.
+
+        `patience_s` is for an API server that is away, by default `PATIENCE_S`.
+        """
         require_extra("kubernetes", "pool.kind: kubernetes")
         import kubernetes
         from kubernetes.config.config_exception import ConfigException
@@ -55,7 +58,7 @@ class Cluster:
             problem = f"no cluster is configured ({str(error).strip()})"
             raise PoolError(f"{problem}; set KUBECONFIG, fix pool.context, or change pool.kind") from None
         self.namespace = settings.namespace or found
-        self._patience_s = self._patience_now_s = patience_s
+        self._patience_s = self._patience_now_s = PATIENCE_S if patience_s is None else patience_s
         self._where = client.configuration.host
         self._batch = kubernetes.client.BatchV1Api(client)
         self._core = kubernetes.client.CoreV1Api(client)

@@ -7,11 +7,13 @@ listens on loopback.
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -19,12 +21,14 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
 from accel_ci.model import Build
+from accel_ci.pool.kubernetes import cluster as cluster_module
 from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci_tests.fixtures.cluster_pool import ApiServerGate
 from accel_ci_tests.fixtures.ground import RUN_NAME, Ground, Kind, outcomes
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.stages import run_device
@@ -269,3 +273,51 @@ def test_a_driver_ends_the_job_of_a_round_that_needs_no_workers(ground: Ground, 
     result = ground.run(batches, max_rounds=1)
     assert outcomes(result) == {"test_a.py::test_a": "passed"}
     wait_for(lambda: not ground.jobs())
+
+
+def test_an_api_server_that_is_away_for_a_while_costs_nothing(
+    api_server_gate: ApiServerGate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    tests = slow(write, 40)
+    timers: list[Timer] = []
+
+    def on_progress(*_: object) -> None:
+        if not timers and len(ground.streamed()) > 5:
+            api_server_gate.shut()
+            timers.append(Timer(4, api_server_gate.reopen))
+            timers[0].start()
+
+    with caplog.at_level(logging.WARNING, "accel_ci"):
+        result = ground.run(numbered_batches(40), max_rounds=1, on_progress=on_progress)
+    assert timers
+    assert any("did not list pods" in record.getMessage() for record in caplog.records)
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert Counter(attempt.test for attempt in result.attempts) == Counter(tests)
+    assert not ground.jobs()
+
+
+def test_an_api_server_that_stays_away_ends_the_run_in_time_and_its_job_is_taken_up(
+    api_server_gate: ApiServerGate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(cluster_module, "PATIENCE_S", 4.0)
+    tests = slow(write, 60)
+
+    def on_progress(*_: object) -> None:
+        if len(ground.streamed()) > 5:
+            api_server_gate.shut()
+
+    with caplog.at_level(logging.WARNING, "accel_ci"), pytest.raises(PoolError, match="run the same again when it answers"):
+        ground.run(numbered_batches(60), max_rounds=1, on_progress=on_progress)
+    lines = [record.getMessage() for record in caplog.records if "giving up in" in record.getMessage()]
+    assert any("did not list pods" in line for line in lines)
+    api_server_gate.reopen()
+    [before] = ground.jobs()
+    during: list[dict[str, Any]] = []
+    result = ground.run(
+        numbered_batches(60), max_rounds=1, on_progress=lambda *_: during.extend([] if during else ground.jobs())
+    )
+    assert {job["metadata"]["uid"] for job in during} == {before["metadata"]["uid"]}
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    assert Counter(attempt.test for attempt in result.attempts) == Counter(tests) == Counter(ground.streamed())
+    assert not ground.jobs()
