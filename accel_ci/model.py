@@ -416,9 +416,11 @@ class DeviceTestResults:
     @property
     def ratio(self) -> float | None:
         """The makespan without set-up divided by the lower bound: the part that a plan can influence. 1 is the best."""
-        if self.mean_setup_s is None or not self.lower_bound_s:
-            return None
-        return round(max(1.0, (self.makespan_s - self.mean_setup_s) / self.lower_bound_s), 3)
+        return _ratio(self.makespan_s, self.mean_setup_s, self.lower_bound_s)
+
+
+def _ratio(makespan_s: float, setup_s: float | None, lower_bound_s: float) -> float | None:
+    return round(max(1.0, (makespan_s - setup_s) / lower_bound_s), 3) if setup_s is not None and lower_bound_s else None
 
 
 @dataclass(frozen=True)
@@ -508,7 +510,7 @@ class Ledger:
     `infra_attempts` counts failures caused by the infrastructure, including those of tests that passed elsewhere.
     `unexpected` lists what reported without being expected, as `<suite>: <test>`, and `unexpected_failures` those that
     failed or were lost, such as `<suite>: (session)` for the end of a pytest session; they are in no count. `missing_suites`
-    lists the suites that have not reported yet.
+    lists the suites that have not reported yet. `setup_s` is the part of the makespan for set-up, None while not known.
     """
 
     build: Build
@@ -522,3 +524,9 @@ class Ledger:
     lower_bound_s: float
     digest: str = ""
     unexpected_failures: tuple[str, ...] = ()
+    setup_s: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The ratio of the device tests, as in `DeviceTestResults`."""
+        return _ratio(self.makespan_s, self.setup_s, self.lower_bound_s)

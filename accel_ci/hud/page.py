@@ -82,7 +82,6 @@ class BuildDetail:
     stop: Stop | None
     latest: bool
     bar: Bar
-    ratio: float | None
     verdicts_known: bool
     compared_with: str | None
     new_failures: int
@@ -252,7 +251,6 @@ def _detail(
         "not_run": [v for v in own if v.verdict == "not_run"],
     }
     slowest = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
-    timed = record.ledger or record.device_test_results
     return BuildDetail(
         record=record,
         anchor=_anchor(record.build),
@@ -261,7 +259,6 @@ def _detail(
         stop=None if LEDGER in record.present else find_stop(record, found.verdicts),
         latest=latest,
         bar=verdict_bar(record.ledger.counts) if record.ledger else {},
-        ratio=timed.makespan_s / timed.lower_bound_s if timed and timed.lower_bound_s > 0 else None,
         verdicts_known=tests is not None,
         compared_with=found.compared_with if found.newly_failing is not None else None,
         new_failures=sum((v.suite, v.test) in new for v in failed),

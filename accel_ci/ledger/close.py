@@ -58,6 +58,8 @@ def close_ledger(
     times = (stages[-1].makespan_s, stages[-1].lower_bound_s) if stages else (0.0, 0.0)
     digests = "\n".join([*(stage.digest for stage in stages), bazel.digest if bazel else ""])
     digest = hashlib.sha256(digests.encode()).hexdigest()
+    setup_s = stages[-1].mean_setup_s if stages else None
     return Ledger(
-        build, total, counts, suites, missing, tuple(unexpected), infra_attempts, *times, digest, tuple(unexpected_failures)
-    )
+        build, total, counts, suites, missing, tuple(unexpected), infra_attempts, *times, digest, tuple(unexpected_failures),
+        setup_s,
+    )  # fmt: skip

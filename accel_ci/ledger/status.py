@@ -119,8 +119,8 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         work_s=round(work, 3),
         makespan_s=round(ledger.makespan_s, 3) if ledger else None,
         lower_bound_s=round(ledger.lower_bound_s, 3) if ledger else None,
-        setup_s=tested.mean_setup_s if tested and ledger else None,
-        ratio=tested.ratio if tested and ledger else None,
+        setup_s=ledger.setup_s if ledger else None,
+        ratio=ledger.ratio if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
 

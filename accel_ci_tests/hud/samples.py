@@ -85,6 +85,7 @@ def ledger(counts: dict[Verdict, int], expected: int | None = None, **changes: A
         infra_attempts=0,
         makespan_s=342.0,
         lower_bound_s=301.5,
+        setup_s=9.25,
     )
     return replace(whole, **changes)
 

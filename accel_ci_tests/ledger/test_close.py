@@ -11,7 +11,7 @@ import pytest
 
 from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.status import read_status, shortcomings
-from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger
+from accel_ci.model import Attempt, Build, CardReport, DeviceTestResults, Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.results.questions import bad_tests
 from accel_ci.results.store import ResultsStore
@@ -31,7 +31,8 @@ def close(tmp_path: Path) -> Callable[[Sequence[Attempt]], Ledger]:
     def _close(attempts: Sequence[Attempt]) -> Ledger:
         write_attempts(store, BUILD, date(2026, 11, 27), attempts)
         expected = artifacts.put_bytes(json.dumps(SELECTED).encode(), "selection.json")
-        stage = DeviceTestResults(expected, ("unit",), {}, (), (), 1.0, 1.0, 1.0)
+        cards = (CardReport("0", True, None, len(attempts), 2.5, 0.5),)
+        stage = DeviceTestResults(expected, ("unit",), {}, (), cards, 3.0, 2.0, 3.0)
         return close_ledger(BUILD, [stage], None, ["unit"], artifacts, store)
 
     return _close
@@ -42,6 +43,7 @@ def test_the_end_of_a_session_that_failed_is_named_and_not_green(
 ) -> None:
     attempts = [attempt("a.py::t1", "passed"), attempt("a.py::t2", "passed")]
     assert shortcomings(close(attempts)) == ()
+    assert (close(attempts).setup_s, close(attempts).ratio) == (0.5, 1.25)
     account = close([*attempts, attempt("(session)", "error", message="OSError: device did not close")])
     assert (account.expected, account.counts["passed"], account.unexpected) == (2, 2, ("unit: (session)",))
     assert shortcomings(account) == ("failed beside the expected tests: unit: (session)",)
