@@ -14,7 +14,7 @@ SLOW = (
     "pool/test_contract.py", "pool/test_kills.py", "pool/test_outages.py", "pool/test_random_kills.py",
     "rbe/test_bazel.py", "results/test_ingest.py", "results/test_questions.py", "results/test_replaced.py",
     "results/test_sql_sink.py", "results/test_store.py", "retention/test_docker_images.py", "rounds/test_disasters.py",
-    "rounds/test_driver.py", "runner/test_collect.py", "runner/test_like_pytest.py", "runner/test_probe.py",
+    "rounds/test_driver.py", "rounds/test_earlier.py", "runner/test_collect.py", "runner/test_like_pytest.py", "runner/test_probe.py",
     "runner/test_pytest_features.py", "runner/test_pythons.py", "runner/test_worker.py", "steps", "storage/test_bucket.py",
     "storage/test_disk_faults.py", "test_dependencies.py",
     "test_machine.py", "test_preflight.py", "wheels/test_audit.py", "wheels/test_build.py", "wheels/test_front_end.py",

@@ -71,7 +71,7 @@ class BucketRound(FolderRound):
         """Write the plan, and bring all that the bucket has of it into the folder."""
         fresh = super().prepare(number, batches, spec, limits, urgent)
         plan = (self.path / round_folder.PLAN).read_bytes()
-        self.plan_digest = hashlib.sha256(plan).hexdigest()[:16]
+        self.plan_digest = _digest_of(plan)
         self._bucket = bucket = self._root.below(self.plan_digest)
         self.slots = SlotClaims(bucket, self.path / round_folder.WORKERS)
         known = bucket.get("plan") is not None
@@ -84,6 +84,15 @@ class BucketRound(FolderRound):
         if not known:
             bucket.put("plan", plan)
         return fresh
+
+    def set_aside(self, target: Path) -> None:
+        """Fetch all that the bucket has of the folder's plan, then move the folder away."""
+        plan = self.path / round_folder.PLAN
+        if plan.is_file():
+            FolderRound.await_old_workers(self)
+            self._bucket = self._root.below(_digest_of(plan.read_bytes()))
+            self._catch_up()
+        super().set_aside(target)
 
     def await_old_workers(self) -> bool:
         """Wait for workers of an earlier driver on this machine to end, then fetch the last that they sent."""
@@ -192,3 +201,7 @@ class BucketRound(FolderRound):
         if news != self._published:
             self._bucket.put("news", news)
             self._published = news
+
+
+def _digest_of(plan: bytes) -> str:
+    return hashlib.sha256(plan).hexdigest()[:16]

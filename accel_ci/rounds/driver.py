@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
 from accel_ci.process.waiting import WaitLog, poll
 from accel_ci.rounds.driver_lock import sole_driver
+from accel_ci.rounds.earlier import EarlierAttempts, driver_of, number_of, set_aside, without
 from accel_ci.rounds.engine import Pool, WorkerGroup
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
 from accel_ci.rounds.retries import retries, retries_in_order
@@ -41,7 +41,8 @@ class PoolRun:
     `rows` (columns of `accel_ci.rounds.tally.ROWS`) has every attempt once, with `infra` set where the card was unhealthy;
     `not_run` has the tests without an attempt. `makespan_s` is the time from a round's start to its last attempt, summed
     over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
-    `carried_over` counts the attempts that were there already, from a run that was stopped.
+    `carried_over` counts the attempts that were there already, from a run that was stopped, and `left_out` those of them
+    whose tests are not selected any more.
     """
 
     rows: pa.Table
@@ -52,6 +53,7 @@ class PoolRun:
     not_run: tuple[TestKey, ...] = ()
     lost: tuple[str, ...] = ()
     carried_over: int = 0
+    left_out: int = 0
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -72,37 +74,75 @@ def run_rounds(
     separate phase for each number of cards, with workers that hold groups of the healthy cards.
 
     `on_progress` is called with attempts as they arrive, before `infra` is known. In a folder with an equal plan it is first
-    called for the attempts found there; a folder with another plan is replaced. Raises `PoolError` when no worker can run at
-    all, when another driver is at work in the folder, and when batch ids cannot be file names.
+    called for the attempts found there. Rounds with another plan are set aside (`accel_ci.rounds.earlier`): their attempts
+    count, and only the tests without one are run. Raises `PoolError` when no worker can run at all, when another driver is
+    at work in the folder, and when batch ids cannot be file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
     with sole_driver(run_dir):
         pool.clear(run_dir)
         tally = Tally(cards, batches, on_progress)
+        earlier = EarlierAttempts(run_dir, batches, tally)
         reports: list[RoundReport] = []
+        first = {batch.id for batch in batches[:urgent]}
         for number in range(1, max_rounds + 2):
-            todo = _batches_of(number, max_rounds, batches, tests, tally)
+            earlier.take(number, number)
+            phases = _phases_of(number, max_rounds, batches, tests, tally, first)
+            if not _are_planned(pool, run_dir, number, phases, spec, limits):
+                set_aside(pool, run_dir, number)
+                earlier.take(number, number)
+                phases = _phases_of(number, max_rounds, batches, tests, tally, first)
             if not tally.healthy():
                 break
-            if not todo:
-                continue
-            makespan_s = 0.0
-            for width in sorted({batch.cards for batch in todo}):
-                phase = [batch for batch in todo if batch.cards == width]
-                first = sum(batch.cards == width for batch in todo[:urgent]) if number == 1 else len(phase)
-                record = pool.open_round(run_dir / (f"round-{number}" if width == 1 else f"round-{number}-cards-{width}"))
-                if record.prepare(number, phase, spec, limits, first):
-                    for later in run_dir.glob("round-*"):
-                        if int(later.name.split("-")[1]) > number:
-                            shutil.rmtree(later)
-                makespan_s += _run_phase(pool, record, number, phase, spec, limits, tally)
-            reports.append(tally.round_report(number, makespan_s))
+            makespan_s = earlier.span_s(number)
+            for phase in phases:
+                record = pool.open_round(run_dir / phase.folder)
+                record.prepare(number, phase.batches, spec, limits, phase.urgent)
+                makespan_s += _run_phase(pool, record, number, phase.batches, spec, limits, tally, earlier.driver)
+            if phases or earlier.has(number):
+                reports.append(tally.round_report(number, makespan_s))
+        set_aside(pool, run_dir, max_rounds + 2)
+        earlier.take(1)
     return PoolRun(
         tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0, not_run=tuple(tally.not_run(batches)),
-        lost=tuple(tally.lost), carried_over=tally.carried_over,
+        lost=tuple(tally.lost), carried_over=tally.carried_over, left_out=earlier.left_out,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The batches of a round for one number of cards; workers take the first `urgent` ones before all others."""
+
+    folder: str
+    batches: list[Batch]
+    urgent: int
+
+
+def _phases_of(
+    number: int, max_rounds: int, batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally, first: set[str]
+) -> list[_Phase]:
+    """The phases of round `number`, by their numbers of cards; in round 1 the batches with ids in `first` are urgent."""
+    todo = _batches_of(number, max_rounds, batches, tests, tally)
+    phases = []
+    for width in sorted({batch.cards for batch in todo}):
+        own = [batch for batch in todo if batch.cards == width]
+        urgent = sum(batch.id in first for batch in own) if number == 1 else len(own)
+        phases.append(_Phase(f"round-{number}" if width == 1 else f"round-{number}-cards-{width}", own, urgent))
+    return phases
+
+
+def _are_planned(pool: Pool, run_dir: Path, number: int, phases: Sequence[_Phase], spec: WorkerSpec, limits: Limits) -> bool:
+    """Return whether each folder of round `number` has the plan of one of its phases."""
+    planned = {phase.folder: phase for phase in phases}
+    for folder in run_dir.glob("round-*"):
+        if number_of(folder) != number:
+            continue
+        phase = planned.get(folder.name)
+        if phase is None or not pool.open_round(folder).has_plan(number, phase.batches, spec, limits, phase.urgent):
+            return False
+    return True
 
 
 def _batches_of(
@@ -110,16 +150,21 @@ def _batches_of(
 ) -> list[Batch]:
     """The batches of round `number`; the one after the last is for tests that need others before them."""
     if number == 1:
-        return list(batches)
+        attempted = {(batch.suite, test) for batch in batches for test in batch.tests} - tally.open_tests(batches, number)
+        return without(batches, attempted)
     if number <= max_rounds:
         return retries(batches, tally, number)
     return retries_in_order(batches, tests, tally, number) if max_rounds > 1 else []
 
 
 def _run_phase(
-    pool: Pool, record: FolderRound, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, tally: Tally
-) -> float:
-    """Run what is open of a round's batches for one number of cards, if so many are healthy; return the makespan in s."""
+    pool: Pool, record: FolderRound, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, tally: Tally,
+    last_driver: int,
+) -> float:  # fmt: skip
+    """Run what is open of a round's batches for one number of cards, if so many are healthy; return the makespan in s.
+
+    `last_driver` is the highest number of a driver of an earlier plan.
+    """
     width, phase = batches[0].cards, record.path.name
     cards = tally.groups(width)
     record.await_old_workers()
@@ -136,7 +181,7 @@ def _run_phase(
         usable = [card for card in cards if card in tally.groups(width)]
         if usable and tally.open_tests(batches, number):
             began = time.monotonic()
-            driver = 1 + max((int(name[1:].partition("-")[0]) for name in old), default=-1)
+            driver = 1 + max(map(driver_of, old), default=last_driver)
             worker_group = pool.start(record.path, usable, spec, driver)
             try:
                 _attend(worker_group, record, number, batches, limits, tally)

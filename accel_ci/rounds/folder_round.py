@@ -42,16 +42,22 @@ class FolderRound:
         self.path = path
         self._offsets: dict[str, int] = {}
 
+    def has_plan(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
+        """Return whether the folder has exactly this plan."""
+        target = self.path / round_folder.PLAN
+        return target.is_file() and target.read_text("utf-8") == _document(number, batches, spec, limits, urgent)
+
+    def set_aside(self, target: Path) -> None:
+        """Move the folder away, once the workers of an earlier driver have ended. Raises `PoolError` if they do not."""
+        self.await_old_workers()
+        target.parent.mkdir(exist_ok=True)
+        self.path.rename(target)
+
     def prepare(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
         """Write the plan and make the folders; a folder with the same plan is kept. Return whether the plan was written."""
-        plan = {
-            "round": number, "python": spec.python, "root": spec.root, "probe": spec.probe, "limits": asdict(limits),
-            "suites": {name: asdict(session) for name, session in spec.sessions.items()},
-            "batches": [{**vars(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
-        }  # fmt: skip
-        content = json.dumps(plan)
+        content = _document(number, batches, spec, limits, urgent)
         target = self.path / round_folder.PLAN
-        fresh = not (target.is_file() and target.read_text("utf-8") == content)
+        fresh = not self.has_plan(number, batches, spec, limits, urgent)
         if fresh:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.mkdir(parents=True)
@@ -71,7 +77,7 @@ class FolderRound:
 
     def workers(self) -> list[str]:
         """The names of all workers that the round has had, in the order of their start."""
-        names = (path.name for path in (self.path / round_folder.WORKERS).iterdir())
+        names = (path.name for path in (self.path / round_folder.WORKERS).glob("*"))
         return sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
     def await_old_workers(self) -> bool:
@@ -148,3 +154,13 @@ class FolderRound:
         """The makespan in seconds when the round is done, else None."""
         path = self.path / REPORT
         return float(json.loads(path.read_text("utf-8"))["makespan_s"]) if path.exists() else None
+
+
+def _document(number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> str:
+    """The content of `plan.json`."""
+    plan = {
+        "round": number, "python": spec.python, "root": spec.root, "probe": spec.probe, "limits": asdict(limits),
+        "suites": {name: asdict(session) for name, session in spec.sessions.items()},
+        "batches": [{**vars(batch), "urgent": place < urgent} for place, batch in enumerate(batches)],
+    }  # fmt: skip
+    return json.dumps(plan)

@@ -26,7 +26,7 @@ def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
     groups: list[Batch] = []
     apart: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
     for batch in batches:
-        holders, again = groups_of(cards, batch.cards), tally.to_retry(batch)
+        holders, again = groups_of(cards, batch.cards), tally.to_retry(batch, number)
         failed_on = {test: tally.failed_on((batch.suite, test)) for test in again}
         if again and batch.group is not None:
             avoid = _to_avoid(holders, set().union(*failed_on.values()))
@@ -49,7 +49,12 @@ def retries_in_order(batches: Sequence[Batch], tests: Sequence[SelectedTest], ta
     has those of its class; where these do too, there is none, and the failure stands.
     """
     single = {(batch.suite, test): batch for batch in batches if batch.group is None for test in batch.tests}
-    needy = {(batch.suite, test) for batch in batches if batch.group is None for test in tally.skipped_after_failure(batch)}
+    needy = {
+        (batch.suite, test)
+        for batch in batches
+        if batch.group is None
+        for test in tally.skipped_after_failure(batch, number)
+    }
     scopes: dict[tuple[str, str], list[SelectedTest]] = defaultdict(list)
     for test in tests or [SelectedTest(*key) for key in single]:
         if (test.suite, test.test) in single:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -247,15 +248,20 @@ class Tally:
             last = self._last[batch.suite]
             yield from ((batch.suite, test) for test in batch.tests if not last.get(test, 0))
 
-    def to_retry(self, batch: Batch) -> list[str]:
-        """The tests of a batch whose last attempt failed or was `not_run`, or that have none."""
+    def to_retry(self, batch: Batch, number: int) -> list[str]:
+        """The tests of a batch to run in round `number`: their last attempt failed or was `not_run`, or they have none."""
         last = self._last[batch.suite]
-        return [test for test in batch.tests if not (code := last.get(test, 0)) or OUTCOMES[code & 15] not in _ENDED]
+        codes = ((test, last.get(test, 0)) for test in batch.tests)
+        return [test for test, code in codes if not code or (OUTCOMES[code & 15] not in _ENDED and _round_in(code) < number)]
 
-    def skipped_after_failure(self, batch: Batch) -> list[str]:
-        """The tests of a batch that failed or were not found, have not passed since, and were skipped when they ran last."""
+    def skipped_after_failure(self, batch: Batch, number: int) -> list[str]:
+        """The tests of a batch that failed or were not found, have not passed since, and were skipped before round `number`.
+
+        They ran last then.
+        """
         last, skipped = self._last[batch.suite], OUTCOMES.index("skipped")
-        return [test for test in batch.tests if (batch.suite, test) in self._unproved and last.get(test, 0) & 15 == skipped]
+        codes = ((test, last.get(test, 0)) for test in batch.tests if (batch.suite, test) in self._unproved)
+        return [test for test, code in codes if code & 15 == skipped and _round_in(code) < number]
 
     def failed_on(self, test: TestKey) -> Collection[str]:
         """The cards, or groups of cards, on which attempts of the test failed or it could not be found."""
@@ -264,6 +270,14 @@ class Tally:
     def healthy(self) -> list[str]:
         """The cards that the last probe did not find unhealthy."""
         return [name for name, card in self._cards.items() if card.healthy]
+
+    @contextmanager
+    def keeping_health(self) -> Iterator[None]:
+        """Keep what is known of the cards' health: events that are taken in the block are old."""
+        known = {name: (card.healthy, card.reason) for name, card in self._cards.items()}
+        yield
+        for name, card in self._cards.items():
+            card.healthy, card.reason = known[name]
 
     def groups(self, width: int) -> list[str]:
         """The healthy cards, in groups of `width` where that is more than one."""

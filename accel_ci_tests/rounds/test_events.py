@@ -70,7 +70,7 @@ def test_the_attempts_of_a_plug_in_that_tries_again_count_all() -> None:
     assert [row[:3] for row in rows_of(tried)] == [
         ("t", 1, "failed"), ("t", 1, "failed"), ("t", 1, "passed"), ("u", 1, "passed"),
     ]  # fmt: skip
-    assert tried.to_retry(Batch("b", "s", "a.py", ("t", "u"), 1.0)) == []
+    assert tried.to_retry(Batch("b", "s", "a.py", ("t", "u"), 1.0), 9) == []
     assert tried.round_report(1, 1.0).tests == 2
     assert sum(card.attempts for card in tried.card_reports()) == 4
 
@@ -86,14 +86,14 @@ def test_a_failure_that_became_a_skip_is_known_until_the_test_passes() -> None:
     skips = tally("t", "u")
     batch = Batch("b", "s", "a.py", ("t", "u"), 1.0)
     skips.take(1, "w0-0", "0", [attempt("t", "failed"), attempt("u", "skipped")])
-    assert skips.skipped_after_failure(batch) == []
+    assert skips.skipped_after_failure(batch, 9) == []
     skips.take(2, "w0-0", "0", [attempt("t", "not_run")])
-    assert (skips.skipped_after_failure(batch), skips.to_retry(batch)) == ([], ["t"])
+    assert (skips.skipped_after_failure(batch, 9), skips.to_retry(batch, 9)) == ([], ["t"])
     skips.take(2, "w0-0", "0", [attempt("t", "skipped")])
-    assert (skips.skipped_after_failure(batch), skips.to_retry(batch)) == (["t"], [])
+    assert (skips.skipped_after_failure(batch, 9), skips.to_retry(batch, 9)) == (["t"], [])
     skips.take(3, "w0-0", "0", [attempt("t", "passed")])
     skips.take(4, "w0-0", "0", [attempt("t", "skipped")])
-    assert skips.skipped_after_failure(batch) == []
+    assert skips.skipped_after_failure(batch, 9) == []
 
 
 def test_failures_since_the_last_healthy_probe_are_the_cards() -> None:
@@ -114,4 +114,4 @@ def test_an_unknown_outcome_is_an_error() -> None:
     strange = tally("a")
     strange.take(1, "w0-0", "0", [attempt("a", "splendid")])
     assert strange.rows()["outcome"].to_pylist() == ["error"]
-    assert strange.to_retry(Batch("b", "s", "a.py", ("a",), 1.0)) == ["a"]
+    assert strange.to_retry(Batch("b", "s", "a.py", ("a",), 1.0), 9) == ["a"]
