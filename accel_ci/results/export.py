@@ -66,7 +66,7 @@ def _write_junit(store: ResultsStore, suites: Sequence[StoredSuite], target: Bin
 
 
 def _case(attempts: Sequence[dict[str, Any]]) -> str:
-    last = min(reversed(attempts), key=_place)
+    last = min(reversed(_deciding(attempts)), key=_place)
     others = [row for row in attempts if row is not last and row["outcome"] in FAILING_OUTCOMES]
     classname, name, file = _identity(last)
     head = f"<testcase classname={_quoted(classname)} name={_quoted(name)}"
@@ -84,6 +84,13 @@ def _case(attempts: Sequence[dict[str, Any]]) -> str:
         properties = "".join(f'<property name="{key}" value={_quoted(value)}/>' for key, value in known.items())
         body.insert(0, f"<properties>{properties}</properties>")
     return f"{head}>{''.join(body)}</testcase>\n" if body else f"{head}/>\n"
+
+
+def _deciding(attempts: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The attempts of which one decides the verdict: the failures of a test that did not pass as often, else all."""
+    failures = [row for row in attempts if row["outcome"] in FAILING_OUTCOMES and row["infra"] is None]
+    passes = [row for row in attempts if row["outcome"] in ("passed", "xpassed") and row["infra"] is None]
+    return failures if len(failures) > len(passes) else attempts
 
 
 def _place(row: dict[str, Any]) -> float:

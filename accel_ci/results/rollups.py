@@ -60,14 +60,15 @@ WITH judged AS (
 ),
 tests AS (
     SELECT any_value(key) AS key, min(place) AS first, count(*) AS attempts,
-           count(*) FILTER (own AND bad) AS failures, min(proof) FILTER (own) AS proof,
+           count(*) FILTER (own AND bad) AS failures, count(*) FILTER (own AND outcome IN ('passed', 'xpassed')) AS passes,
+           min(proof) FILTER (own) AS proof,
            count(infra) AS infra, median(seconds) AS duration_s,
            min(started_at) AS started_at, bool_and(coalesce(cached, false)) AS cached,
            arg_max(message, place) FILTER (own AND bad AND message IS NOT NULL) AS message,
            arg_max(signature, place) FILTER (own AND bad AND signature IS NOT NULL) AS signature
     FROM judged GROUP BY test
 )
-SELECT coalesce(proof, len($proofs)) AS proof, infra > 0 AS infra, attempts, failures, duration_s, started_at,
+SELECT coalesce(proof, len($proofs)) AS proof, infra > 0 AS infra, attempts, failures, passes, duration_s, started_at,
        left(message, $chars) AS message, signature, cached, key, first AS place
 FROM tests
 """
@@ -125,7 +126,7 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
     cached = kernels.fill_null(attempts["cached"], False)
     untimed = kernels.or_(kernels.or_(_among(_UNTIMED).take(outcomes), infra), cached)
     columns = {
-        "verdict": _verdict_codes(bad, kernels.if_else(own, proofs, len(PROOFS)), infra),
+        "verdict": _verdict_codes(bad, False, kernels.if_else(own, proofs, len(PROOFS)), infra),
         "attempts": pa.repeat(1, len(attempts)),
         "failures": bad,
         "duration_s": kernels.if_else(untimed, None, attempts["duration_s"]),
@@ -149,28 +150,29 @@ def _judge_several(attempts: pa.Table) -> pa.Table:
     bound = {"failing": sorted(FAILING_OUTCOMES), "proofs": list(PROOFS), "untimed": _UNTIMED, "chars": MESSAGE_CHARS}
     with database(attempts=attempts) as connection:
         tests = connection.sql(_SEVERAL, params=bound).to_arrow_table()
-    codes = _verdict_codes(kernels.greater(tests["failures"], 0), tests["proof"], tests["infra"])
-    return conform(tests.append_column("verdict", codes), ROLLUP)
+    cleared = kernels.greater_equal(tests["passes"], tests["failures"])
+    codes = _verdict_codes(kernels.greater(tests["failures"], 0), cleared, tests["proof"], tests["infra"])
+    return conform(tests.append_column("verdict", codes).drop_columns(["passes"]), ROLLUP)
 
 
-def _verdict_codes(failed: Column, proof: Column, infra: Column) -> Column:
+def _verdict_codes(failed: Column, cleared: Column | bool, proof: Column, infra: Column) -> Column:
     """The verdict rule: what all attempts of each test in one build amount to, as codes.
 
-    Failures whose cause is the infrastructure do not count. A test that failed is `flaky` if it also passed in the same
+    Failures whose cause is the infrastructure do not count. A test that failed is `flaky` if it passed as often in the same
     build, expectedly or not, and `failed` otherwise: a skip or an expected failure is no pass. A test that did not fail has
     the outcome that proves most (`PROOFS`), whichever came last. When no attempt ran to an end, the verdict is `infra` if
     one was lost to the infrastructure, else `skipped` or `not_run`.
 
     Args:
         failed: An attempt failed, and not by the infrastructure.
+        cleared: As many attempts passed as failed.
         proof: The place in `PROOFS` of the attempt that proves most, among those that the infrastructure did not lose; the
             number of `PROOFS` where there is none.
         infra: An attempt was lost to the infrastructure.
     """
-    flaky = kernels.less_equal(proof, PROOFS.index("xpassed"))
     unproved = kernels.and_(infra, kernels.greater_equal(proof, _SKIP))
     ended = kernels.if_else(unproved, CODES["infra"], _PROVED.take(proof))
-    found: Column = kernels.if_else(failed, kernels.if_else(flaky, CODES["flaky"], CODES["failed"]), ended)
+    found: Column = kernels.if_else(failed, kernels.if_else(cleared, CODES["flaky"], CODES["failed"]), ended)
     return found
 
 

@@ -23,7 +23,7 @@ from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.earlier import EarlierAttempts, driver_of, number_of, set_aside, without
 from accel_ci.rounds.engine import Pool, WorkerGroup
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
-from accel_ci.rounds.retries import retries, retries_in_order
+from accel_ci.rounds.retries import confirmations, retries, retries_in_order
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 from accel_ci.rounds.watch import WorkerWatch
 
@@ -68,7 +68,7 @@ def run_rounds(
     """Run all batches, then rerun what failed or did not run, on other cards if there are any.
 
     A test that failed and was skipped when it ran again is run in one more round, after the tests before it in its file. For
-    that, `tests` has all tests in the order of their collection.
+    that, `tests` has all tests in the order of their collection. A last round confirms the flakes.
 
     Workers take the first `urgent` batches before all others. Batches for several cards run after those for one card, in a
     separate phase for each number of cards, with workers that hold groups of the healthy cards.
@@ -86,7 +86,7 @@ def run_rounds(
         earlier = EarlierAttempts(run_dir, batches, tally)
         reports: list[RoundReport] = []
         first = {batch.id for batch in batches[:urgent]}
-        for number in range(1, max_rounds + 2):
+        for number in range(1, max_rounds + 3):
             earlier.take(number, number)
             phases = _phases_of(number, max_rounds, batches, tests, tally, first)
             if not _are_planned(pool, run_dir, number, phases, spec, limits):
@@ -102,7 +102,7 @@ def run_rounds(
                 makespan_s += _run_phase(pool, record, number, phase.batches, spec, limits, tally, earlier.driver)
             if phases or earlier.has(number):
                 reports.append(tally.round_report(number, makespan_s))
-        set_aside(pool, run_dir, max_rounds + 2)
+        set_aside(pool, run_dir, max_rounds + 3)
         earlier.take(1)
     return PoolRun(
         tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
@@ -148,13 +148,15 @@ def _are_planned(pool: Pool, run_dir: Path, number: int, phases: Sequence[_Phase
 def _batches_of(
     number: int, max_rounds: int, batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally
 ) -> list[Batch]:
-    """The batches of round `number`; the one after the last is for tests that need others before them."""
+    """The batches of round `number`; after the last, one is for tests that need others, and one confirms flakes."""
     if number == 1:
         attempted = {(batch.suite, test) for batch in batches for test in batch.tests} - tally.open_tests(batches, number)
         return without(batches, attempted)
     if number <= max_rounds:
         return retries(batches, tally, number)
-    return retries_in_order(batches, tests, tally, number) if max_rounds > 1 else []
+    if max_rounds == 1:
+        return []
+    return (retries_in_order if number == max_rounds + 1 else confirmations)(batches, tests, tally, number)
 
 
 def _run_phase(

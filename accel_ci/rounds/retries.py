@@ -2,13 +2,14 @@
 
 A test that failed is run again, away from the cards on which it failed. If it belongs to a group, the whole group is. Other
 tests may depend on the tests before them without a sign of it: such a test is skipped when it runs again alone. The round
-after the last one is for those. They run after the tests before them, as pytest would run them.
+after the last one is for those. They run after the tests before them, as pytest would run them. One more round confirms
+flakes: a test that failed and passed has failed, unless it passes as often as it fails once it has run another time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from accel_ci.model import Batch, SelectedTest
@@ -22,11 +23,28 @@ IN_ORDER_S = 600.0
 
 def retries(batches: Sequence[Batch], tally: Tally, number: int) -> list[Batch]:
     """The batches of round `number`, for tests without an attempt and those whose last one failed or did not find them."""
+    return _again(batches, tally, number, lambda batch: tally.to_retry(batch, number))
+
+
+def confirmations(batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally, number: int) -> list[Batch]:
+    """The batches of round `number` for tests that failed and passed, and that one more try decides."""
+    alone = _again(batches, tally, number, lambda batch: tally.to_confirm(batch, number, in_order=False))
+    together = {
+        (batch.suite, test)
+        for batch in batches
+        if batch.group is None
+        for test in tally.to_confirm(batch, number, in_order=True)
+    }
+    return alone + _in_order(batches, tests, together, number)
+
+
+def _again(batches: Sequence[Batch], tally: Tally, number: int, wanted: Callable[[Batch], Sequence[str]]) -> list[Batch]:
+    """The batches of round `number` for the wanted tests, each alone or with its group, away from where it failed."""
     cards = tally.healthy()
     groups: list[Batch] = []
     apart: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
     for batch in batches:
-        holders, again = groups_of(cards, batch.cards), tally.to_retry(batch, number)
+        holders, again = groups_of(cards, batch.cards), wanted(batch)
         failed_on = {test: tally.failed_on((batch.suite, test)) for test in again}
         if again and batch.group is not None:
             avoid = _to_avoid(holders, set().union(*failed_on.values()))
@@ -48,13 +66,22 @@ def retries_in_order(batches: Sequence[Batch], tests: Sequence[SelectedTest], ta
     A batch has the tests of a file in the order of `tests`, up to the last one that needs it. Where these take too long, it
     has those of its class; where these do too, there is none, and the failure stands.
     """
-    single = {(batch.suite, test): batch for batch in batches if batch.group is None for test in batch.tests}
     needy = {
         (batch.suite, test)
         for batch in batches
         if batch.group is None
         for test in tally.skipped_after_failure(batch, number)
     }
+    return _in_order(batches, tests, needy, number)
+
+
+def _in_order(
+    batches: Sequence[Batch], tests: Sequence[SelectedTest], needy: Collection[TestKey], number: int
+) -> list[Batch]:
+    """The batches of round `number` for the needy tests, each after those before it."""
+    if not needy:
+        return []
+    single = {(batch.suite, test): batch for batch in batches if batch.group is None for test in batch.tests}
     scopes: dict[tuple[str, str], list[SelectedTest]] = defaultdict(list)
     for test in tests or [SelectedTest(*key) for key in single]:
         if (test.suite, test.test) in single:

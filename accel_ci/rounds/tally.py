@@ -82,6 +82,8 @@ class Tally:
             self._last[batch.suite].update(dict.fromkeys(batch.tests, 0))
         self._failed_on: defaultdict[TestKey, set[str]] = defaultdict(set)
         self._unproved: set[TestKey] = set()  # tests that have not passed since they failed or were not found
+        self._tries: dict[TestKey, tuple[int, int]] = {}  # the failures and the passes of tests that have failed
+        self._dependent: set[TestKey] = set()  # tests that were skipped when they ran again
         self._worker_numbers: dict[tuple[int, str, str], int] = {}  # by round, phase and worker
         self._counts: Counter[Outcome] = Counter()
         self._rounds: defaultdict[int, _Round] = defaultdict(_Round)
@@ -129,12 +131,15 @@ class Tally:
                 else:
                     first_attempts += 1
                 if event.outcome in _PASSED:
-                    self._unproved.discard((event.suite or "", test))
+                    self._note_pass((event.suite or "", test))
                 elif event.outcome == "not_run":
                     self._unproved.add((event.suite or "", test))
                     self._failed_on[event.suite or "", test].update(filter(None, (card or known.card,)))
                 elif event.outcome not in _UNFAILED:
-                    self._note_failure(event, card or known.card, self.attempts + len(fresh))
+                    had_passed = bool(before) and OUTCOMES[before & 15] in _PASSED
+                    self._note_failure(event, card or known.card, self.attempts + len(fresh), had_passed)
+                elif event.outcome == "skipped" and before and (event.suite or "", test) in self._tries:
+                    self._dependent.add((event.suite or "", test))
                 fresh.append(event)
             elif kind == "started":
                 known.running, known.testing = event, True
@@ -157,8 +162,15 @@ class Tally:
         """The card of that name, or those of a group."""
         return [self._cards[name] for name in cards_in(card or "") if name in self._cards]
 
-    def _note_failure(self, event: Event, card: str | None, row: int) -> None:
+    def _note_pass(self, key: TestKey) -> None:
+        self._unproved.discard(key)
+        if (tries := self._tries.get(key)) is not None:
+            self._tries[key] = tries[0], tries[1] + 1
+
+    def _note_failure(self, event: Event, card: str | None, row: int, had_passed: bool) -> None:
         key = (event.suite or "", event.test or "")
+        failures, passes = self._tries.get(key, (0, int(had_passed)))
+        self._tries[key] = failures + 1, passes
         self._unproved.add(key)
         if event.duration_s is not None:
             self.failure_durations[key] = event.duration_s
@@ -262,6 +274,22 @@ class Tally:
         last, skipped = self._last[batch.suite], OUTCOMES.index("skipped")
         codes = ((test, last.get(test, 0)) for test in batch.tests if (batch.suite, test) in self._unproved)
         return [test for test, code in codes if code & 15 == skipped and _round_in(code) < number]
+
+    def to_confirm(self, batch: Batch, number: int, *, in_order: bool) -> list[str]:
+        """The tests of a batch that a try in round `number` decides: failed and passed, and a pass more makes them flaky.
+
+        `in_order` chooses those that were skipped when they ran again, and so need the tests before them.
+        """
+        last = self._last[batch.suite]
+        return [
+            test
+            for test in batch.tests
+            if _round_in(last.get(test, 0)) < number
+            and (tries := self._tries.get((batch.suite, test))) is not None
+            and tries[1] > 0
+            and tries[0] - tries[1] in (0, 1)
+            and ((batch.suite, test) in self._dependent) == in_order
+        ]
 
     def failed_on(self, test: TestKey) -> Collection[str]:
         """The cards, or groups of cards, on which attempts of the test failed or it could not be found."""

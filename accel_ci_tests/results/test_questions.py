@@ -150,13 +150,14 @@ def test_bad_tests_come_with_their_attempts_and_the_slowest_beside_them(
     write_attempts(store, build, TODAY, [
         attempt("a", "passed", seconds=9.0, message="a warning"), attempt("b", "passed"),
         attempt("c", "failed", message="first"), attempt("c", "crashed", round=2, message="second", card="1"),
-        attempt("c", "passed", round=3, message="a warning"), attempt("d", "failed", infra="bad card", message="bad"),
+        attempt("c", "passed", round=3, message="a warning"), attempt("c", "passed", round=4),
+        attempt("d", "failed", infra="bad card", message="bad"),
         attempt("e", "not_run", seconds=None, message="lost"), attempt("other", "failed", suite="elsewhere"),
     ])  # fmt: skip
     found = {verdict.test: verdict for verdict in bad_tests(store, build, ["unit"], slowest=1)}
     assert {test: (v.verdict, v.attempts, v.message) for test, v in found.items()} == {
         "a": ("passed", ("passed",), "a warning"),
-        "c": ("flaky", ("failed", "crashed", "passed"), "second"),
+        "c": ("flaky", ("failed", "crashed", "passed", "passed"), "second"),
         "d": ("infra", ("failed",), "bad"),
         "e": ("not_run", ("not_run",), "lost"),
     }

@@ -25,16 +25,24 @@ CASES: list[tuple[Lines, Verdict]] = [
     (["error"], "failed"),
     (["crashed"], "failed"),
     (["timeout"], "failed"),
-    # Only a pass after a failure proves a flake, or a failure after a pass.
+    # Only a test that passes as often as it fails is a flake, whatever came first.
     (["failed", "passed"], "flaky"),
     (["error", "passed"], "flaky"),
     (["crashed", "passed"], "flaky"),
-    (["timeout", "failed", "passed"], "flaky"),
+    (["failed", "passed", "passed"], "flaky"),
+    (["timeout", "failed", "passed", "passed"], "flaky"),
     (["failed", "skipped", "passed"], "flaky"),
     (["failed", "passed", "skipped"], "flaky"),
-    (["failed", "passed", "failed"], "flaky"),
+    (["failed", "passed", "infra:failed"], "flaky"),
+    (["failed", "passed", "xpassed"], "flaky"),
     (["passed", "failed"], "flaky"),
     (["failed", "xpassed"], "flaky"),
+    # A flake must not hide a regression.
+    (["failed", "passed", "failed"], "failed"),
+    (["passed", "failed", "failed"], "failed"),
+    (["timeout", "failed", "passed"], "failed"),
+    (["crashed", "passed", "error"], "failed"),
+    (["failed", "passed", "skipped", "failed"], "failed"),
     # Everything else leaves a failure what it is.
     (["failed", "failed"], "failed"),
     (["crashed", "crashed"], "failed"),
@@ -88,9 +96,10 @@ CASES: list[tuple[Lines, Verdict]] = [
 
 def judge(lines: Sequence[str]) -> Verdict:
     """The rule in words, one test at a time."""
-    own = {line for line in lines if not line.startswith("infra:")}
-    if own & FAILING_OUTCOMES:
-        return "flaky" if own & {"passed", "xpassed"} else "failed"
+    own = [line for line in lines if not line.startswith("infra:")]
+    failures = sum(line in FAILING_OUTCOMES for line in own)
+    if failures:
+        return "flaky" if sum(line in ("passed", "xpassed") for line in own) >= failures else "failed"
     proof: Verdict
     for proof in ("passed", "xpassed", "xfailed"):
         if proof in own:

@@ -63,6 +63,26 @@ def test_a_flaky_test_passes_in_the_second_round(run: Run, write: Write, tmp_pat
     result = run([batch("b0", "test_a.py::test_1", "test_a.py::test_2")], ["only"])
     assert outcomes(result) == {"test_a.py::test_1": "failed", "test_a.py::test_2": "passed"}
     assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
+    assert outcomes(result, 4) == {"test_a.py::test_1": "passed"}, "a third try confirms the flake"
+
+
+@pytest.mark.parametrize("group", [None, "ordered"])
+def test_a_flake_is_confirmed_by_a_third_try_in_a_fresh_process(
+    run: Run, write: Write, tmp_path: Path, group: str | None
+) -> None:
+    tries = tmp_path / "tries"
+    write("test_a.py", f"""
+        import os, pathlib
+        def test_1():
+            with pathlib.Path({str(tries)!r}).open("a") as file:
+                file.write(f"{{os.getppid()}} {{os.getpid()}}\\n")
+            assert len(pathlib.Path({str(tries)!r}).read_text().splitlines()) == 2
+        def test_2(): pass
+    """)  # fmt: skip
+    result = run([replace(batch("b0", "test_a.py::test_1", "test_a.py::test_2"), group=group)], ["only"])
+    mine = [attempt.outcome for attempt in result.attempts if attempt.test == "test_a.py::test_1"]
+    assert mine == ["failed", "passed", "failed"]
+    assert len(set(tries.read_text().splitlines())) == 3, "each try is in a process of its own"
 
 
 DEPENDENT = """
@@ -91,6 +111,7 @@ def test_a_test_that_is_skipped_alone_runs_once_more_with_those_before_it(
     assert outcomes(found) == dict(zip(tests, ("passed", "failed", "passed"), strict=True))
     assert outcomes(found, 2) == {tests[1]: "skipped"}
     assert outcomes(found, 3) == {tests[0]: "passed", tests[1]: last}
+    assert outcomes(found, 4) == ({tests[0]: "passed", tests[1]: last} if flaky else {})
 
 
 def test_a_group_is_run_again_in_order_and_on_one_card(run: Run, write: Write) -> None:
@@ -249,16 +270,16 @@ def test_tests_of_several_cards_hold_groups_of_them(run: Run, write: Write) -> N
     assert {attempt.card for attempt in result.attempts if attempt.suite == "wide"} == {"0,1", "2,3"}
     assert result.attempts[0].test == "test_one.py::test_1"
     assert result.rounds[0].makespan_s >= result.lower_bound_s > 1
-    assert sum(card.attempts for card in result.cards) == 1 + 2 * 4
+    assert sum(card.attempts for card in result.cards) == 1 + 2 * 5  # the failure, and two passes that make it a flake
 
 
 def test_a_group_that_probes_unhealthy_and_too_few_cards(run: Run, write: Write) -> None:
-    write("test_a.py", "def test_1(): pass\ndef test_2(): pass\n")
+    write("test_a.py", "".join(f"def test_{number}(): pass\n" for number in range(1, 5)))
     bad = "import os, sys; cards = os.environ['CARD'].split(','); sys.exit('1' in cards)"
     batches = [batch("b0", "test_a.py::test_1", cards=2), batch("b1", "test_a.py::test_2")]
     result = run(batches, ["0", "1", "2"], probe=("python", "-c", bad))
     assert [card.healthy for card in result.cards] == [True, False, True]
     assert {attempt.test: attempt.card for attempt in result.attempts}["test_a.py::test_1"] == "0,2"
-    others = [batch("c0", "test_a.py::test_1", cards=2), batch("c1", "test_a.py::test_2")]
+    others = [batch("c0", "test_a.py::test_3", cards=2), batch("c1", "test_a.py::test_4")]
     result = run(others, ["0", "1"], probe=("python", "-c", bad))
-    assert outcomes(result) == {"test_a.py::test_2": "passed"}
+    assert outcomes(result) == {"test_a.py::test_4": "passed"}

@@ -100,7 +100,7 @@ def _is_wrong_turn(op: str) -> bool:
     # Keyed by process, because a forked child takes its own turn.
     key = (os.getpid(), op)
     if key not in _turns:
-        _turns[key] = state.count(f"flaky-{op}") % 2 == 1
+        _turns[key] = state.count(f"flaky-{op}") % 3 == 1
     return _turns[key]
 
 
