@@ -109,12 +109,15 @@ def status(workspace: Workspace, build: str | None, as_json: bool) -> None:
 
     BUILD is <revision>~<variant>, or a revision with one variant [default: the newest]. Ingested builds count as well.
     """
-    from accel_ci.ledger.ingested import ingested_status
-    from accel_ci.ledger.status import read_status
-
     named = chosen_build(workspace, build)
-    ran = workspace.manifests.folder(named).is_dir()
-    found = read_status(workspace.manifests, named) if ran else ingested_status(workspace.results, named)
+    if workspace.manifests.folder(named).is_dir():
+        from accel_ci.ledger.status import read_status
+
+        found = read_status(workspace.manifests, named)
+    else:
+        from accel_ci.ledger.ingested import ingested_status
+
+        found = ingested_status(workspace.results, named)
     if as_json:
         click.echo(found.as_json())
     else:
@@ -161,13 +164,13 @@ def _print_summary(console: Console, status: BuildStatus, workspace: Workspace) 
 
 def _print_failing(console: Console, status: BuildStatus, workspace: Workspace) -> None:
     """Print the first tests that do not pass, by their common cause, and how to go on."""
+    if not any(status.counts.get(verdict) for verdict in ("failed", "infra", "not_run")):
+        return
     from accel_ci.errors import AccelCiError
     from accel_ci.hud.text import first_line, one_line
     from accel_ci.results.failing import failing_groups
     from accel_ci.results.questions import stored_suites
 
-    if not any(status.counts.get(verdict) for verdict in ("failed", "infra", "not_run")):
-        return
     show = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         suites = [stored.suite for stored in stored_suites(workspace.results, status.build)]

@@ -36,10 +36,14 @@ def chosen_build(workspace: Workspace, name: str | None) -> Build:
 
     Builds whose results were ingested count as well. Raises `AccelCiError`.
     """
-    from accel_ci.ledger.ingested import ingested_builds
     from accel_ci.ledger.status import find_build
 
-    return find_build(workspace.manifests, name, lambda: ingested_builds(workspace.results))
+    def ingested() -> list[Build]:
+        from accel_ci.ledger.ingested import ingested_builds
+
+        return ingested_builds(workspace.results)
+
+    return find_build(workspace.manifests, name, ingested)
 
 
 def terminal(*, stderr: bool = False) -> tuple[Console, Progress]:

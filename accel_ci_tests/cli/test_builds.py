@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from accel_ci.config.settings import Project
+from accel_ci.model import Build
 from accel_ci_tests.fixtures.project import Run
+from accel_ci_tests.hud.samples import lay_build, lay_revision
+
+HEAVY = {"boto3", "dagster", "jinja2", "numpy", "pyarrow", "sqlalchemy"}
+"""Packages that take long to import."""
 
 
 def test_the_starter_file_is_valid_and_never_overwritten(accel_ci: Run, tmp_path: Path) -> None:
@@ -45,6 +52,22 @@ def test_every_command_explains_itself(accel_ci: Run, command: list[str]) -> Non
     done = accel_ci(*command, "--help")
     assert done.returncode == 0
     assert "Usage:" in done.stdout
+
+
+@pytest.mark.parametrize("command", [["--help"], ["status", "--help"], ["status"], ["status", "--json"]], ids=" ".join)
+def test_quick_commands_import_nothing_heavy(make_project: Callable[..., Project], command: list[str]) -> None:
+    project = make_project()
+    lay_build(project.home, Build(lay_revision(project.home, 0).key, "py3"), {"passed": 3})
+    words = ["--config", str(project.config_path), *command]
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print({HEAVY} & sys.modules.keys(), file=sys.stderr))
+sys.argv[1:] = {words}
+from accel_ci.cli import main
+main()"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "set()\n")
+    assert ("Usage:" if "--help" in command else "nightly-20261127~py3") in done.stdout
 
 
 def test_a_dry_run_shows_what_would_run_and_makes_nothing(accel_ci: Run, make_project: Callable[..., Project]) -> None:
