@@ -19,6 +19,7 @@ from accel_ci.cli.context import chosen_build, terminal, with_workspace
 from accel_ci.storage.atomic_file import whole_file
 
 if TYPE_CHECKING:
+    from accel_ci.model import Build
     from accel_ci.quality.flakiness import FlakyTest
     from accel_ci.results.questions import Change, DayCounts, FailureCluster, SlowTest, TestInBuild
     from accel_ci.workspace import Workspace
@@ -150,6 +151,7 @@ def results() -> None:
 
 _SUITE = click.option("--suite", help="Only this suite.")
 _VARIANT = click.option("--variant", help="Only this variant.")
+_PAIR = click.argument("builds", nargs=-1, metavar="[[BEFORE] AFTER]")
 _LIMIT = click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="The most rows to show.")
 
 
@@ -210,32 +212,46 @@ def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
     return measure(workspace.results, _today(), workspace.project.settings.quality.window_days).flaky[:limit]
 
 
+def _pair(workspace: Workspace, names: Sequence[str]) -> tuple[Build, Build]:
+    """Return the two builds to compare, of which up to two are named, and say which they are where one was not."""
+    from accel_ci.ledger.comparison import builds_to_compare
+
+    named = [chosen_build(workspace, name) for name in names]
+    if len(named) > 2:
+        raise click.UsageError("two builds can be compared: BEFORE and AFTER")
+    if len(named) == 2:
+        return named[0], named[1]
+    before, after = builds_to_compare(workspace.manifests, *named)
+    click.echo(f"{after.name} after {before.name}", err=True)
+    return before, after
+
+
 @results.command("newly-failing")
-@click.argument("before")
-@click.argument("after")
+@_PAIR
 @_prints("suite", "test", "before", "after", "message", empty="no test fails in the second build that did not in the first")
-def newly_failing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
+def newly_failing(workspace: Workspace, builds: tuple[str, ...]) -> Sequence[Change]:
     """List tests that fail in AFTER but not in BEFORE.
 
-    BEFORE and AFTER are builds.
+    AFTER is a build [default: the newest finished one], and so is BEFORE [default: the last finished one before AFTER, of
+    the same trigger, variant and suites].
     """
     from accel_ci.results.questions import newly_failing as ask
 
-    return ask(workspace.results, chosen_build(workspace, before), chosen_build(workspace, after))
+    return ask(workspace.results, *_pair(workspace, builds))
 
 
 @results.command("newly-passing")
-@click.argument("before")
-@click.argument("after")
+@_PAIR
 @_prints("suite", "test", "before", "after", empty="no test passes in the second build that failed in the first")
-def newly_passing(workspace: Workspace, before: str, after: str) -> Sequence[Change]:
+def newly_passing(workspace: Workspace, builds: tuple[str, ...]) -> Sequence[Change]:
     """List tests that pass in AFTER but failed in BEFORE.
 
-    BEFORE and AFTER are builds.
+    AFTER is a build [default: the newest finished one], and so is BEFORE [default: the last finished one before AFTER, of
+    the same trigger, variant and suites].
     """
     from accel_ci.results.questions import newly_passing as ask
 
-    return ask(workspace.results, chosen_build(workspace, before), chosen_build(workspace, after))
+    return ask(workspace.results, *_pair(workspace, builds))
 
 
 @results.command("per-day")

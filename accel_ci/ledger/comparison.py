@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Ledger
+from accel_ci.model import Build, Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.results.questions import newly_failing
 from accel_ci.results.store import ResultsStore
@@ -17,6 +17,24 @@ _LOG = logging.getLogger(__name__)
 def finished_before(manifests: ManifestStore, ledger: Ledger) -> Ledger | None:
     """Return the ledger of the newest earlier build of the same trigger and variant with all suites of this one."""
     return manifests.previous(LEDGER, ledger.build, Ledger, lambda before: ledger.suites.keys() <= before.suites.keys())
+
+
+def builds_to_compare(manifests: ManifestStore, after: Build | None = None) -> tuple[Build, Build]:
+    """Return a build, the newest finished one by default, after the one that it is compared with.
+
+    Raises `AccelCiError` where there is no such pair.
+    """
+    builds = manifests.list_builds() if after is None else iter([after])
+    ledger = next((found for build in builds if (found := manifests.find(LEDGER, build, Ledger))), None)
+    if ledger is None:
+        raise AccelCiError(f"{f'{after.name} has no' if after else 'no build has a'} ledger; name the two builds to compare")
+    before = finished_before(manifests, ledger)
+    if before is None:
+        raise AccelCiError(
+            f"no earlier build of the trigger and variant of {ledger.build.name} has all of its suites; "
+            "name the two builds to compare"
+        )
+    return before.build, ledger.build
 
 
 def count_newly_failing(manifests: ManifestStore, results: ResultsStore, ledger: Ledger) -> int | None:

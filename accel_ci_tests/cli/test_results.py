@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
+from accel_ci.model import Build
 from accel_ci_tests.fixtures.project import Run, run_command_line, write_project
+from accel_ci_tests.hud.samples import lay_build, lay_revision
 
 NIGHTS = {"25": {"a": "passed", "b": "failed", "c": "passed"}, "26": {"a": "failed", "b": "passed", "c": "passed"}}
 
@@ -61,6 +63,19 @@ def test_what_changed_between_two_builds(stored: Run) -> None:
     [passing] = ask(stored, "newly-passing", *builds)
     assert (failing["test"], failing["before"], failing["after"]) == ("t.T::a", "passed", "failed")
     assert (passing["test"], passing["before"], passing["after"]) == ("t.T::b", "failed", "passed")
+
+
+def test_the_build_before_is_found(accel_ci: Run, make_project: Callable[..., Project]) -> None:
+    home = make_project().home
+    for day, failed in ((0, 3), (1, 0)):
+        lay_build(home, Build(lay_revision(home, day).key, "py3"), {"failed": failed, "passed": 30 - failed})
+    for names in ([], ["nightly-20261127"], ["nightly-20261126", "nightly-20261127"]):
+        done = accel_ci("results", "newly-failing", *names, "--json")
+        assert len(json.loads(done.stdout)) == 3
+        assert ("nightly-20261127~py3 after nightly-20261126~py3" in done.stderr) == (len(names) < 2)
+    alone = accel_ci("results", "newly-passing", "nightly-20261126")
+    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+    assert "nightly-20261126~py3 has all of its suites; name the two builds" in alone.stderr
 
 
 def test_every_expected_test_has_one_verdict(stored: Run, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.ledger.comparison import count_newly_failing, finished_before
+from accel_ci.errors import AccelCiError
+from accel_ci.ledger.comparison import builds_to_compare, count_newly_failing, finished_before
 from accel_ci.model import Build, Ledger, Verdict
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
@@ -35,6 +36,23 @@ def test_known_failures_are_not_new_whatever_other_triggers_built(workspace: Wor
     assert before is not None
     assert before.build.revision == "nightly-20261125"
     assert count_newly_failing(workspace.manifests, workspace.results, tonight) == 0
+
+
+def test_the_newest_finished_build_is_compared_unless_another_is_named(workspace: Workspace) -> None:
+    manifests, nightly = workspace.manifests, [Build(f"nightly-202611{day}", VARIANTS[0]) for day in (25, 26, 27)]
+    lay_build(
+        manifests.builds.parent,
+        Build(lay_revision(manifests.builds.parent, 0, hours=1, key="nightly-b").key, VARIANTS[0]),
+        {},
+        until="wheel",
+    )
+    assert builds_to_compare(manifests) == builds_to_compare(manifests, nightly[2]) == (nightly[0], nightly[2])
+    with pytest.raises(AccelCiError, match=r"nightly-20261126~.* has no ledger; name the two builds"):
+        builds_to_compare(manifests, nightly[1])
+    with pytest.raises(AccelCiError, match="no earlier build of the trigger and variant of nightly-20261125~"):
+        builds_to_compare(manifests, nightly[0])
+    with pytest.raises(AccelCiError, match="no build has a ledger; name the two builds"):
+        builds_to_compare(ManifestStore(manifests.builds / "none"))
 
 
 def test_a_build_without_one_of_the_suites_is_passed_over(workspace: Workspace) -> None:
