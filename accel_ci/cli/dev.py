@@ -1,4 +1,4 @@
-"""The command `dev`: the Dagster UI on the project's data, and the HUD beside it."""
+"""The command `dev`: the Dagster UI on the project's data, and the HUD and the artifacts beside it."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def _serve_hud(workspace: Workspace, port: int) -> HudServer:
 
     workspace.hud.mkdir(parents=True, exist_ok=True)
     try:
-        server = HudServer(workspace.hud, port)
+        server = HudServer(workspace.hud, workspace.artifacts, port)
     except (OSError, OverflowError):
-        server = HudServer(workspace.hud, 0)
+        server = HudServer(workspace.hud, workspace.artifacts, 0)
     server.start()
     return server
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.metadata import stage_result, table
+from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
@@ -36,7 +36,6 @@ from accel_ci.steps.device_tests import (
     run_smoke_stage,
     unfinished_plan,
 )
-from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
@@ -70,7 +69,7 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
         built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
-        built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, artifacts), built.checks
+        built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, workspace), built.checks
     )
 
 
@@ -84,7 +83,7 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
     made = {check.name: check for check in image.checks}
     venv = CheckResult("", True, "this variant's image is a virtual environment")
     checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
-    return stage_result(image, build_of(context), image.digest, image_metadata(image, workspace.artifacts), checks)
+    return stage_result(image, build_of(context), image.digest, image_metadata(image, workspace), checks)
 
 
 def smoke_results(
@@ -167,13 +166,13 @@ def outlook(plan: TestPlan) -> str:
     return f"lower bound {plan.lower_bound_s:.1f} s, {plan.predicted_s:.1f} s are expected{new}"
 
 
-def wheel_metadata(built: Wheel, backend: Source, artifacts: ArtifactStore) -> dict[str, Any]:
+def wheel_metadata(built: Wheel, backend: Source, workspace: Workspace) -> dict[str, Any]:
     """Describe a wheel and the state of the backend that it was built from."""
     return {
         "version": built.version,
         "source": f"{backend.repository} at {backend.label}",
-        "wheel": dg.MetadataValue.url(artifacts.uri(built.wheel)),
-        "sdist": dg.MetadataValue.url(artifacts.uri(built.sdist)),
+        "wheel": link(workspace, built.wheel),
+        "sdist": link(workspace, built.sdist),
         "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
         "size": built.wheel.size_bytes,
         "built_in": built.built_in,
@@ -184,9 +183,9 @@ def wheel_metadata(built: Wheel, backend: Source, artifacts: ArtifactStore) -> d
     }
 
 
-def image_metadata(image: RuntimeImage, artifacts: ArtifactStore) -> dict[str, Any]:
+def image_metadata(image: RuntimeImage, workspace: Workspace) -> dict[str, Any]:
     """Describe a runtime image: its containers, or the bill of materials of a virtual environment, and its packages."""
-    shown: dict[str, Any] = {"sbom": dg.MetadataValue.url(artifacts.uri(image.sbom))} if image.sbom else {}
+    shown: dict[str, Any] = {"sbom": link(workspace, image.sbom)} if image.sbom else {}
     for container in image.containers:
         layers = table(["bytes", "made by"], [[layer.size_bytes, layer.made_by] for layer in container.layers])
         name, size = container.target, container.size_bytes

@@ -1,4 +1,4 @@
-"""The parts of results in the Dagster UI: tables and checks."""
+"""The parts of results in the Dagster UI: tables, links and checks."""
 
 import html
 import re
@@ -7,7 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.model import Build, CheckResult
+from accel_ci.hud.serve import artifact_address
+from accel_ci.model import Artifact, Build, CheckResult
+from accel_ci.storage.dev_file import read_addresses
+from accel_ci.workspace import Workspace
 
 _ESCAPES = str.maketrans(
     {"&": "&amp;", "\\": "\\\\", "|": "\\|", "<": "&lt;", ">": "&gt;", "`": "\\`", "[": "\\[", "\n": " ", "\r": " "}
@@ -28,6 +31,14 @@ def plain_rows(value: dg.MetadataValue | None) -> list[str]:
     lines = str(value.value).splitlines() if value else []
     rows = [line.removeprefix("| ").removesuffix(" |") for line in lines[2:]]
     return [re.sub(r"\\([|`\[\\])", r"\1", html.unescape(row)) for row in rows]
+
+
+def link(workspace: Workspace, artifact: Artifact) -> dg.MetadataValue:
+    """Link to an artifact on the server of `accel-ci dev`; name the file where there is none: browsers would not open it."""
+    known = read_addresses(workspace.dev_file)
+    if known is None:
+        return dg.MetadataValue.path(str(workspace.artifacts.location(artifact)))
+    return dg.MetadataValue.url(artifact_address(known.hud, artifact))
 
 
 def check_result(check: CheckResult, build: Build, *, warn: bool = False) -> dg.AssetCheckResult:

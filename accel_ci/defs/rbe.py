@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.settings import Rbe
-from accel_ci.defs.metadata import stage_result, table
+from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.errors import BuildError
@@ -19,7 +19,6 @@ from accel_ci.pipelines import RBE
 from accel_ci.rbe.bazel import forget_run, keep_run, kept_run, run_bazel
 from accel_ci.rbe.results import read_targets, store_results
 from accel_ci.rbe.source_tree import make_source_tree
-from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.workspace import Workspace
 
 _PASSED = ("PASSED", "FLAKY")
@@ -66,7 +65,7 @@ def bazel_test_results(
         forget_run(place)
         step.note(results_note(results))
     targets = read_targets(results, workspace.artifacts)
-    return stage_result(results, build_of(context), results.digest, results_metadata(results, targets, workspace.artifacts))
+    return stage_result(results, build_of(context), results.digest, results_metadata(results, targets, workspace))
 
 
 def sources_metadata(sources: SourceBuild) -> dict[str, Any]:
@@ -82,10 +81,11 @@ def sources_metadata(sources: SourceBuild) -> dict[str, Any]:
     }
 
 
-def results_metadata(results: BazelTestResults, targets: Iterable[BazelTarget], artifacts: ArtifactStore) -> dict[str, Any]:
+def results_metadata(results: BazelTestResults, targets: Iterable[BazelTarget], workspace: Workspace) -> dict[str, Any]:
     """Describe Bazel's results: counts, cache hits, and the targets with their logs, failed ones first."""
     targets = sorted(targets, key=lambda target: (target.status in _PASSED, target.label))
-    rows = [[t.label, t.status, t.cached, t.message or "", " ".join(artifacts.uri(log) for log in t.logs)] for t in targets]
+    logs = {target: " ".join(str(link(workspace, log).value) for log in target.logs) for target in targets}
+    rows = [[target.label, target.status, target.cached, target.message or "", logs[target]] for target in targets]
     failed = [target for target in targets[:20] if target.status not in _PASSED and target.logs]
     return {
         "infra": results.infra or "none",
@@ -97,10 +97,10 @@ def results_metadata(results: BazelTestResults, targets: Iterable[BazelTarget], 
         "remote_cache_hits": results.actions.remote_cache_hits,
         "makespan_seconds": results.makespan_s,
         "work_seconds": results.work_s,
-        "events": dg.MetadataValue.url(artifacts.uri(results.events)),
-        "log": dg.MetadataValue.url(artifacts.uri(results.log)),
+        "events": link(workspace, results.events),
+        "log": link(workspace, results.log),
         "targets": table(["target", "status", "cached", "message", "logs"], rows, limit=200),
-        **{f"log {target.label}": dg.MetadataValue.url(artifacts.uri(target.logs[0])) for target in failed},
+        **{f"log {target.label}": link(workspace, target.logs[0]) for target in failed},
     }
 
 

@@ -59,9 +59,9 @@ class ArtifactStore:
             raise AccelCiError(f"the artifact {path} is gone; run the build again")
         return path
 
-    def uri(self, artifact: Artifact) -> str:
-        """The artifact's address, for people."""
-        return self._place(artifact).absolute().as_uri()
+    def location(self, artifact: Artifact) -> Path:
+        """Where the artifact's file is, or was: for people."""
+        return self._place(artifact).absolute()
 
     def mark_used(self, artifact: Artifact) -> None:
         """Protect the artifact from `prune` for a day. Raises `AccelCiError` when it is gone."""

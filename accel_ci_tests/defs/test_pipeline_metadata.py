@@ -29,11 +29,12 @@ from accel_ci.model import (
     TestSelection,
     Wheel,
 )
-from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci_tests.hud.samples import workspace_of
 
 FILE = Artifact("0" * 64, "a.whl", 1234)
 LOG = Artifact("1" * 64, "test.log", 9)
-STORE = ArtifactStore(Path("/store"))
+WORKSPACE = workspace_of(Path("/store"))
+STORE = WORKSPACE.artifacts
 VENV = RuntimeImage("venv", "/venv/bin/python", "d" * 64, "3.11.9", "2.13.0", None, ("a==1", "b==2"), False, 4.5)
 BAZEL = BazelTestResults(
     FILE, FILE, FILE, 3, {"passed": 2, "failed": 1}, 1, {"PASSED": 1}, BazelActions(9, 4, 2, 3), None, 8.0, 9.0
@@ -42,17 +43,17 @@ BAZEL = BazelTestResults(
 
 def test_a_wheel_says_what_it_was_built_from_and_how_its_checks_ended() -> None:
     wheel = Wheel("toy", "1.0", FILE, FILE, (CheckResult("twine", True, "fine"),), False, 2.5, (FILE,))
-    shown = integration.wheel_metadata(wheel, Source("https://example.com/toy.git", "HEAD", "a" * 40), STORE)
+    shown = integration.wheel_metadata(wheel, Source("https://example.com/toy.git", "HEAD", "a" * 40), WORKSPACE)
     assert shown["source"] == f"https://example.com/toy.git at g{'a' * 12}"
     assert (shown["size"], shown["work_seconds"], shown["reused"], shown["built_in"]) == (1234, 2.5, False, "host")
     assert plain_rows(shown["checks"]) == ["twine | True | fine"]
     assert plain_rows(shown["companions"]) == ["a.whl | 1234"]
-    assert shown["wheel"].value == STORE.uri(FILE)
+    assert shown["wheel"].value == str(STORE.location(FILE))
 
 
 def test_an_image_shows_its_containers_or_its_bill_of_materials() -> None:
-    shown = integration.image_metadata(replace(VENV, sbom=FILE), STORE)
-    assert shown["sbom"].value == STORE.uri(FILE)
+    shown = integration.image_metadata(replace(VENV, sbom=FILE), WORKSPACE)
+    assert shown["sbom"].value == str(STORE.location(FILE))
     assert (shown["upstream_sha"], plain_rows(shown["packages"])) == ("unknown", ["a==1", "b==2"])
     assert "runtime" not in shown
     layers = (ImageLayer("RUN a", 60), ImageLayer("COPY b", 40))
@@ -60,7 +61,9 @@ def test_an_image_shows_its_containers_or_its_bill_of_materials() -> None:
         ContainerImage(target, "id", f"toy:{target}", size, layers)  # type: ignore[arg-type]
         for target, size in (("development", 400), ("runtime", 100))
     )
-    shown = integration.image_metadata(replace(VENV, kind="docker", containers=containers, cached_steps=3, steps=8), STORE)
+    shown = integration.image_metadata(
+        replace(VENV, kind="docker", containers=containers, cached_steps=3, steps=8), WORKSPACE
+    )
     assert (shown["runtime"], shown["runtime_bytes"], shown["runtime_over_development"]) == ("toy:runtime", 100, 0.25)
     assert shown["cached_steps"] == "3 of 8"
     assert plain_rows(shown["development_layers"]) == ["60 | RUN a", "40 | COPY b"]
@@ -143,10 +146,10 @@ def test_a_source_tree_tells_patches_that_were_there_already() -> None:
 
 def test_targets_of_bazel_that_failed_come_first_with_their_logs() -> None:
     targets = [BazelTarget("//:a", "PASSED", True, (LOG,)), BazelTarget("//:b", "FAILED", False, (LOG,), "boom")]
-    shown = rbe.results_metadata(BAZEL, targets, STORE)
+    shown = rbe.results_metadata(BAZEL, targets, WORKSPACE)
     assert plain_rows(shown["targets"]) == [
-        f"//:b | FAILED | False | boom | {STORE.uri(LOG)}",
-        f"//:a | PASSED | True |  | {STORE.uri(LOG)}",
+        f"//:b | FAILED | False | boom | {STORE.location(LOG)}",
+        f"//:a | PASSED | True |  | {STORE.location(LOG)}",
     ]
     assert [key for key in shown if key.startswith("log ")] == ["log //:b"]
     assert (shown["attempts_failed"], shown["remote_cache_hits"], shown["infra"]) == (1, 3, "none")

@@ -1,4 +1,4 @@
-"""The server of the HUD's folder, asked as browsers and attackers ask."""
+"""The server of the HUD's folder and the artifacts, asked as browsers and attackers ask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accel_ci.hud.serve import HudServer
+from accel_ci.hud.serve import HudServer, artifact_address
+from accel_ci.model import Artifact
+from accel_ci.storage.artifacts import ArtifactStore
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[HudServer]:
     (tmp_path / "secret").write_text("secret")
     (hud / "link").symlink_to(tmp_path / "secret")
     (hud / "up").symlink_to(tmp_path)
-    running = HudServer(hud, 0)
+    running = HudServer(hud, ArtifactStore(tmp_path / "artifacts"), 0)
     running.start()
     yield running
     running.shutdown()
@@ -64,6 +66,57 @@ def test_nothing_else_is_served(server: HudServer, target: str) -> None:
     answer = get(server, target)
     assert answer.split()[1] in ("404", "414"), answer
     assert "secret" not in answer.partition("\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [
+        ("a wheel+1, ümlaut.whl", "application/octet-stream"), ("page.html", "application/octet-stream"),
+        ("picture.svg", "application/octet-stream"), ("no suffix", "application/octet-stream"),
+        ("index.html", "application/octet-stream"), ('"\r\nSet-Cookie: x', "application/octet-stream"),
+        ("test.log", "text/plain; charset=utf-8"), ("sbom.cdx.json", "text/plain; charset=utf-8"),
+        ("junit.xml", "text/plain; charset=utf-8"), ("bep.ndjson", "text/plain; charset=utf-8"),
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_an_artifact_is_text_or_saved_and_no_more(server: HudServer, name: str, content_type: str) -> None:
+    content = b"<script>alert(1)</script>" * 9999
+    address = artifact_address(server.address, server.artifacts.put_bytes(content, name))
+    answer = httpx.get(address)
+    assert (answer.status_code, answer.content, answer.headers["Content-Type"]) == (200, content, content_type)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "sandbox" in answer.headers["Content-Security-Policy"]
+    assert "Set-Cookie" not in answer.headers
+    assert answer.headers.get("Content-Disposition", "").startswith("attachment;") == (content_type[:4] != "text")
+    assert httpx.head(address).headers["Content-Length"] == str(len(content))
+    assert httpx.put(address, content=b"x").status_code == 501
+    assert get(server, "/artifacts/", "evil.example").split()[1] == "421"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/artifacts", "/artifacts/", "/artifacts/{sha}", "/artifacts/{sha}/", "/artifacts/{sha}/.", "/artifacts/{sha}/..",
+        "/artifacts/{sha}/other.log", "/artifacts/{sha}/../../../secret", "/artifacts/{sha}/..%2f..%2f..%2f..%2fsecret",
+        "/artifacts/{sha}/link.log", "/artifacts/.lock", "/artifacts/../.lock", "/artifacts/..%2f../secret",
+        "/artifacts/%2e%2e/secret",
+        "/artifacts/{zeros}/a.log", "/artifacts/{sha}/a.log/", "/artifacts/{sha}/a.log%00", "/artifacts/{sha}%2f/a.log",
+        "/artifacts/{sha}/folder", "/artifacts/{sha}/folder/index.html",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_nothing_but_artifacts_of_the_store_is_served(server: HudServer, target: str) -> None:
+    artifact = server.artifacts.put_bytes(b"content", "a.log")
+    place = server.artifacts.location(artifact).parent
+    (place / "link.log").symlink_to(server.folder.parent / "secret")
+    (place / "folder").mkdir()
+    (place / "folder" / "index.html").write_text("secret")
+    answer = get(server, target.format(sha=artifact.sha256, zeros="0" * 64))
+    assert answer.split()[1] == "404", answer
+    assert "secret" not in answer.partition("\r\n\r\n")[2]
+    (place / "a.log").unlink()
+    assert httpx.get(artifact_address(server.address, Artifact(artifact.sha256, "a.log", 7))).status_code == 404
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:3001", "127.0.0.1.evil.example:3001", " "])

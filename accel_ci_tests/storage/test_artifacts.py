@@ -29,7 +29,7 @@ def test_a_data_folder_can_be_moved(tmp_path: Path) -> None:
     assert moved == plan
     store = ArtifactStore(tmp_path / "new" / "artifacts")
     assert store.path(moved.batches).read_bytes() == b"[]"
-    assert store.uri(moved.batches) == store.path(moved.batches).as_uri()
+    assert store.location(moved.batches) == store.path(moved.batches)
 
 
 def test_a_manifest_with_the_address_of_earlier_versions_is_read(tmp_path: Path) -> None:
