@@ -41,7 +41,7 @@ def dev(workspace: Workspace, port: int, host: str, hud_port: int | None) -> Non
         pass
     claimed = claim(workspace.dev_file)
     hud = _serve_hud(workspace, port + 1 if hud_port is None else hud_port)
-    addresses = DevAddresses(f"http://{f'[{host}]' if ':' in host else host}:{port}", hud.address)
+    addresses = DevAddresses(f"http://{f'[{host}]' if ':' in host else host}:{port}", hud.address, os.getpid())
     publish(claimed, addresses)
     click.echo(f"UI:  {addresses.ui}   (starts in some seconds)\nHUD: {addresses.hud}")
     paths = {CONFIG_ENVIRONMENT: str(project.config_path), HOME_ENVIRONMENT: str(project.home)}
@@ -65,8 +65,14 @@ def _serve_hud(workspace: Workspace, port: int) -> HudServer:
 
 
 def _run(command: list[str], environment: dict[str, str], folder: Path, claimed: int) -> int:
-    """Run Dagster in a folder to its end, and hand on the signals to end. Dagster keeps the claim if this process dies."""
-    with subprocess.Popen(command, env=environment, cwd=folder, pass_fds=(claimed,), start_new_session=True) as dagster:
+    """Run Dagster in a folder to its end, and hand on the signals to end.
+
+    If this process is killed, Dagster ends too. It keeps the claim until then.
+    """
+    from accel_ci.process.with_parent import with_parent
+
+    tied = with_parent(command)
+    with subprocess.Popen(tied, env=environment, cwd=folder, pass_fds=(claimed,), start_new_session=True) as dagster:
 
         def hand_on(number: int, _: FrameType | None) -> None:
             dagster.send_signal(number)

@@ -1,40 +1,78 @@
-"""The addresses that `accel-ci dev` serves a data folder on. Its lock lives as long as the UI, so there is one at a time."""
+"""The addresses that `accel-ci dev` serves a data folder on.
+
+Its lock is held by that process and by Dagster, so that there is one UI at a time, even where the process was killed.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from accel_ci.errors import AccelCiError
+
+_ENDS_WITHIN_S = 90.0  # Dagster gives each of its servers some of it
+_LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
 class DevAddresses:
-    """The addresses of the Dagster UI and of the HUD."""
+    """The addresses of the Dagster UI and of the HUD, and the id of the process that serves the latter."""
 
     ui: str
     hud: str
+    process: int = 0
 
 
-def claim(path: Path) -> int:
+def claim(path: Path, ends_within_s: float = _ENDS_WITHIN_S) -> int:
     """Lock the file for this process and those that inherit the descriptor, which is returned.
 
-    Raises `AccelCiError` with the address of the UI that has it.
+    Where `accel-ci dev` was killed, Dagster ends a little later, and is waited for. Raises `AccelCiError` that tells which
+    processes have the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    deadline = time.monotonic() + ends_within_s
+    while not _lock(descriptor):
+        known, holders = read_addresses(path), _holders(path)
+        is_left = known is not None and known.process not in holders
+        if is_left and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+            continue
+        os.close(descriptor)
+        where, ids = f" at {known.ui}" if known else ", and is just starting", " ".join(map(str, holders)) or "its processes"
+        if is_left:
+            raise AccelCiError(f"Dagster still runs on {path.parent}{where}, though `accel-ci dev` has ended; kill {ids}")
+        raise AccelCiError(
+            f"`accel-ci dev` already runs on {path.parent}{where}; use that one, or end it first (kill {ids})"
+        )
+    os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        known = read_addresses(path)
-        where = f" at {known.ui}" if known else ", and is just starting"
-        raise AccelCiError(f"`accel-ci dev` already runs on {path.parent}{where}; use that one, or end it first") from None
-    os.ftruncate(descriptor, 0)
-    return descriptor
+        return False
+    return True
+
+
+def _holders(path: Path) -> list[int]:
+    """The ids of the other processes of this user that have the file open."""
+    name, found = str(path.resolve()), []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and any(file.path == name for file in process.open_files()):
+                found.append(process.pid)
+        except psutil.Error:  # it has ended, or is another user's
+            continue
+    return found
 
 
 def publish(descriptor: int, addresses: DevAddresses) -> None:
