@@ -25,17 +25,20 @@ from accel_ci.model import (
 )
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS
 from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.progress import Step
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
 from accel_ci.steps.device_tests import (
     StageContext,
+    changed_by_tests,
     collect_tests,
     plan_device_tests,
     run_device_stage,
     run_smoke_stage,
     unfinished_plan,
 )
+from accel_ci.storage.sealed_folder import in_short
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci.workspace import Workspace
@@ -96,6 +99,7 @@ def smoke_results(
         suites = settings.suites_of(revision.trigger, "smoke", revision.suites)
         spec, place = _worker(context, stages.workspace, revision, runtime_image, "smoke")
         results = run_smoke_stage(settings, suites, spec, place, step)
+        changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(stages.workspace.results, build_of(context), results.suites)
     passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
@@ -105,7 +109,8 @@ def smoke_results(
         f"{counts}: {'the device tests may begin' if passed else 'no further card is taken'}",
         tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
     )
-    return stage_result(results, build_of(context), results.digest, results_metadata(results, failures), [check])
+    metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
+    return stage_result(results, build_of(context), results.digest, metadata, [check])
 
 
 def test_selection(
@@ -153,9 +158,20 @@ def device_test_results(
     with stages.stage(context) as step:
         spec, place = _worker(context, workspace, stages.revision(context), runtime_image, "device")
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
+        changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
     predicted = {"predicted_makespan_seconds": test_plan.predicted_s if test_plan.has_history else NO_HISTORY}
-    return stage_result(results, build_of(context), results.digest, results_metadata(results, failures) | predicted)
+    metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
+    return stage_result(results, build_of(context), results.digest, metadata | predicted)
+
+
+def _changed_by_tests(context: dg.AssetExecutionContext, spec: WorkerSpec, image: RuntimeImage, step: Step) -> list[str]:
+    """Return what tests have changed that a later build would read, and report it."""
+    if changed := changed_by_tests(spec, image):
+        report = f"tests have written to what later builds would read, and is therefore made anew: {in_short(changed)}"
+        context.log.warning(report)
+        step.say(report)
+    return changed
 
 
 def outlook(plan: TestPlan) -> str:

@@ -129,7 +129,7 @@ def _pattern(path: str) -> str:
 
 def _recipe(variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, limit_s: float) -> Recipe:
     packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
-    files = tuple(artifacts.path(each) for each in wheel.wheels)
+    files = tuple(artifacts.checked_path(each) for each in wheel.wheels)
     own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in files]
     pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit_s)
     others = "".join(f"{line}\n" for line in pins.splitlines() if " @ file:" not in line)

@@ -7,7 +7,9 @@ and the wheels' digests. One with the same content is used again.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +25,16 @@ from accel_ci.model import RuntimeImage, Wheel
 from accel_ci.process.run import run_tool
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.sealed_folder import changes, in_short, seal
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
 
+_LOG = logging.getLogger(__name__)
+
+PYTHON_CACHE = "pycache"
+"""The folder of an environment for byte code, which workers write to."""
+
 _IMAGE = TypeAdapter(RuntimeImage)
+_RECORD, _SEAL = "image.json", ".seal"
 
 
 def make_runtime_image(
@@ -33,6 +42,7 @@ def make_runtime_image(
 ) -> RuntimeImage:
     """Make the image of a variant below the folder `images`, or return the existing one with the same content.
 
+    A virtual environment in which a test has changed something is made anew; the changed one is kept beside it.
     Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
     section = settings.image_of(variant)
@@ -40,20 +50,17 @@ def make_runtime_image(
         return make_docker_image(settings, variant, section, wheel, artifacts, images)
     started, limit = time.monotonic(), settings.limits.install_seconds
     packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
-    files = [artifacts.path(each) for each in wheel.wheels]
+    files = [artifacts.checked_path(each) for each in wheel.wheels]
     own = [f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files]
     pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
     content = f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}"
     digest = hashlib.sha256(content.encode()).hexdigest()
     folder = images / digest[:16]
-    manifest = folder / "image.json"  # written last: without it an image is not complete
+    manifest = folder / _RECORD  # written last: without it an image is not complete
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"{digest[:16]}.lock"):
-        if manifest.is_file():
-            image = _IMAGE.validate_json(manifest.read_bytes())
-            if Path(image.python).is_file():
-                os.utime(manifest)  # `prune` leaves what was used in the last day
-                return replace(image, reused=True, work_s=0.0)
+        if (existing := _existing(folder)) is not None:
+            return existing
         python = create(folder, variant.python, pins, packages, timeout_s=limit)
         done = run_tool([str(python), "-I", "-c", VERSIONS_CODE], timeout_s=300, environment=packages.environment)
         advice = "`torch` of the variant, which must name PyTorch, and that the backend's entry point loads"
@@ -69,5 +76,28 @@ def make_runtime_image(
             work_s=round(time.monotonic() - started, 3),
             sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),
         )
+        seal(folder, _SEAL, leave_out=(PYTHON_CACHE, _RECORD))
         write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
     return image
+
+
+def changes_of_environment(python: Path) -> list[str]:
+    """Return what has changed in the virtual environment of an interpreter since it was made, one line for each path."""
+    return changes(python.parents[1], _SEAL, leave_out=(PYTHON_CACHE, _RECORD))
+
+
+def _existing(folder: Path) -> RuntimeImage | None:
+    """Return the image in a folder if it is complete and unchanged. A changed one is moved aside."""
+    manifest = folder / _RECORD
+    try:
+        image = _IMAGE.validate_json(manifest.read_bytes())
+    except (OSError, ValueError):  # never completed, or damaged
+        return None
+    if changed := changes_of_environment(folder / "bin" / "python"):
+        kept = folder.with_name(f"{folder.name}.changed")
+        _LOG.warning("the environment is made anew: %s; see the changed one in %s", in_short(changed), kept)
+        shutil.rmtree(kept, ignore_errors=True)
+        folder.rename(kept)
+        return None
+    os.utime(manifest)  # `prune` leaves what was used in the last day
+    return replace(image, reused=True, work_s=0.0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
+from accel_ci.images.runtime_image import PYTHON_CACHE
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.project_pool import ProjectPool
@@ -36,7 +37,7 @@ class LocalPool(ProjectPool):
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes."""
         settings = self._settings
-        cache = {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / "pycache")}
+        cache = {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / PYTHON_CACHE)}
         environment = clean_environment({**cache, **settings.environment}, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
 

@@ -21,7 +21,7 @@ from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_IMAGE = re.compile(r"(docker-)?([0-9a-f]{16})(?(1)\.json)")
+_IMAGE = re.compile(r"(docker-)?([0-9a-f]{16})(?(1)\.json|(\.changed)?)")
 _HEAVY = ("wheel.json", "runtime_image.json", "source_build.json")
 """The manifests of large things, which go earlier than the results of their build."""
 

@@ -89,7 +89,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:
     """Read the selected tests from their artifact."""
-    return _TESTS.validate_json(artifacts.path(artifact).read_bytes())
+    return _TESTS.validate_json(artifacts.checked_path(artifact).read_bytes())
 
 
 def _as_utf8(text: str) -> str:

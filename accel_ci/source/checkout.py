@@ -7,6 +7,7 @@ small `.git` for those who ask git for a version: all commits and tags, but the 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
@@ -22,11 +23,15 @@ from accel_ci.model import Source
 from accel_ci.source.git import TRANSPORTS, local_path, run_git, without_credentials
 from accel_ci.source.refs import anchor, resolved_sha, tree_of
 from accel_ci.source.working_tree import scratch_environment, write_working_tree
+from accel_ci.storage.sealed_folder import changes, in_short, seal
+
+_LOG = logging.getLogger(__name__)
 
 MIRRORS = ".mirrors"
 MARK = "accel-ci-checkout"
 """The file in the `.git` of a checkout that tells it from other repositories; it has the path of the sources."""
 
+_SEAL = f".git/{MARK}-seal"
 _FETCH_S = 3600.0
 _CHECKOUT_S = 1800.0
 _EXACTLY = {"core.autocrlf": "false", "core.symlinks": "true", "core.fileMode": "true", "core.longpaths": "true"}
@@ -62,8 +67,9 @@ def checkout(
 ) -> Path:
     """Check a state out into a folder below `sources`, once and by one process at a time; return its subdirectory.
 
-    `repository` is the configured address, which may hold credentials that `source` does not. Raises `SourceError` if files
-    of the commit cannot be had, and if a working tree was not checked out when its state was resolved and has changed.
+    `repository` is the configured address, which may hold credentials that `source` does not. A checkout in which something
+    has changed since, also a file that git ignores, is made anew; the changed one is kept beside it. Raises `SourceError` if
+    files of the commit cannot be had, and if a working tree was not checked out when its state was resolved and has changed.
     """
     sha = resolved_sha(source)
     tree = str(source.tree) if source.dirty else ""
@@ -71,6 +77,11 @@ def checkout(
     destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     sources.mkdir(parents=True, exist_ok=True)
     with FileLock(sources / f".{destination.name}.lock"):  # large repositories are fetched only once
+        if destination.is_dir() and (changed := changes(destination, _SEAL)):
+            kept = destination.with_name(f"{destination.name}.changed")
+            _LOG.warning("%s is checked out anew: %s; see the changed files in %s", source.label, in_short(changed), kept)
+            shutil.rmtree(kept, ignore_errors=True)
+            destination.rename(kept)
         if not destination.is_dir():
             with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch:
                 origin = _origin(source, repository, root, timeout_s)
@@ -78,6 +89,11 @@ def checkout(
                 made.rename(destination)
         os.utime(destination)  # `prune` leaves what was used in the last day
     return destination / (destination / ".git" / MARK).read_text("utf-8")
+
+
+def changes_of_checkout(folder: Path) -> list[str]:
+    """Return what has changed in the checkout that a folder is in since it was made, one line for each path."""
+    return changes(checkout_root(folder), _SEAL)
 
 
 def checkout_root(folder: Path) -> Path:
@@ -121,6 +137,7 @@ class _Checkout:
         address = without_credentials(self.origin.address)
         run_git(["config", "remote.origin.url", address], folder=files, timeout_s=self.timeout_s)
         (files / ".git" / MARK).write_text(self.origin.below, "utf-8")
+        seal(files, _SEAL)
         return files
 
     def _git(self, files: Path, *arguments: str, timeout_s: float) -> str:

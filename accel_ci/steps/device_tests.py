@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Settings, Suite
 from accel_ci.errors import AccelCiError, PoolError, SelectionError
+from accel_ci.images.runtime_image import changes_of_environment
 from accel_ci.instance.command_provider import CommandProvider
 from accel_ci.instance.lease import LEASES, running_instance
 from accel_ci.model import (
@@ -31,6 +32,7 @@ from accel_ci.model import (
     DeviceTestResults,
     Limits,
     Outcome,
+    RuntimeImage,
     SelectedTest,
     TestPlan,
     TestSelection,
@@ -47,6 +49,7 @@ from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
 from accel_ci.scope.selection import read_selection, select_tests
+from accel_ci.source.checkout import changes_of_checkout
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
@@ -123,7 +126,7 @@ def unfinished_plan(settings: Settings, selection: TestSelection, folder: Path) 
 
 def read_plan(artifact: Artifact, artifacts: ArtifactStore) -> Plan:
     """The plan behind a manifest."""
-    return _PLAN.validate_json(artifacts.path(artifact).read_bytes())
+    return _PLAN.validate_json(artifacts.checked_path(artifact).read_bytes())
 
 
 def run_smoke_stage(
@@ -175,6 +178,17 @@ def run_device_stage(
             counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
             step.note(f"{counts}; {run.carried_over:,} attempts were carried over from the run that stopped")
         return results
+
+
+def changed_by_tests(spec: WorkerSpec, image: RuntimeImage) -> list[str]:
+    """What tests have changed in the sources and, with the local pool, in the environment; one line for each path.
+
+    The next build does not use it: it makes the sources or the environment anew.
+    """
+    sources = [f"{line} in the sources" for line in changes_of_checkout(Path(spec.root))]
+    if image.kind != "venv":
+        return sources
+    return sources + [f"{line} in the environment" for line in changes_of_environment(Path(image.python))]
 
 
 def run_in_order(

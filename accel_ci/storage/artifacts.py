@@ -43,12 +43,12 @@ class ArtifactStore:
         artifact = Artifact(sha256_of(content), Path(name).name, content.tell())
         destination = self._place(artifact)
         with self.lock():
-            if destination.is_file():
+            if destination.is_file() and destination.stat().st_size == artifact.size_bytes:
                 os.utime(destination)
                 return artifact
             destination.parent.mkdir(parents=True, exist_ok=True)
             content.seek(0)
-            with whole_file(destination) as copy:
+            with whole_file(destination, durable=True, mode=0o444) as copy:
                 shutil.copyfileobj(content, copy, 1 << 20)
         return artifact
 
@@ -62,6 +62,18 @@ class ArtifactStore:
     def location(self, artifact: Artifact) -> Path:
         """Where the artifact's file is, or was: for people."""
         return self._place(artifact).absolute()
+
+    def checked_path(self, artifact: Artifact) -> Path:
+        """The artifact's file, after its content was compared with its digest. Raises `AccelCiError` if it has changed."""
+        path = self.path(artifact)
+        with path.open("rb") as content:
+            if sha256_of(content) == artifact.sha256:
+                return path
+        aside = path.with_name(f"{path.name}.changed")
+        path.rename(aside)  # so that the same build makes it again
+        raise AccelCiError(
+            f"the artifact {path} has changed since it was stored; it is {aside.name} now: run the build again"
+        )
 
     def mark_used(self, artifact: Artifact) -> None:
         """Protect the artifact from `prune` for a day. Raises `AccelCiError` when it is gone."""

@@ -88,6 +88,7 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
     try:
         wheel = _WHEEL.validate_json(manifest.read_bytes())
         for artifact in (*wheel.wheels, wheel.sdist):
+            artifacts.checked_path(artifact)
             artifacts.mark_used(artifact)
         os.utime(manifest)
     except (OSError, ValueError, AccelCiError):  # never built, written by another version of accel-ci, or removed

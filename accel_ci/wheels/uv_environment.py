@@ -35,7 +35,8 @@ def uv_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
         environment.setdefault("UV_FIND_LINKS", ",".join(environment["PIP_FIND_LINKS"].split()))
     environment.pop("VIRTUAL_ENV", None)
     environment.pop("PYTHONPATH", None)
-    return environment | {"UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "hardlink"}
+    # A link would let the code under test write to uv's cache, and so into other environments; `clone` may make links, too.
+    return environment | {"UV_NO_CONFIG": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1", "UV_LINK_MODE": "copy"}
 
 
 @dataclass(frozen=True)

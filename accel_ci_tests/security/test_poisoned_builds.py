@@ -1,0 +1,145 @@
+"""Code under test writes to what later builds read: uv's cache, the checkout, the environment, the artifact store."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci.errors import AccelCiError
+from accel_ci.images.runtime_image import changes_of_environment, make_runtime_image
+from accel_ci.model import Source, Wheel
+from accel_ci.source.checkout import changes_of_checkout, checkout
+from accel_ci.source.refs import resolve_source
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.wheels.build import build_wheel
+from accel_ci.wheels.uv_environment import PackageSource, create, resolve
+from accel_ci_tests.fixtures.checkout import git
+
+pytest_plugins = ["accel_ci_tests.fixtures.toy_backend"]
+
+
+def appended(file: Path) -> Callable[[], object]:
+    return lambda: file.write_bytes(file.read_bytes() + b"poison = True\n")
+
+
+def test_an_environment_shares_no_file_with_the_cache_of_uv(tmp_path: Path) -> None:
+    cache = {"UV_CACHE_DIR": str(tmp_path / "cache")}
+    packages = PackageSource.from_settings(None, {**os.environ, **cache})
+    pins = resolve(["iniconfig"], "3.11", packages, timeout_s=300)
+
+    def environment(name: str) -> Path:
+        return create(tmp_path / name, "3.11", pins, packages, timeout_s=300)
+
+    first = environment("first")
+    poison = "import iniconfig; open(iniconfig.__file__, 'a').write('poison = True\\n')"
+    subprocess.run([str(first), "-c", poison], check=True, timeout=60)
+    read = [str(environment("second")), "-c", "import iniconfig; print(hasattr(iniconfig, 'poison'))"]
+    assert subprocess.run(read, check=True, capture_output=True, text=True, timeout=60).stdout == "False\n"
+    packages_of_first = next(first.parents[1].glob("lib/python*/site-packages"))
+    linked = [path for path in packages_of_first.rglob("*") if path.is_file() and path.stat().st_nlink > 1]
+    assert linked == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda root: (root / "backend" / "pyproject.toml").write_text("[tool]\n"), "backend/pyproject.toml was changed"),
+        (lambda root: (root / "sitecustomize.py").write_text("import os\n"), "sitecustomize.py was added"),
+        (lambda root: (root / "README.md").unlink(), "README.md was removed"),
+        (lambda root: (root / ".git" / "config").write_text("[core]\nfsmonitor = false\n"), ".git/config was changed"),
+        (lambda root: (root / ".git" / "info").mkdir(exist_ok=True) or (root / ".git/info/exclude").write_text("*\n"),
+         ".git/info"),
+    ],
+)  # fmt: skip
+def test_a_changed_checkout_is_made_anew(
+    repository: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object], line: str
+) -> None:
+    state = resolve_source("repository", "refs/heads/main", "backend", tmp_path, timeout_s=30)
+
+    def check_out() -> Path:
+        return checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
+
+    sources = check_out()
+    assert changes_of_checkout(sources) == []
+    number = sources.stat().st_ino
+    assert check_out().stat().st_ino == number  # an unchanged one is used again
+    change(sources.parent)
+    assert line in changes_of_checkout(sources)[0]
+    assert check_out() == sources
+    assert changes_of_checkout(sources) == []
+    assert git(sources.parent, "status", "--porcelain", "--ignored") == ""
+    assert git(sources.parent, "rev-parse", "HEAD") == state.sha
+    assert line in caplog.text
+    assert changes_of_checkout(sources.parent.with_name(f"{sources.parent.name}.changed") / "backend")
+
+
+@pytest.fixture
+def wheel(toy_project: Project, toy_sources: Path, tmp_path: Path) -> Wheel:
+    """The toy backend's wheel, in the store `artifacts`."""
+    settings = toy_project.settings
+    state = Source("toy", "refs/heads/main", "1" * 40, ".")
+    store, cache = ArtifactStore(tmp_path / "artifacts"), tmp_path / "cache"
+    return build_wheel(settings, settings.variants[0], state, toy_sources, store, cache, tmp_path)
+
+
+def test_a_changed_environment_is_made_anew(
+    wheel: Wheel, toy_project: Project, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, store = toy_project.settings, ArtifactStore(tmp_path / "artifacts")
+    variant = settings.variants[0].model_copy(update={"torch": toy_torch(tmp_path), "requirements": ()})
+
+    def make() -> Path:
+        return Path(make_runtime_image(settings, variant, wheel, store, tmp_path / "images").python)
+
+    python = make()
+    subprocess.run([str(python), "-c", "import torch"], check=True, timeout=60, env={
+        "PYTHONPYCACHEPREFIX": str(python.parents[1] / "pycache"),
+    })  # fmt: skip
+    assert changes_of_environment(python) == []
+    before = python.parents[1].stat().st_ino
+    assert make().parents[1].stat().st_ino == before
+    poison = "import torch; open(torch.__file__, 'a').write('poison = True\\n')"
+    subprocess.run([str(python), "-B", "-c", poison], check=True, timeout=60)
+    assert [line.rpartition("/")[2] for line in changes_of_environment(python)] == ["__init__.py was changed"]
+    assert make() == python
+    assert changes_of_environment(python) == []
+    read = [str(python), "-B", "-c", "import torch; print(hasattr(torch, 'poison'))"]
+    assert subprocess.run(read, check=True, capture_output=True, text=True, timeout=60).stdout == "False\n"
+    assert "torch/__init__.py was changed" in caplog.text
+
+
+def toy_torch(folder: Path) -> str:
+    """Make a small package that takes the place of PyTorch; return its requirement."""
+    sources = folder / "toy-torch"
+    (sources / "torch").mkdir(parents=True)
+    (sources / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools>=77"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "torch"\nversion = "2.0"\n'
+    )
+    (sources / "torch" / "__init__.py").write_text("from types import SimpleNamespace\n__version__ = '2.0'\n"
+                                                   "version = SimpleNamespace(git_version='0' * 40)\n")  # fmt: skip
+    out = folder / "toy-torch-dist"
+    command = [sys.executable, "-m", "uv", "build", "--wheel", "--quiet", "--out-dir", str(out), str(sources)]
+    subprocess.run(command, check=True, timeout=300)
+    return f"torch @ {next(out.glob('*.whl')).as_uri()}"
+
+
+def test_a_changed_artifact_is_not_used(wheel: Wheel, toy_project: Project, toy_sources: Path, tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    file = store.path(wheel.wheel)
+    assert file.stat().st_mode & 0o222 == 0
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    settings = toy_project.settings
+    with pytest.raises(AccelCiError, match="has changed since it was stored"):
+        make_runtime_image(settings, settings.variants[0], wheel, store, tmp_path / "images")
+    state = Source("toy", "refs/heads/main", "1" * 40, ".")
+    again = build_wheel(settings, settings.variants[0], state, toy_sources, store, tmp_path / "cache", tmp_path)
+    assert not again.reused
+    assert store.checked_path(again.wheel).is_file()
