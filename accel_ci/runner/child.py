@@ -243,6 +243,8 @@ class _BatchSession:
             return self._problems[""]
         file = test.partition("::")[0]
         if not Path(self._root, file).exists():
+            if Path(self._root, _with_bytes(file)).exists():
+                return "error", "the name of this file is not UTF-8; rename it"
             return "not_run", f"{file} does not exist"
         before = test.partition("[")[0]
         now_there = [name for name in self._items if name.partition("[")[0] == before]
@@ -295,6 +297,11 @@ class _BatchSession:
 
     def pytest_internalerror(self, excrepr: Any) -> None:
         self._worker.send("stopped", message=bounded(f"pytest had an internal error: {excrepr}"), output="")
+
+
+def _with_bytes(path: str) -> str:
+    r"""Return a path that holds the bytes which are written as `\udcff` where text must be UTF-8."""
+    return re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), path)
 
 
 def _changing(test: str) -> str:

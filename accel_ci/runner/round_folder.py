@@ -45,7 +45,12 @@ class PlannedBatch:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of its tests: several where it is a group's."""
-        return tuple(dict.fromkeys(test.partition("::")[0] for test in self.tests))
+        return tuple(dict.fromkeys(map(file_of, self.tests)))
+
+
+def file_of(test: str) -> str:
+    """Return the file of a node id."""
+    return test.partition("::")[0]
 
 
 @dataclass(frozen=True)

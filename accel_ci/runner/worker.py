@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from .ending import Termination
 from .long_wait import LongWait
 from .outcomes import FAILING, bounded
 from .round import FolderRound
-from .round_folder import PlannedBatch, SuiteArguments
+from .round_folder import PlannedBatch, SuiteArguments, file_of
 
 if TYPE_CHECKING:
     from .signed_round import SignedRound
@@ -109,7 +110,7 @@ class Worker:
         self._begin(batch)
         broken = self._broken.setdefault(batch.suite, {})
         deaths: Counter[str] = Counter()  # by file: children in a row that died of it and ran no test of the batch
-        while self._open and batch.file not in broken:
+        while file := self._leave_out_broken(broken):
             before = len(self._open)
             self._importing = None
             problem = self._ready_child(batch) or self._follow(batch)
@@ -118,14 +119,18 @@ class Worker:
                 if problem is not None:
                     self._check_card()
             elif problem is not None:
-                culprit = self._importing or batch.file
+                culprit = self._importing or file
                 deaths[culprit] += 1
                 if deaths[culprit] >= 2:
-                    broken[batch.file if culprit in broken else culprit] = problem
-        for test in list(self._open):
-            self._attempt(test, "error", message=broken[batch.file])
+                    broken[file if culprit in broken else culprit] = problem
         if deaths:
             self._check_card()
+
+    def _leave_out_broken(self, broken: Mapping[str, str]) -> str | None:
+        """Record the errors of open tests in broken files; return the file of the first of the others, else None."""
+        for test in [test for test in self._open if file_of(test) in broken]:
+            self._attempt(test, "error", message=broken[file_of(test)])
+        return next(map(file_of, self._open), None)
 
     def _begin(self, batch: PlannedBatch) -> None:
         self._suite, self._batch, self._open, self._next = batch.suite, batch.id, dict.fromkeys(batch.tests), None
@@ -157,9 +162,11 @@ class Worker:
         """Answer a child that has reached the end of its batch."""
         self._next = self._claim()
         if self._next is not None and self._suits(session, self._next):
-            session.send(self._next, self._next.tests)
-        else:
-            session.child.send({"idle": True})
+            broken = self._broken[self._next.suite]
+            if tests := [test for test in self._next.tests if file_of(test) not in broken]:
+                session.send(self._next, tests)
+                return
+        session.child.send({"idle": True})
 
     def _take(self, session: ChildSession, message: dict[str, Any]) -> None:
         """Record a message of the child that runs the batch. Raises `ProtocolError`."""

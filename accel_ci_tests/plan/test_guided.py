@@ -98,6 +98,15 @@ def test_a_small_class_of_a_large_file_that_was_never_seen_is_not_cut() -> None:
     assert any(set(names) <= set(batch.tests) for batch in plan.batches)
 
 
+def test_groups_of_one_name_in_two_suites_are_two_groups() -> None:
+    tests = [SelectedTest(suite, f"{suite}.py::t{number}", "port") for number in range(3) for suite in ("ops", "jit")]
+    for cards in (1, 2):
+        batches = make_plan(tests, {}, cards).batches
+        assert {(batch.suite, batch.group, batch.tests) for batch in batches} == {
+            (suite, "port", tuple(f"{suite}.py::t{number}" for number in range(3))) for suite in ("ops", "jit")
+        }
+
+
 @given(
     files=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     cards=st.integers(1, 64),

@@ -463,6 +463,23 @@ def test_a_file_that_kills_pytest_while_it_is_collected(work: Work, write: Write
     assert "exit code 9" in attempts(events)["test_killer.py::test_1"]["message"]
 
 
+def test_such_a_file_costs_no_test_of_another_file_in_its_batch(work: Work, write: Write) -> None:
+    write("test_killer.py", "import os\nprint('importing')\nos._exit(9)\n")
+    write("test_good.py", "def test_0(): pass\ndef test_1(): pass\ndef test_2(): pass\n")
+    write("test_other.py", "def test_3(): pass\n")
+    events = work(
+        ["test_killer.py::test_1", "test_good.py::test_1", "test_killer.py::test_2", "test_good.py::test_2"],
+        ["test_killer.py::test_3"],
+        ["test_good.py::test_0"],
+        ["test_other.py::test_3", "test_killer.py::test_4"],
+    )
+    expected = {f"test_killer.py::test_{number}": "error" for number in (1, 2, 3, 4)}
+    assert outcomes(events) == expected | {
+        **{f"test_good.py::test_{number}": "passed" for number in (0, 1, 2)}, "test_other.py::test_3": "passed",
+    }  # fmt: skip
+    assert "exit code 9" in attempts(events)["test_killer.py::test_4"]["message"]
+
+
 def test_a_broken_conftest_costs_only_its_folder(work: Work, write: Write) -> None:
     write("bad/conftest.py", "raise RuntimeError('no device here')\n")
     write("bad/test_bad.py", "def test_1(): pass\ndef test_2(): pass\n")

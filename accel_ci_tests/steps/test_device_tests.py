@@ -298,6 +298,18 @@ def test_files_that_end_the_collection_are_errors(
     assert "exit code 0" in (rows["tests/unit/test_exit.py"].message or "")
 
 
+def test_a_file_whose_name_is_not_utf8_is_an_error(
+    make_project: MakeProject, write: Write, root: Path, context: StageContext
+) -> None:
+    write("tests/unit/test_a.py", "def test_1(): pass\n")
+    (root / "tests" / "unit" / os.fsdecode(b"test_\xff.py")).write_text("def test_2(): pass\n")
+    results = run_device(make_project(suites=suites()), root, context)
+    rows = failed_attempts(context.results, context.build, results.suites)
+    assert results.counts["passed"] == 1
+    found = {row.test: (row.outcome, row.message) for row in rows}
+    assert found[r"tests/unit/test_\udcff.py"] == ("error", "the name of this file is not UTF-8; rename it")
+
+
 def test_a_file_that_ends_the_collecting_command_itself_is_an_error(
     make_project: MakeProject, write: Write, root: Path, context: StageContext
 ) -> None:
