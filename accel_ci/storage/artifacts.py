@@ -60,7 +60,7 @@ class ArtifactStore:
         return path
 
     def location(self, artifact: Artifact) -> Path:
-        """Where the artifact's file is, or was: for people."""
+        """The place of the artifact's file, even of one that is gone: for people."""
         return self._place(artifact).absolute()
 
     def checked_path(self, artifact: Artifact) -> Path:
