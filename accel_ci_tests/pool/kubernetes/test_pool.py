@@ -301,21 +301,21 @@ def test_an_api_server_that_stays_away_ends_the_run_in_time_and_its_job_is_taken
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cluster_module, "PATIENCE_S", 4.0)
-    tests = slow(write, 60)
+    tests = slow(write, 160)
 
     def on_progress(*_: object) -> None:
         if len(ground.streamed()) > 5:
             api_server_gate.shut()
 
     with caplog.at_level(logging.WARNING, "accel_ci"), pytest.raises(PoolError, match="run the same again when it answers"):
-        ground.run(numbered_batches(60), max_rounds=1, on_progress=on_progress)
+        ground.run(numbered_batches(160), max_rounds=1, on_progress=on_progress)
     lines = [record.getMessage() for record in caplog.records if "giving up in" in record.getMessage()]
     assert any("did not list pods" in line for line in lines)
     api_server_gate.reopen()
     [before] = ground.jobs()
     during: list[dict[str, Any]] = []
     result = ground.run(
-        numbered_batches(60), max_rounds=1, on_progress=lambda *_: during.extend([] if during else ground.jobs())
+        numbered_batches(160), max_rounds=1, on_progress=lambda *_: during.extend([] if during else ground.jobs())
     )
     assert {job["metadata"]["uid"] for job in during} == {before["metadata"]["uid"]}
     assert outcomes(result) == dict.fromkeys(tests, "passed")
