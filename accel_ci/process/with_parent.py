@@ -5,12 +5,13 @@ Only Linux has a signal for that. Elsewhere the command runs on.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from accel_ci.runner.ending import end_with_parent
+_PR_SET_PDEATHSIG = 1
 
 
 def with_parent(command: Sequence[str]) -> list[str]:
@@ -19,5 +20,8 @@ def with_parent(command: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    end_with_parent(int(sys.argv[1]), signal.SIGTERM)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != int(sys.argv[1]):  # it has ended already
+        sys.exit(128 + signal.SIGTERM)
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 -- the command takes this process's place, with its signal
