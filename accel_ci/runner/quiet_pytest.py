@@ -61,6 +61,7 @@ class QuietPytest:
         if reporter is not None and hasattr(reporter, "_tw"):
             self._terminal = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
             reporter._tw._file = self._terminal
+            reporter.reportchars = ""  # or its summary would measure every message, 1.5 s for each megabyte
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -15,12 +16,13 @@ from accel_ci.model import Limits
 from accel_ci.pool.environment import clean_environment
 from accel_ci.rounds.driver import PoolRun
 from accel_ci.runner.child_session import SESSION
+from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.ground import Ground, Kind
 from accel_ci_tests.fixtures.suite import Write, batch
 
 FILE = """
-import atexit, contextlib, ctypes, datetime, faulthandler, gc, json, os, resource, shutil, signal, sys, tempfile, threading
-import time
+import atexit, contextlib, ctypes, datetime, faulthandler, gc, json, os, resource, shutil, signal, subprocess, sys, tempfile
+import threading, time
 import pytest
 
 def to_the_worker(text):
@@ -87,6 +89,14 @@ LEAVING = {
     "forks": ("for _ in range(20):\n        if os.fork() == 0: time.sleep(1000)", "passed"),
     "daemon": ("if os.fork() == 0: os.setsid(); os.fork(); time.sleep(1000)", "passed"),
     "long_message": ("pytest.fail('x' * 5_000_000)", "failed"),
+    "longest_message": ("pytest.fail('x' * 50_000_000)", "failed"),
+    "many_lines": ("pytest.fail(('x' * 999 + '\\n') * 50_000)", "failed"),
+    "longest_comparison": ("assert 'x' * 50_000_000 == 'y' * 50_000_000", "failed"),
+    "long_output": ("print('x' * 50_000_000); assert False", "failed"),
+    "long_section": ("os.write(2, b'x' * 50_000_000); assert False", "failed"),
+    "pause_parent": (
+        "subprocess.run(f'kill -STOP {os.getppid()}; sleep 2; kill -CONT {os.getppid()}', shell=True, check=True)", "passed",
+    ),
     "flood": ("[os.write(1, b'\\xff\\x00\\xfe' * 100_000) for _ in range(200)]; assert False", "failed"),
     "memory": ("resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**31)); bytearray(2**31)", "failed"),
     "files": ("resource.setrlimit(resource.RLIMIT_NOFILE, (24, 64)); [os.dup(0) for _ in range(64)]", "failed"),
@@ -148,3 +158,63 @@ def test_tests_that_end_their_process(open_ground: Callable[[Kind], Ground], wri
 def test_a_test_that_leaves_its_process_changed(name: str, open_ground: Callable[[Kind], Ground], write: Write) -> None:
     result = run_beside_others({name: LEAVING[name]}, open_ground("local"), write, ["0"], SESSIONS.get(name))
     assert result.lost == ()
+
+
+KILL_ALL = """
+    assert os.readlink("/proc/self/ns/pid") != "{outside}" and "pytest" in open("/proc/1/cmdline").read()
+    os.kill(-1, signal.SIGKILL)
+    time.sleep(1000)"""
+
+
+def test_a_test_that_kills_all_it_can(
+    open_ground: Callable[[Kind], Ground], write: Write, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    outside = in_own_namespace(request.node.nodeid, "--pid", "--fork", "--kill-child", "--mount-proc", scratch=tmp_path)
+    if outside is not None:
+        run_beside_others({"kill_all": (KILL_ALL.format(outside=outside), "crashed")}, open_ground("local"), write, ["0"])
+
+
+FILL = """
+    round_folder = open(f"/proc/{{os.getppid()}}/cmdline").read().split("\\0")[4]
+    path = os.path.join(os.path.dirname(round_folder), "filled")
+    assert not os.path.exists(path)
+    try:
+        with open(path, "wb", 0) as file:
+            while True: file.write(bytes(2**16))
+    finally:
+        if {tidy}: os.remove(path)"""
+
+
+@pytest.mark.parametrize("tidy", [True, False])
+def test_a_test_that_fills_the_disk_of_the_run(
+    tidy: bool, open_ground: Callable[[Kind], Ground], write: Write, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if in_own_namespace(request.node.nodeid, "--mount", scratch=tmp_path) is None:
+        return
+    ground = open_ground("local")
+    ground.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(ground.run_dir)], check=True, timeout=60)
+    disaster = {"fill": (FILL.format(tidy=tidy), "failed")}
+    if not tidy:
+        with pytest.raises(OSError, match="No space left"):
+            run_beside_others(disaster, ground, write, ["0"])
+        os.truncate(ground.run_dir / "filled", 0)
+    run_beside_others(disaster, ground, write, ["0"])
+
+
+def in_own_namespace(nodeid: str, *options: str, scratch: Path) -> str | None:
+    """Run a test again by pytest in a namespace of its own, where it gets the name of the PID namespace outside.
+
+    Outside it gets None, when the test has passed inside. Skip it where no namespace can be made.
+    """
+    if (outside := os.environ.get("ACCEL_CI_OUTSIDE")) is not None:
+        return outside
+    if subprocess.run(["unshare", *options, "true"], check=False, capture_output=True, timeout=60).returncode != 0:
+        pytest.skip(f"no namespace can be made here (unshare {' '.join(options)})")
+    again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={scratch / 'inside'}", nodeid]
+    environment = {**os.environ, "ACCEL_CI_OUTSIDE": str(Path("/proc/self/ns/pid").readlink())}
+    done = subprocess.run(
+        ["unshare", *options, *again], cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout
+    return None
