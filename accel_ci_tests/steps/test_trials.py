@@ -6,6 +6,9 @@ the same kinds are in `accel_ci_tests.runner.small_suites`.
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
+from accel_ci.pool.environment import clean_environment
 from accel_ci.steps.device_tests import StageContext
+from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.fixtures.stages import IMAGE, run_device
 from accel_ci_tests.fixtures.stored_attempts import all_verdicts
@@ -44,6 +49,12 @@ CASES: dict[str, tuple[dict[str, str], dict[str, int]]] = {
 }
 """By folder: the suites with their paths, and the number of tests of each verdict."""
 
+DEVICE_GENERIC: dict[str, dict[str, int]] = {
+    "15-device-generic-classes/input/three": {"passed": 6},
+    "15-device-generic-classes/input/crash": {"passed": 4, "failed": 1, "crashed": 1},
+}
+"""These need PyTorch and the example backend."""
+
 RETRIED = """
 import pytest
 NUMBERS = iter(range(9))
@@ -62,13 +73,23 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment_with(folder, "pytest==9.2.0", *needed)
 
 
+@pytest.fixture(scope="module")
+def python_with_emu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("emu")
+    backend = shutil.copytree(ROOT / "examples" / "emu_backend", folder / "backend")
+    python = environment_with(folder / "python", "torch==2.13.0", "numpy", "expecttest", "pytest==9.2.0", str(backend))
+    compile_it = [str(python), "-c", "import torch.testing._internal.common_device_type"]
+    subprocess.run(compile_it, check=True, timeout=300, env=clean_environment({}))
+    return python
+
+
 def verdicts(
     make_project: Callable[..., Project], python: Path, root: Path, context: StageContext, paths: dict[str, str]
 ) -> dict[str, int]:
     """Run suites on two cards; return the number of tests of each verdict."""
     project = make_project(
         pool={"cards": 2, "card_environment": "TOY_CARD"},
-        limits={"test_timeout_seconds": 60, "startup_seconds": 60},
+        limits={"test_timeout_seconds": 60, "startup_seconds": 120},
         suites={"smoke": {"stage": "smoke", "paths": ["."]}, **{name: {"paths": [path]} for name, path in paths.items()}},
         jobs={name: {"suites": ["smoke", *paths]} for name in ("main", "pr")}
         | {name: {"cron": "0 2 * * *", "suites": ["smoke", *paths]} for name in ("nightly", "intraday")},
@@ -87,6 +108,16 @@ def test_trial(
 ) -> None:
     paths, expected = CASES[case]
     assert verdicts(make_project, python, TRIALS / case, context, paths) == expected
+
+
+@pytest.mark.skipif(not os.environ.get("ACCEL_CI_LONG"), reason="minutes: ACCEL_CI_LONG not set (make test-nightly)")
+@pytest.mark.skipif(not TRIALS.is_dir(), reason="no corpus of trial cases lies beside the checkout")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", DEVICE_GENERIC)
+def test_trial_with_the_example_backend(
+    case: str, python_with_emu: Path, make_project: Callable[..., Project], context: StageContext
+) -> None:
+    assert verdicts(make_project, python_with_emu, TRIALS / case, context, {"unit": "."}) == DEVICE_GENERIC[case]
 
 
 @pytest.mark.parametrize(
