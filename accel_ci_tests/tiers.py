@@ -39,6 +39,7 @@ SLOW = (
     "runner/test_probe.py",
     "runner/test_pytest_features.py",
     "runner/test_pythons.py",
+    "runner/test_real_suites.py",
     "runner/test_worker.py",
     "security",
     "steps",
@@ -55,7 +56,7 @@ SLOW = (
 
 NIGHTLY = (
     "end_to_end/test_killed_on_engines.py", "end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results",
-    "test_dependencies.py",
+    "runner/test_real_suites.py", "steps/test_trials.py", "test_dependencies.py",
 )  # fmt: skip
 """These run longer when the variables are set that `make test-nightly` sets."""
 

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def test_small_suites(version: str, runner: Path, tmp_path: Path) -> None:
     for name, suite in suites.items():
         lay_out(root / name, suite)
     expected = {name: plain(python, root, name, suite.arguments, tmp_path) for name, suite in suites.items()}
-    found = by_workers(python, root, runner, {name: suite.arguments for name, suite in suites.items()}, tmp_path)
+    found = by_workers(python, root, runner, {name: (suite.arguments, [name]) for name, suite in suites.items()}, tmp_path)
     different = [f"{name}: {line}" for name in suites for line in differences(found[name], expected[name])]
     assert not different, "\n".join(different)
 
@@ -83,24 +83,25 @@ def verdicts_of(reports: Mapping[str, list[tuple[str, str]]]) -> Verdicts:
 
 
 def by_workers(
-    python: Path, root: Path, runner: Path, arguments: Mapping[str, tuple[str, ...]], scratch: Path
+    python: Path, root: Path, runner: Path, suites: Mapping[str, tuple[Sequence[str], Sequence[str]]], scratch: Path
 ) -> dict[str, Verdicts]:
-    """Collect the suites and run them on two cards."""
-    sessions = {name: SuiteSession((name,), each) for name, each in arguments.items()}
+    """Collect suites, given with their arguments and paths, and run them on two cards."""
+    sessions = {name: SuiteSession(tuple(paths), tuple(arguments)) for name, (arguments, paths) in suites.items()}
     tests = []
     for name, session in sessions.items():
         output = scratch / "collected.json"
         options = [f"--pytest-arg={argument}" for argument in session.pytest_args]
-        command = [str(python), str(runner), "collect", "--root", str(root), "--output", str(output), *options, name]
-        subprocess.run(command, env=clean_environment({}), stdin=subprocess.DEVNULL, check=True, timeout=120)
+        where = ["--root", str(root), "--output", str(output)]
+        command = [str(python), str(runner), "collect", *where, *options, *session.paths]
+        subprocess.run(command, env=clean_environment({}), stdin=subprocess.DEVNULL, check=True, timeout=300)
         collected = json.loads(output.read_bytes())
-        tests += [
-            SelectedTest(name, test) for test in (*collected["tests"], *(error["path"] for error in collected["errors"]))
-        ]
+        groups = collected["groups"]
+        tests += [SelectedTest(name, test, groups.get(test)) for test in collected["tests"]]
+        tests += [SelectedTest(name, error["path"]) for error in collected["errors"]]
     spec = WorkerSpec(str(python), str(root), clean_environment({}), "CARD", sessions=sessions)
     plan = make_plan(tests, {}, 2)
     run = run_rounds(LOCAL_POOL, plan.batches, ["0", "1"], spec, Limits(), scratch / "run", lambda *_: None, 1)
-    found: dict[str, Verdicts] = {name: {} for name in arguments}
+    found: dict[str, Verdicts] = {name: {} for name in suites}
     for attempt in run.attempts:
         found[attempt.suite][attempt.test] = attempt.outcome, comparable(attempt.outcome, attempt.message or "")
     for verdicts in found.values():
