@@ -51,7 +51,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, int]]] = {
 
 DEVICE_GENERIC: dict[str, dict[str, int]] = {
     "15-device-generic-classes/input/three": {"passed": 6},
-    "15-device-generic-classes/input/crash": {"passed": 4, "failed": 1, "crashed": 1},
+    "15-device-generic-classes/input/crash": {"passed": 4, "failed": 2},
 }
 """These need PyTorch and the example backend."""
 
@@ -79,7 +79,7 @@ def python_with_emu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend = shutil.copytree(ROOT / "examples" / "emu_backend", folder / "backend")
     python = environment_with(folder / "python", "torch==2.13.0", "numpy", "expecttest", "pytest==9.2.0", str(backend))
     compile_it = [str(python), "-c", "import torch.testing._internal.common_device_type"]
-    subprocess.run(compile_it, check=True, timeout=300, env=clean_environment({}))
+    subprocess.run(compile_it, check=True, timeout=900, env=clean_environment({}))
     return python
 
 
