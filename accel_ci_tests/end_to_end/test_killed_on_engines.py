@@ -205,7 +205,7 @@ def test_a_killed_nightly_of_the_example_in_containers_of_its_own_image(base: st
 
     command = bench.start("run", "nightly")
     try:
-        wait_for(lambda: len(begun()) >= 5 or command.poll() is not None, 1500, every_s=0.2)
+        wait_for(lambda: len(begun()) >= 5 or command.poll() is not None, 3000, every_s=0.2)
         assert command.poll() is None, "it ended before it was killed"
         assert _containers_below(tmp_path)
     finally:
