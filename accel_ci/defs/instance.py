@@ -2,11 +2,14 @@
 
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
+from filelock import FileLock
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.liveness import end_dead_runs
@@ -45,13 +48,33 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     manager = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {}}
     home = prepare_dagster_home(project)
     try:
-        instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
+        with _one_that_makes_tables(project) as make_tables:
+            instance = dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides={"compute_logs": manager}))
+            make_tables(instance)
     except Exception as error:  # Dagster's own, those of YAML, of the database and of what the file names
         if describe_disk_fault(texts_of(error), project.home) is not None:
             raise
         raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
     end_dead_runs(instance, project.home)
     return instance
+
+
+@contextmanager
+def _one_that_makes_tables(project: Project) -> Iterator[Callable[[dg.DagsterInstance], None]]:
+    """Have the tables of the embedded instance made once, by a function: two that made them at once would fail."""
+    mark = project.home / "dagster" / ".made"
+
+    def make(instance: dg.DagsterInstance) -> None:
+        instance.get_runs_count()
+        instance.has_dynamic_partition("none", "none")
+        instance.all_instigator_state()
+        mark.touch()
+
+    if os.environ.get("DAGSTER_HOME") or mark.exists():
+        yield lambda instance: None
+    else:
+        with FileLock(mark.with_suffix(".lock")):
+            yield make
 
 
 def _explain(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,3 +105,34 @@ def test_a_mistake_in_the_file_is_one_line(
     assert str(raised.value).startswith("/")
     assert "/dagster/dagster.yaml: " in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+OPENS = """
+import sys, time
+from pathlib import Path
+from accel_ci.config.loading import load_project
+from accel_ci.defs.instance import open_instance
+folder = Path(sys.argv[1])
+project = load_project(folder / "accel_ci.yaml")
+print("ready", flush=True)
+while not (folder / "go").exists():
+    time.sleep(0.001)
+with open_instance(project) as instance:
+    assert instance.get_runs() == []
+"""
+
+
+def test_two_that_begin_at_once_in_a_fresh_folder_share_the_instance(
+    make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DAGSTER_HOME", "ACCEL_CI_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = make_project().root
+    command = [sys.executable, "-c", OPENS, str(folder)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    (folder / "go").touch()
+    ended = [(process.communicate(timeout=120)[1], process.returncode) for process in started]
+    assert [code for _, code in ended] == [0] * len(started), ended
