@@ -16,6 +16,7 @@ from accel_ci.model import Build
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.pool.project_pool import IsOver, Leftover
 from accel_ci.rbe.bazel import clean_up_abandoned
+from accel_ci.storage.scratch_folder import remove_abandoned_folders
 
 
 def clear_leftovers(
@@ -41,6 +42,11 @@ def clear_leftovers(
         folders = clean_up_abandoned(project.home / "rbe", dry_run=dry_run)
         return [Leftover(f"Bazel in {folder}", "its run is gone", "ended") for folder in folders]
 
+    def scratch_folders() -> list[Leftover]:
+        places = (None, project.home / "sources", project.home / "rbe" / "sources")
+        folders = [folder for place in places for folder in remove_abandoned_folders(place, dry_run=dry_run)]
+        return [Leftover(str(folder), "the process that made it is gone", "removed") for folder in folders]
+
     uses_containers = any(settings.wheels_of(variant).builder for variant in settings.variants)
     uses_containers = uses_containers or bool(settings.rbe and settings.rbe.image)
     kinds: Sequence[tuple[str, Callable[[], list[Leftover]]]] = (
@@ -48,6 +54,7 @@ def clear_leftovers(
         ("workers", lambda: pool.remove_leftovers(is_over, made, dry_run=dry_run)),
         *([("containers", containers)] if uses_containers else []),
         ("Bazel", bazel),
+        ("folders", scratch_folders),
         *([("records", lambda: pool.remove_old(dry_run=dry_run))] if build is None else []),
     )
     return [leftover for what, clear in kinds for leftover in _attempt(what, clear)]

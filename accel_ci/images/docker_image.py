@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
 from accel_ci.source.git import without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.audit import check_size
 from accel_ci.wheels.front_end import local_folders, package_environment
 from accel_ci.wheels.uv_environment import PackageSource, resolve
@@ -149,10 +149,10 @@ def _existing(manifest: Path) -> RuntimeImage | None:
 
 
 def _make(distribution: str, recipe: Recipe, artifacts: ArtifactStore, limit_s: float) -> RuntimeImage:
-    with tempfile.TemporaryDirectory(prefix="accel-ci-image-") as scratch_name:
-        context = Path(scratch_name) / "context"
+    with scratch_folder("image") as scratch:
+        context = scratch / "context"
         _fill(context, recipe)
-        build = partial(_build, context, secret_options(Path(scratch_name), recipe.packages), limit_s)
+        build = partial(_build, context, secret_options(scratch, recipe.packages), limit_s)
         plain = [build(target, {}) for target in TARGETS]
         steps = plain[1].steps | plain[0].steps  # the first build ran the steps that both need
         versions = _versions(plain[-1].id)

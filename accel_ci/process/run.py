@@ -58,9 +58,8 @@ def run_tool(
     With `may_leave_processes`, a daemon may stay. Only the last 8 MiB of the output are kept. Raises `BuildError` at the
     limit, and `FileNotFoundError` if the command is not installed.
     """
-    if shutil.which(command[0], path=environment.get("PATH", os.defpath)) is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
-    keeper = [] if may_leave_processes else [sys.executable, "-I", "-S", str(_KEEPER)]
+    keeper = [] if may_leave_processes else _keeper()
+    _require(command[0], environment)
     process = Popen(
         [*keeper, *command], cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
     )
@@ -89,16 +88,29 @@ def run_apart(
     """Run a command to its end in a new session, without a terminal or input, and keep its two streams apart.
 
     `errors` is how bytes that are no UTF-8 are decoded.
-    Raises `FileNotFoundError` if it is not installed, and `TimeoutExpired` at the limit, when its process group is killed.
+    Raises `FileNotFoundError` if it is not installed, and `TimeoutExpired` at the limit. It ends with this process.
     """
-    process = Popen(command, cwd=folder, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    _require(command[0], os.environ if environment is None else environment)
+    process = Popen(
+        [*_keeper(), *command], cwd=folder, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
     output, messages = _Output(process.stdout, errors), _Output(process.stderr, errors)
     try:
         process.wait(timeout_s)
     except BaseException:
-        _end(process, gently=False)
+        _end(process, gently=True)
         raise
     return CompletedProcess(command, process.returncode, output.text(), messages.text())
+
+
+def _keeper() -> list[str]:
+    """The beginning of a command that ends with this process, and leaves nothing behind."""
+    return [sys.executable, "-I", "-S", str(_KEEPER), f"--parent={os.getpid()}"]
+
+
+def _require(program: str, environment: Mapping[str, str]) -> None:
+    if shutil.which(program, path=environment.get("PATH", os.defpath)) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
 
 
 class _Output:

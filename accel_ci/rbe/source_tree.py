@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from accel_ci.errors import SourceError
 from accel_ci.model import Revision, SourceBuild
 from accel_ci.source.patches import AppliedSeries, apply_series, read_series
 from accel_ci.source.revision import checkout_backend, checkout_upstream
+from accel_ci.storage.scratch_folder import scratch_folder
 
 _SERIES = TypeAdapter(AppliedSeries)
 
@@ -60,7 +60,7 @@ def _patched(sources: Path, patches: tuple[Path, ...], folder: Path) -> tuple[Pa
             os.utime(record)  # `prune` leaves what was used in the last day
             return tree, _SERIES.validate_json(record.read_bytes()), True
         shutil.rmtree(tree, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=".patch-", dir=folder) as scratch:
+        with scratch_folder("patch", folder) as scratch:
             copy = Path(scratch) / "sources"
             shutil.copytree(sources, copy, symlinks=True)
             series = apply_series(patches, copy)

@@ -1,4 +1,6 @@
-"""Run one command and end everything that it leaves: daemons, other sessions, orphans. By path: `keeper.py COMMAND`.
+"""Run one command and end everything that it leaves: daemons, other sessions, orphans.
+
+By path: `keeper.py [--parent=PID] COMMAND`.
 
 The keeper is the parent of whatever the command's processes leave behind (a subreaper, on Linux), so none escapes by
 changing its process group. It ends with the command's status or signal, and ends the command when its own parent ends or
@@ -23,9 +25,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIMIT_S = 10.0
 
 
-def keep(command: Sequence[str]) -> int:
-    """Run the command, then end what it left; return its exit code, negative for a signal."""
-    parent = os.getppid()
+def keep(command: Sequence[str], parent: int = 0) -> int:
+    """Run the command, then end what it left; return its exit code, negative for a signal.
+
+    `parent` is the process that has started this one, which may have ended before this function knows; 0 stands for the
+    parent of now.
+    """
+    parent = parent or os.getppid()
     signal.signal(signal.SIGTERM, _end)
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -79,4 +85,6 @@ def _end_descendants(group: int | None) -> None:
 
 
 if __name__ == "__main__":
-    end_like(keep(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    started_by = arguments.pop(0).partition("=")[2] if arguments[0].startswith("--parent=") else "0"
+    end_like(keep(arguments, int(started_by)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +23,7 @@ from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection
 from accel_ci.process.run import Finished
 from accel_ci.runner.collect_apart import MOST_HANGS, STATE
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.scratch_folder import scratch_folder
 
 _TRIES = 4  # of a collection that one of its files ends
 NOT_INCLUDED = "matches no pattern of scope.include"
@@ -104,7 +104,7 @@ def _collect(
     for path in suite.paths:
         if not (Path(spec.root) / path).exists():
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
-    with tempfile.TemporaryDirectory(prefix="accel-ci-collect-") as scratch:
+    with scratch_folder("collect") as scratch:
         folder = Path(scratch)
         output = folder / "collected.json"
         program = str(shutil.copy(runner, folder))

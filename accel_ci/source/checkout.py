@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from accel_ci.model import Source
 from accel_ci.source.git import TRANSPORTS, local_path, run_git, without_credentials
 from accel_ci.source.refs import anchor, resolved_sha, tree_of
 from accel_ci.source.working_tree import scratch_environment, write_working_tree
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.storage.sealed_folder import changes, in_short, seal
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def checkout(
             shutil.rmtree(kept, ignore_errors=True)
             destination.rename(kept)
         if not destination.is_dir():
-            with tempfile.TemporaryDirectory(prefix=".checkout-", dir=sources) as scratch:
+            with scratch_folder("checkout", sources) as scratch:
                 origin = _origin(source, repository, root, timeout_s)
                 made = _Checkout(source, sha, origin, Path(scratch), timeout_s, contents).make(sources / MIRRORS)
                 made.rename(destination)

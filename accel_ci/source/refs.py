@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from accel_ci.errors import MissingRefError, SourceError
 from accel_ci.model import Source
 from accel_ci.source.git import local_path, run_git, without_credentials
 from accel_ci.source.working_tree import scratch_environment, write_working_tree
+from accel_ci.storage.scratch_folder import scratch_folder
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_SHA = re.compile(r"[0-9a-f]{4,39}")
@@ -108,7 +108,7 @@ def resolve_source(repository: str, ref: str, subdirectory: str, root: Path, *, 
     sha = local_sha(top, repository, ref, timeout_s=timeout_s)
     committed = tree = tree_of(top, sha, below, timeout_s)
     if ref == "HEAD" and not bare:
-        with tempfile.TemporaryDirectory(prefix="accel-ci-git-") as scratch:
+        with scratch_folder("git") as scratch:
             objects = Path(scratch) / "objects"
             objects.mkdir()
             environment = scratch_environment(top, Path(scratch), objects, timeout_s)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from accel_ci.source.checkout import checkout_root
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
 from accel_ci.wheels.uv_environment import PackageSource
@@ -56,8 +56,8 @@ def build_wheel(
         return reused
     packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
     builder = Builder(image, rules, packages, cache.absolute() / "compiler", settings.limits.build_seconds)
-    with tempfile.TemporaryDirectory(prefix="accel-ci-wheel-") as scratch_name:
-        scratch, whole = Path(scratch_name), checkout_root(sources)
+    with scratch_folder("wheel") as scratch:
+        whole = checkout_root(sources)
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)

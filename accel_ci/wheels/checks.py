@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
 from accel_ci.process.run import Finished, run_tool
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, check_result_of
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve, run_uv
 
@@ -115,5 +115,5 @@ def _check_identity(built: BuiltWheel, label: str) -> CheckResult:
 
 def _run_python(python: Path, packages: PackageSource, code: str, *arguments: str) -> Finished:
     command = [str(python), "-I", "-c", code, *arguments]
-    with tempfile.TemporaryDirectory(prefix="accel-ci-") as elsewhere:  # so that nothing is imported from the sources
+    with scratch_folder("check") as elsewhere:  # so that nothing is imported from the sources
         return run_tool(command, timeout_s=_TOOL_TIMEOUT_S, environment=packages.environment, folder=Path(elsewhere))

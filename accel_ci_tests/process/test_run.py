@@ -5,10 +5,11 @@ import signal
 import sys
 import time
 from pathlib import Path
-from subprocess import TimeoutExpired
+from subprocess import Popen, TimeoutExpired
 
 import pytest
 
+import accel_ci
 from accel_ci.errors import BuildError
 from accel_ci.process.run import run_apart, run_tool
 from accel_ci_tests.fixtures.processes import is_gone, wait_for
@@ -96,3 +97,26 @@ def test_streams_apart_have_no_terminal_and_a_limit() -> None:
     with pytest.raises(TimeoutExpired):
         run_apart(["sh", "-c", "sleep 300 | cat"], timeout_s=0.5)
     assert time.monotonic() - began < 30
+
+
+def test_a_command_whose_parent_has_ended_already_does_not_start(tmp_path: Path) -> None:
+    """A kill may come before the keeper is there to notice it."""
+    with Popen(["true"]) as parent:
+        parent.wait()
+    keeper = Path(accel_ci.__file__).parent / "runner" / "keeper.py"
+    command = [sys.executable, str(keeper), f"--parent={parent.pid}", "touch", str(tmp_path / "started")]
+    assert Popen(command).wait(60) == 1
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_command_with_two_streams_ends_with_the_process_that_runs_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    program = (
+        "import sys; from accel_ci.process.run import run_apart\n"
+        "run_apart(['sh', '-c', f'echo $$ > {sys.argv[1]}; sleep 300'], timeout_s=300)"
+    )
+    driver = os.posix_spawn(sys.executable, [sys.executable, "-c", program, str(file)], os.environ)
+    pid = pid_in(file)
+    os.kill(driver, signal.SIGKILL)
+    os.waitpid(driver, 0)
+    wait_for(lambda: is_gone(pid))
