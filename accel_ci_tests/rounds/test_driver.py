@@ -17,7 +17,7 @@ from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.retries import retries
 from accel_ci.rounds.tally import Tally
-from accel_ci_tests.fixtures.ground import LOCAL_POOL, Run, outcomes
+from accel_ci_tests.fixtures.ground import LOCAL_POOL, Ground, Run, outcomes
 from accel_ci_tests.fixtures.suite import Write, batch
 
 PROBE = """
@@ -273,13 +273,13 @@ def test_tests_of_several_cards_hold_groups_of_them(run: Run, write: Write) -> N
     assert sum(card.attempts for card in result.cards) == 1 + 2 * 5  # the failure, and two passes that make it a flake
 
 
-def test_a_group_that_probes_unhealthy_and_too_few_cards(run: Run, write: Write) -> None:
+def test_a_group_that_probes_unhealthy_and_too_few_cards(ground: Ground, write: Write) -> None:
     write("test_a.py", "".join(f"def test_{number}(): pass\n" for number in range(1, 5)))
     bad = "import os, sys; cards = os.environ['CARD'].split(','); sys.exit('1' in cards)"
     batches = [batch("b0", "test_a.py::test_1", cards=2), batch("b1", "test_a.py::test_2")]
-    result = run(batches, ["0", "1", "2"], probe=("python", "-c", bad))
+    result = ground.run(batches, ["0", "1", "2"], probe=("python", "-c", bad))
     assert [card.healthy for card in result.cards] == [True, False, True]
     assert {attempt.test: attempt.card for attempt in result.attempts}["test_a.py::test_1"] == "0,2"
     others = [batch("c0", "test_a.py::test_3", cards=2), batch("c1", "test_a.py::test_4")]
-    result = run(others, ["0", "1"], probe=("python", "-c", bad))
+    result = replace(ground, run_dir=ground.run_dir.with_name("others")).run(others, ["0", "1"], probe=("python", "-c", bad))
     assert outcomes(result) == {"test_a.py::test_4": "passed"}
