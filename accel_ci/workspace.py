@@ -83,15 +83,16 @@ class Workspace:
         """Return where Bazel works for a build."""
         from accel_ci.rbe.bazel import BazelContext
 
-        return BazelContext(self.project.home / "rbe" / build.variant, self._run_folder(build) / "bazel")
+        return BazelContext(self.project.home / "rbe" / build.variant, self.run_folder(build) / "bazel")
 
     def stage_context(self, revision: Revision, variant: str, stage: str, run: str = "") -> StageContext:
         """Return where a stage of a build runs its tests; `run` is the id of the Dagster run that asks for it."""
         from accel_ci.steps.device_tests import StageContext
 
         build, day, lock = Build(revision.key, variant), revision.created_at.date(), self.cards_lock
-        folder = self._run_folder(build) / stage
+        folder = self.run_folder(build) / stage
         return StageContext(build, day, self.runner, folder, lock, self.artifacts, self.results, run)
 
-    def _run_folder(self, build: Build) -> Path:
+    def run_folder(self, build: Build) -> Path:
+        """The folder of a build's unfinished work."""
         return self.project.home / "runs" / build.revision / build.variant

@@ -57,6 +57,8 @@ SLOW = (
 NIGHTLY = (
     "end_to_end/test_killed_on_engines.py", "end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results",
     "runner/test_real_suites.py", "steps/test_trials.py", "test_dependencies.py",
+    "end_to_end/test_killed_on_engines.py", "end_to_end/test_random_kills.py", "end_to_end/test_rbe.py",
+    "pool/test_random_kills.py", "reports", "results", "test_dependencies.py",
 )  # fmt: skip
 """These run longer when the variables are set that `make test-nightly` sets."""
 

@@ -6,14 +6,16 @@ The group of all commands is here; the commands are in modules by topic. Heavy i
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
-from accel_ci.cli.builds import run, status
+from accel_ci.cli.builds import resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
 from accel_ci.cli.project import doctor, init, validate
@@ -32,6 +34,9 @@ class _UserErrors(click.Group):
         except AccelCiError as error:
             click.echo(f"accel-ci: {error}", err=True)
             sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo("accel-ci: interrupted", err=True)
+            sys.exit(130)
         except Exception as error:
             from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 
@@ -48,6 +53,11 @@ def _data_folder(config: Path | None) -> Path:
         return data_folder(find_config(config))
     except AccelCiError:
         return Path.cwd()
+
+
+def _end_as_by_sigterm(_number: int, _frame: FrameType | None) -> None:
+    """Handle the loss of the terminal as whatever handles SIGTERM now does."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _StderrHandler(logging.Handler):
@@ -76,10 +86,14 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
     # Shells start background jobs with SIGINT ignored, and Dagster handles SIGTERM with the handler of SIGINT.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, _end_as_by_sigterm)
     context.obj = config
 
 
 for command in (
-    init, validate, run, status, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor, janitor, prune,
+    init, validate, run, resume, status, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
+    janitor, prune,
 ):  # fmt: skip
     main.add_command(command)

@@ -16,10 +16,15 @@ from accel_ci.cli.context import chosen_build, terminal, with_workspace
 from accel_ci.pipelines import commands
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from accel_ci.config.settings import Project
     from accel_ci.ledger.status import BuildStatus
+    from accel_ci.model import Build
+    from accel_ci.pipelines import Job
+    from accel_ci.progress import Progress
     from accel_ci.workspace import Workspace
 
 _COMMANDS = commands()
@@ -35,7 +40,8 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
 @click.option("--name", help="A name for the revision (manual).")
-@click.option("--revision", help=f"Build this revision ({_FOLLOWING}) [default: tonight's].")
+@click.option("--revision", help=f"Build this revision, which exists [default: a new one; {_FOLLOWING}: tonight's].")
+@click.option("--again", is_flag=True, help="Make all stages anew, also those that a run which stopped has completed.")
 @with_workspace
 def run(
     workspace: Workspace,
@@ -47,6 +53,7 @@ def run(
     backend_ref: str | None,
     name: str | None,
     revision: str | None,
+    again: bool,
 ) -> None:
     """Build and test the revision of TRIGGER here and now.
 
@@ -54,17 +61,17 @@ def run(
     test with Bazel, judge, show.
 
     Exit status: 0 if the pipeline finished, even if tests failed (see --strict), 1 if it stopped, 2 for usage errors, 130 if
-    it was interrupted; the same command then resumes it.
+    it was interrupted. `accel-ci resume`, or the same command on the same sources, then takes it up where it stopped.
     """
     from accel_ci.config.extras import require_configured_extras
 
     asked_at, project = _process_started_at(), workspace.project
     pipeline, source = _COMMANDS[trigger]
     job = pipeline.job_for(source)
-    if source == "pr" and number is None:
+    if source == "pr" and number is None and revision is None:
         raise click.UsageError("a pull request needs --number")
-    if revision is not None and not pipeline.follows:
-        raise click.UsageError(f"--revision is for {_FOLLOWING}")
+    if revision is not None and (number is not None or backend_ref or name):
+        raise click.UsageError("--revision names a revision that exists: leave out --number, --backend-ref and --name")
     for variant in variants:
         project.settings.variant(variant)
     if dry_run:
@@ -74,26 +81,62 @@ def run(
         return
     require_configured_extras(project.settings)
     console, progress = terminal()
-    from accel_ci.defs.launch import plan_builds, run_build
-    from accel_ci.ledger.status import read_status
+    from accel_ci.defs.launch import plan_builds
 
     with progress.step("revision") as step:
         builds = plan_builds(project, pipeline, source, revision, backend_ref=backend_ref, pull_request=number, slug=name)
         step.note(builds[0].revision)
-    stopped, passed = False, True
-    for build in builds:
-        if variants and build.variant not in variants:
-            continue
+    chosen = [(build, job) for build in builds if not variants or build.variant in variants]
+    _run_builds(workspace, chosen, console, progress, asked_at, strict=strict, again=again)
+
+
+@click.command()
+@click.argument("build", required=False)
+@click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
+@with_workspace
+def resume(workspace: Workspace, build: str | None, strict: bool) -> None:
+    """Take up a build whose run stopped, where it stopped.
+
+    BUILD is <revision>~<variant>, or a revision with one variant [default: the one that was interrupted or killed last].
+    Complete stages stay as they are, and so do the attempts of tests that have run. Exit status: that of `run`.
+    """
+    from accel_ci.config.extras import require_configured_extras
+    from accel_ci.ledger.status import find_build
+    from accel_ci.resumption import builds_to_resume
+
+    asked_at = _process_started_at()
+    require_configured_extras(workspace.project.settings)
+    named = find_build(workspace.manifests, build) if build is not None else None
+    console, progress = terminal()
+    chosen = builds_to_resume(workspace, named)
+    _run_builds(workspace, chosen, console, progress, asked_at, strict=strict, again=False)
+
+
+def _run_builds(
+    workspace: Workspace,
+    builds: Sequence[tuple[Build, Job]],
+    console: Console,
+    progress: Progress,
+    asked_at: datetime,
+    *,
+    strict: bool,
+    again: bool,
+) -> None:
+    """Run builds one after the other, print what came of them, and exit."""
+    from accel_ci.defs.launch import run_build
+
+    project, stopped, passed = workspace.project, False, True
+    for build, job in builds:
         console.print(f"\n[bold]{build.name}[/]", highlight=False)
-        finished = run_build(project, job, build, progress, asked_at)
+        finished = run_build(project, job, build, progress, asked_at, again=again)
         for problem in finished.problems:
             console.print(f"stopped: {problem}", style="red", markup=False, highlight=False, soft_wrap=True)
         if finished.interrupted:
             sys.exit(130)
         stopped = stopped or bool(finished.problems)
-        status = read_status(workspace.manifests, build)
-        passed = passed and status.passed
-        _print_summary(console, status, workspace)
+        passed = passed and finished.status is not None and finished.status.passed
+        if finished.status is not None:
+            _print_summary(console, finished.status, workspace)
         asked_at = datetime.now(timezone.utc)
     console.print(f"\nHUD: {(workspace.hud / 'index.html').as_uri()}", highlight=False, soft_wrap=True)
     console.print(f"UI:  {_ui_command(project)}", highlight=False, soft_wrap=True)

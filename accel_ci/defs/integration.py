@@ -289,4 +289,5 @@ def _worker(
 ) -> tuple[WorkerSpec, StageContext]:
     """Return what the workers of a stage run in, and where the stage runs its tests."""
     spec = worker_spec_for(workspace.project.settings, image, checkout_backend(workspace.project, revision.backend))
-    return spec, workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)
+    place = workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)
+    return spec, replace(place, content=f"{image.digest} {revision.backend.label}")

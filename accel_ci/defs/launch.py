@@ -3,8 +3,9 @@
 import io
 import sys
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,25 +21,32 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
-from accel_ci.defs.quality import QUALITY, current_flakiness, quality_gate, refresh_hud
-from accel_ci.defs.run_tags import TRIGGERED_AT
+from accel_ci.defs.quality import QUALITY, current_flakiness, flakiness, hud, quality_gate, refresh_hud
+from accel_ci.defs.run_tags import AGAIN_TAG, TRIGGERED_AT
 from accel_ci.defs.runs import create_run
-from accel_ci.defs.stage import was_interrupted
+from accel_ci.defs.stage import stages_of_a_run, was_interrupted
 from accel_ci.defs.triggers import builds_of, choose_revision
 from accel_ci.errors import AccelCiError, ConfigError
+from accel_ci.ledger.status import BuildStatus, read_status
 from accel_ci.model import Build, Trigger
 from accel_ci.pipelines import LEDGER, Job, Pipeline
 from accel_ci.progress import Progress
+from accel_ci.resumption import has_ended, take_up
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
+from accel_ci.storage.file_lock import acquire_or_wait
 from accel_ci.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of a build; `problems` has a text for each cause that stopped it, an interruption included."""
+    """A finished run of a build; `problems` has a text for each cause that stopped it, an interruption included.
+
+    `status` is that of the build when the run ended, before another run could begin on it; None where it never had it.
+    """
 
     problems: tuple[str, ...]
     interrupted: bool
+    status: BuildStatus | None = None
 
 
 def plan_builds(
@@ -55,17 +63,30 @@ def plan_builds(
         )
     with open_instance(project) as instance:
         revision = choose_revision(instance, workspace, pipeline, trigger, revision_key, **how)
+    if revision.trigger != trigger and not pipeline.follows:
+        raise ConfigError(
+            f"the revision {revision.key!r} is built by `accel-ci run {revision.trigger} --revision {revision.key}`"
+        )
     return builds_of(settings, job, revision)
 
 
-_CLOCK_TICK_S = 0.1  # a process may seem to have started this much before a file that was written first
+def run_build(
+    project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime, *, again: bool = False
+) -> FinishedRun:
+    """Run a job for one build: what is left of a run that stopped, or all of it where there is none, or `again` is set.
 
-
-def run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
-    """Run a job for one build. However it ends, the HUD shows it afterwards, unless the disk does not let it."""
+    However it ends, the HUD shows it afterwards, unless the disk does not let it. A run that has the build is waited for.
+    """
+    workspace = Workspace(project)
+    pipeline = _pipeline_of(workspace, job)
+    lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
+    say = partial(_say, progress, "other runs")
     try:
-        with redirect_stderr(_BriefErrors(sys.stderr)):
-            return _run_build(project, job, build, progress, triggered_at)
+        with redirect_stderr(_BriefErrors(sys.stderr)), acquire_or_wait(lock_file, say, build.name):
+            finished = _run_build(workspace, pipeline, job, build, progress, triggered_at, again)
+            return replace(finished, status=read_status(workspace.manifests, build))
+    except KeyboardInterrupt:
+        return FinishedRun(("interrupted before its first step",), interrupted=True)
     except Exception as error:
         if (fault := describe_disk_fault(texts_of(error), project.home)) is None:
             raise
@@ -89,20 +110,24 @@ class _BriefErrors(io.TextIOBase):
         return object.__getattribute__(self, name) if own else getattr(self._stream, name)
 
 
-def _run_build(project: Project, job: Job, build: Build, progress: Progress, triggered_at: datetime) -> FinishedRun:
-    definition = build_definitions(project, resource_overrides={"progress": progress}).resolve_job_def(job.name)
-    run_id, workspace = make_new_run_id(), Workspace(project)
+def _run_build(
+    workspace: Workspace, pipeline: Pipeline, job: Job, build: Build, progress: Progress, triggered_at: datetime, again: bool
+) -> FinishedRun:
+    project, run_id = workspace.project, make_new_run_id()
+    resources = {"progress": progress, "stages": stages_of_a_run(Workspace(project, patient=True), locked=True)}
+    definition = build_definitions(project, resource_overrides=resources).resolve_job_def(job.name)
     tags = {TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"}  # a person runs the command again
+    tags |= {AGAIN_TAG: "true"} if again else {}
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     with open_instance(project) as instance, living(project.home, run_id):
-        rest = _rest_of_a_run(instance, workspace, job, build)
+        rest = () if again else _rest_of_a_run(instance, workspace, pipeline, build)
         if rest:
             with progress.step("carried over") as step:
-                step.note(f"all stages of the run before; this one takes the build up at {rest[0]}")
+                step.note(f"the complete stages of the run before; this one takes the build up at {rest[0]}")
         run = create_run(instance, definition, build, tags, run_config=quiet, run_id=run_id, assets=rest)
         result = execute_run(InMemoryJob(definition), run, instance)
         interrupted = any(was_interrupted(event) for event in result.all_events)
-        problems = () if result.success else tuple(_problems(result, interrupted, project.home))
+        problems = () if result.success else tuple(_problems(result, interrupted, project.home, build))
     if not result.success:
         try:
             refresh_hud(workspace, current_flakiness(workspace))
@@ -114,28 +139,42 @@ def _run_build(project: Project, job: Job, build: Build, progress: Progress, tri
     return FinishedRun(problems, interrupted)
 
 
-def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, job: Job, build: Build) -> tuple[str, ...]:
-    """The assets that are left of a run that stopped after the last stage of its pipeline; none of any other run.
+def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, pipeline: Pipeline, build: Build) -> tuple[str, ...]:
+    """The assets that are left of a run that stopped; none where there is none, or nothing of it is complete.
 
-    The configuration must be older than that run, whose stages are then the same as now.
+    A run that `quality_gate` failed has done all of its work.
     """
     manifests = workspace.manifests
-    [pipeline] = [pipeline for pipeline in workspace.pipelines if job in pipeline.jobs]
     last, ledger = manifests.last_run(pipeline, build), manifests.path(LEDGER, build.revision, build.variant)
-    made = [manifests.path(stage, build.revision, build.variant) for stage in pipeline.stages]
-    if last is None or not all(path.is_file() for path in made):
+    if last is None or has_ended(last):
         return ()
-    if workspace.project.config_path.stat().st_mtime > last.asked_at.timestamp() + _CLOCK_TICK_S:
+    failed = {step.step_key for step in instance.get_run_step_stats(last.run) if step.status == StepEventStatus.FAILURE}
+    if quality_gate.__name__ in failed:
         return ()
-    if ledger.is_file() and ledger.stat().st_mtime >= max(path.stat().st_mtime for path in made):
+    left = take_up(workspace, pipeline, build)
+    if left == pipeline.stages:
         return ()
-    ended_well = StepEventStatus.SUCCESS
-    done = {step.step_key for step in instance.get_run_step_stats(last.run) if step.status == ended_well}
-    gate = (quality_gate.__name__,) if workspace.project.settings.fail_run_on else ()
-    return (LEDGER, *QUALITY, *gate) if done.issuperset(pipeline.stages) else ()
+    measured = manifests.path(flakiness.__name__)
+    if left or not last.reported or LEDGER in failed or not ledger.is_file():
+        rest = (*left, LEDGER, *QUALITY)
+    elif measured.is_file() and measured.stat().st_mtime_ns > ledger.stat().st_mtime_ns:
+        rest = (hud.__name__,)
+    else:
+        rest = QUALITY
+    return (*rest, quality_gate.__name__) if workspace.project.settings.fail_run_on else rest
 
 
-def _problems(result: dg.JobExecutionResult, interrupted: bool, home: Path) -> list[str]:
+def _pipeline_of(workspace: Workspace, job: Job) -> Pipeline:
+    [pipeline] = [pipeline for pipeline in workspace.pipelines if job in pipeline.jobs]
+    return pipeline
+
+
+def _say(progress: Progress, what: str, text: str) -> None:
+    with progress.step(what) as step:
+        step.note(text)
+
+
+def _problems(result: dg.JobExecutionResult, interrupted: bool, home: Path, build: Build) -> list[str]:
     checks = [
         f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
         + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
@@ -146,7 +185,7 @@ def _problems(result: dg.JobExecutionResult, interrupted: bool, home: Path) -> l
     for event in result.get_step_failure_events():
         data = event.step_failure_data
         if was_interrupted(event):
-            steps.append(f"{event.step_key}: interrupted; the same command resumes the run where it stopped")
+            steps.append(f"{event.step_key}: interrupted; `accel-ci resume {build.name}` takes the run up where it stopped")
         elif data.user_failure_data is not None:
             steps.append(f"{event.step_key}: {data.user_failure_data.description}")
         elif data.error is not None and not checks:

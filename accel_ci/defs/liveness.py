@@ -20,7 +20,7 @@ from accel_ci.storage.file_lock import is_locked, lock_for_life
 LIVE_RUNS = "live_runs"  # the folder of the locks, in the data folder
 _KILLED = (
     "The process of this run was killed, or its machine went down: its lock is free. "
-    "The same command, or a re-execution, takes the run up where it stopped."
+    "`accel-ci resume`, or a re-execution, takes the run up where it stopped."
 )
 _held: dict[str, BinaryIO] = {}  # the locks of runs that this process was started for, by run
 

@@ -19,6 +19,9 @@ RESULT_TAG = "accel_ci/result"
 NEW_TAG = "accel_ci/new"
 """The number of tests that failed and did not in the build before."""
 
+AGAIN_TAG = "accel_ci/again"
+"""Set on a run that makes all stages anew, and takes up nothing of one that stopped."""
+
 SUITES_TAG = "accel_ci/suites"
 
 NOT_YET = {VERDICT_TAG: "none yet", RESULT_TAG: "none yet", NEW_TAG: "none yet"}

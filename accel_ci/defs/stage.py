@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,13 +12,14 @@ import dagster as dg
 
 from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.partitions import build_of, builds, of_revision
-from accel_ci.defs.run_tags import NOT_YET, TRIGGERED_AT, VERDICT_TAG
+from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.errors import AccelCiError
 from accel_ci.leftovers import clear_leftovers
 from accel_ci.model import Build, Revision
 from accel_ci.pipelines import LEDGER, REVISION, Pipeline
 from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
+from accel_ci.resumption import begin_again, begin_stage, complete_stage
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.storage.file_lock import acquire_or_wait
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
@@ -35,18 +36,29 @@ def stage_asset(
     checks: Sequence[str] = (),
     deps: Sequence[str] = (),
 ) -> dg.AssetsDefinition:
-    """Make an asset of a pipeline from `work`, the function of its name; `checks` are the names of blocking checks."""
-    settings = workspace.project.settings
+    """Make an asset of a pipeline from `work`, the function of its name; `checks` are the names of blocking checks.
+
+    Its manifest is there, and its stage complete, when `work` has ended: a kill before Dagster notes it repeats nothing.
+    """
+    settings, stage = workspace.project.settings, work.__name__
+
+    @wraps(work)
+    def made(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
+        result = work(context, **inputs)
+        well = all(check.passed or check.severity != dg.AssetCheckSeverity.ERROR for check in result.check_results or ())
+        complete_stage(workspace, pipeline, build_of(context), stage, result.value, well=well)
+        return result
+
     make = dg.asset(
         group_name=pipeline.name,
         owners=list(settings.backend.owners),
         partitions_def=builds([variant.name for variant in settings.variants]),
-        deps=[of_revision()] if work.__name__ == pipeline.stages[0] else deps,
+        deps=[of_revision()] if stage == pipeline.stages[0] else deps,
         kinds=kinds,
         dagster_type=_manifest_type(manifest),
-        check_specs=[dg.AssetCheckSpec(name, asset=work.__name__, blocking=True) for name in checks],
+        check_specs=[dg.AssetCheckSpec(name, asset=stage, blocking=True) for name in checks],
     )
-    return make(work)
+    return make(made)
 
 
 @cache
@@ -127,6 +139,9 @@ class Stages:
             with self.workspace.manifests.noting_failure(name, build_of(context)):
                 self._begin_once()
                 self.workspace.manifests.begin(name, build_of(context))
+                for pipeline in self.workspace.pipelines:
+                    if name in pipeline.stages:
+                        begin_stage(self.workspace, pipeline, build_of(context), name)
                 with self._progress.step(name) as step:
                     yield step
         except AccelCiError as error:
@@ -150,8 +165,8 @@ class Stages:
             begin(partial(_say, self._progress, "before the run"))
 
 
-def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
-    """Make the resource `stages`, which locks the run's pipelines of its build until the run ends.
+def stages_of_a_run(workspace: Workspace, *, locked: bool = False) -> dg.ResourceDefinition:
+    """Make the resource `stages`, which locks the run's pipelines of its build until the run ends, or has them `locked`.
 
     Runs that Dagster's queue starts do not meet here, since the queue holds them apart by the tag `accel_ci/build`. Runs of
     the command line and of single assets do: two at once would take each other's manifests, so that the second waits.
@@ -167,8 +182,11 @@ def stages_of_a_run(workspace: Workspace) -> dg.ResourceDefinition:
         with ExitStack() as until_the_run_ends:
             chosen, records = _pipelines(workspace, context.run), []
             for run, pipeline, build in chosen:
-                lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
-                until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
+                if not locked:
+                    lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
+                    until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
+                if AGAIN_TAG in run.tags and run.parent_run_id is None:
+                    begin_again(workspace, pipeline, build)
                 records.append(RunRecord(workspace.manifests, pipeline, build, run))
             pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
             try:

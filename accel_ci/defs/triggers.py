@@ -28,6 +28,12 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
         revision = manifests.add_revision(wanted)
         if revision.identity == wanted.identity:
             break  # otherwise another trigger has just taken the key for other sources
+    _make_known(instance, manifests, revision)
+    return revision
+
+
+def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision: Revision) -> None:
+    """Add the partition of a revision and report the external asset, if a kill has not come after that."""
     if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
         instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
         instance.report_runless_asset_event(
@@ -44,7 +50,6 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
                 tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
             )
         )
-    return revision
 
 
 def tonights_revision(manifests: ManifestStore, now: datetime) -> Revision | None:
@@ -70,6 +75,7 @@ def choose_revision(
         named = manifests.revision(key)
         if named is None:
             raise ConfigError(f"there is no revision {key!r}; `accel-ci run nightly` makes one")
+        _make_known(instance, manifests, named)
         return named
     tonights = tonights_revision(manifests, datetime.now(timezone.utc)) if pipeline.follows else None
     if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):

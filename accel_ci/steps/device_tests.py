@@ -7,11 +7,12 @@ How workers are driven is in `accel_ci.rounds.driver`.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -41,11 +42,13 @@ from accel_ci.model import (
 from accel_ci.plan.guided import Plan, make_plan
 from accel_ci.plan.prediction import predicted_makespan
 from accel_ci.pool.choose_pool import pool_for
+from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.progress import Step
 from accel_ci.results.columns import counts_of, kernels
 from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import PoolRun, run_rounds
+from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
 from accel_ci.scope.selection import read_selection, select_tests
@@ -55,6 +58,7 @@ from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
 _PLAN = TypeAdapter(Plan)
+_CONTENT = "content"  # in the folder of a run: the digest of what its attempts tested
 _UNFINISHED = "plan.json"  # in the folder of a run until it is stored
 _UNFINISHED_PLAN = TypeAdapter(tuple[str, TestPlan])  # with the digest of the selected tests
 
@@ -64,7 +68,8 @@ class StageContext:
     """The folders in which a stage of a build works, and the stores for its results.
 
     `runner` is the runner as one file, `folder` that of its claims and events, `cards_lock` the lock of the cards. `day` is
-    the revision's, and `run` names who asks for it, such as a Dagster run.
+    the revision's, and `run` names who asks for it, such as a Dagster run. `content` is the digest of the image and the
+    sources that are tested: attempts of other ones are not taken up.
     """
 
     build: Build
@@ -75,6 +80,7 @@ class StageContext:
     artifacts: ArtifactStore
     results: ResultsStore
     run: str = ""
+    content: str = ""
 
 
 def cards_of(settings: Settings) -> list[str]:
@@ -146,6 +152,7 @@ def run_smoke_stage(
         with _rounds(settings, plan, [card], spec, context, step, rounds=1) as run:
             if run.cards[0].healthy:
                 return _store(selection.tests, tuple(suites), run, plan, started, context)
+        retire_rounds(settings, context.folder)
         reasons.append(f"card {card}: {run.cards[0].reason}")
     raise PoolError(f"no card is healthy, so nothing was tested ({'; '.join(reasons)}); fix the cards or the health probe")
 
@@ -161,22 +168,24 @@ def run_device_stage(
 ) -> DeviceTestResults:
     """Run the plan on all cards, and what failed once more (`accel_ci.rounds.retries`).
 
-    A run that was killed is taken up where it stopped when it is asked for again with the same plan. Tests that too few
+    A run that was killed is taken up where it stopped when it is asked for again, with whatever plan. Tests that too few
     healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the
-    pool's reason. Raises `PoolError`.
+    pool's reason. The rounds stay open until `retire_rounds`. Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
     cards = cards_of(settings)
-    context.folder.mkdir(parents=True, exist_ok=True)
-    write_whole_file(context.folder / _UNFINISHED, _UNFINISHED_PLAN.dump_json((selected.sha256, plan)))
+    unfinished = _UNFINISHED_PLAN.dump_json((selected.sha256, plan))
     batches = read_plan(plan.batches, context.artifacts)
     tests = read_selection(selected, context.artifacts)
-    with _rounds(settings, batches, cards, spec, context, step, rounds=settings.pool.rounds, tests=tests) as run:
+    with _rounds(
+        settings, batches, cards, spec, context, step, rounds=settings.pool.rounds, tests=tests, unfinished=unfinished
+    ) as run:
         results = _store(selected, tuple(suites), run, batches, started, context)
         if run.carried_over:
             counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
-            step.note(f"{counts}; {run.carried_over:,} attempts were carried over from the run that stopped")
+            left_out = f", {run.left_out:,} of tests that are not selected any more were left out" if run.left_out else ""
+            step.note(f"{counts}; {run.carried_over:,} attempts were carried over from the run that stopped{left_out}")
         return results
 
 
@@ -207,8 +216,29 @@ def run_in_order(
     )
     step.total(len(tests))
     plan = Plan(batches, len(batches), 0, 0.0, 0.0)
-    with _rounds(settings, plan, cards, spec, context, step, rounds=1, resume=False) as run:
+    retire_rounds(settings, context.folder)
+    with _rounds(settings, plan, cards, spec, context, step, rounds=1) as run:
+        retire_rounds(settings, context.folder)
         return run
+
+
+def retire_rounds(settings: Settings, folder: Path) -> None:
+    """Keep the folder of finished rounds as `<name>.last`, to be looked into: their tests run anew the next time."""
+    kept = _kept(folder)
+    if folder.exists():
+        shutil.rmtree(kept, ignore_errors=True)
+        folder.rename(kept)
+        pool_for(settings).forget(folder)
+
+
+def reopen_rounds(folder: Path) -> None:
+    """Make the rounds that were kept as `<name>.last` those of the next run, if there are no others."""
+    if not folder.exists() and _kept(folder).exists():
+        _kept(folder).rename(folder)
+
+
+def _kept(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.last")
 
 
 @contextmanager
@@ -222,30 +252,46 @@ def _rounds(
     *,
     rounds: int,
     tests: Sequence[SelectedTest] = (),
-    resume: bool = True,
+    unfinished: bytes = b"",
 ) -> Iterator[PoolRun]:
-    """Drive the project's pool; with `resume`, a run that was stopped in the folder is taken up.
-
-    When the block ends well, so that nothing of the run is needed any more, its folder is kept as `<name>.last`, to be
-    looked into.
-    """
+    """Drive the project's pool; a run that was stopped in the folder is taken up. The plan is there as `unfinished`."""
 
     def on_progress(tests: int, counts: Mapping[Outcome, int]) -> None:
         step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
     pool, limits = pool_for(settings, context.run), settings.limits
     lock, what = pool.run_lock(context.folder, context.cards_lock)
-    kept = context.folder.with_name(f"{context.folder.name}.last")
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
-        if not resume:
-            shutil.rmtree(context.folder, ignore_errors=True)
+        _set_other_content_aside(settings, pool, spec, context, step)
+        if unfinished:
+            write_whole_file(context.folder / _UNFINISHED, unfinished)
         times = Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
         yield run_rounds(
             pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests
         )
-        shutil.rmtree(kept, ignore_errors=True)
-        context.folder.rename(kept)
-        pool.forget(context.folder)
+
+
+def _set_other_content_aside(
+    settings: Settings, pool: ProjectPool, spec: WorkerSpec, context: StageContext, step: Step
+) -> None:
+    """Keep rounds in the folder that tested another image, other sources or another environment as `<name>.last`."""
+    own = settings.pool.model_dump(mode="json", include={"kind", "image", "environment", "pass_environment"})
+    sessions = {name: asdict(session) for name, session in spec.sessions.items()}
+    tested = [context.content, spec.python, spec.root, spec.image, own, sessions]
+    digest = hashlib.sha256(json.dumps(tested, sort_keys=True).encode()).hexdigest().encode()
+    file, there = context.folder / _CONTENT, any(context.folder.glob("round-*")) or any(context.folder.glob("earlier-*"))
+    if there and not (file.is_file() and file.read_bytes() == digest):
+        step.say(
+            "the run that stopped tested another image, other sources or another environment: its attempts are not taken "
+            f"up, and are kept in {_kept(context.folder)}"
+        )
+        with sole_driver(context.folder):
+            pool.clear(context.folder)
+            for folder in context.folder.glob("round-*"):
+                pool.end_round(folder)
+        retire_rounds(settings, context.folder)
+    context.folder.mkdir(parents=True, exist_ok=True)
+    write_whole_file(file, digest)
 
 
 def _instance_running(settings: Settings, context: StageContext, step: Step) -> AbstractContextManager[object]:

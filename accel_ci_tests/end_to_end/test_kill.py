@@ -66,5 +66,4 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
         command.stdout.close()
     assert not list(lock.parent.glob("*.json")), "no stage began"
     with open_instance(bench.project) as instance:
-        [run] = instance.get_runs()
-    assert (run.status.value, run.tags["dagster/will_retry"]) == ("FAILURE", "false"), "the daemon does not start it again"
+        assert instance.get_runs() == [], "it is no run before it has the build"
