@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from accel_ci.steps.device_tests import reopen_rounds, retire_rounds
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci.workspace import Workspace
 
+_LOG = logging.getLogger(__name__)
 _MARK = ".complete-"
 _ROUNDS = {SMOKE_RESULTS: "smoke", DEVICE_TEST_RESULTS: "device"}
 """The stages that run tests, with the names of their folders."""
@@ -54,7 +56,10 @@ def complete_stage(workspace: Workspace, pipeline: Pipeline, build: Build, stage
         mark = Completion(_digest(path.read_bytes()), _inputs(workspace, pipeline, build, stage))
         manifests.write(_mark(manifests, build, stage), mark)
     if stage in _ROUNDS:
-        retire_rounds(workspace.project.settings, workspace.run_folder(build) / _ROUNDS[stage])
+        try:
+            retire_rounds(workspace.project.settings, workspace.run_folder(build) / _ROUNDS[stage])
+        except AccelCiError as error:  # the stage has ended nevertheless, and tries again before it begins again
+            _LOG.warning("what is left of the rounds of %s stays for now: %s", build.name, error)
 
 
 def begin_stage(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) -> None:
@@ -129,7 +134,8 @@ def builds_to_resume(workspace: Workspace, named: Build | None) -> list[tuple[Bu
         raise AccelCiError("no build was interrupted or killed; name the one to take up, or start one with `accel-ci run`")
     build = named or stopped[0][0]
     revision = manifests.revision(build.revision)
-    unfinished = [each for each, run in _readable_runs(manifests, build) if not has_ended(run)]
+    runs = list(_readable_runs(manifests, build))
+    unfinished = [pipeline for pipeline, run in runs if not has_ended(run)] if runs else list(manifests.pipelines[:1])
     if revision is None or not unfinished:
         raise AccelCiError(
             f"nothing of {build.name} is left to do; `accel-ci run … --revision {build.revision} --again` makes it anew"

@@ -86,7 +86,8 @@ def run_build(
             finished = _run_build(workspace, pipeline, job, build, progress, triggered_at, again)
             return replace(finished, status=read_status(workspace.manifests, build))
     except KeyboardInterrupt:
-        return FinishedRun(("interrupted before its first step",), interrupted=True)
+        hint = f"`accel-ci resume {build.name}` begins it"
+        return FinishedRun((f"interrupted before its first step; {hint}",), interrupted=True)
     except Exception as error:
         if (fault := describe_disk_fault(texts_of(error), project.home)) is None:
             raise

@@ -251,16 +251,16 @@ def was_interrupted(event: dg.DagsterEvent) -> bool:
 def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg.DagsterRun, Pipeline, Build]]:
     """Return the pipelines that a run has stages of, always in the same order, with the run and its build.
 
-    Of a run that does not name its steps, these are the pipelines that have its job; of a run without a job, all. There are
-    none where nobody resolved the revision: such a run fails at its first stage and leaves nothing behind.
+    Of a run that names no steps of a pipeline, these are the pipelines that have its job; of one without steps and job, all.
+    There are none where nobody resolved the revision: such a run fails at its first stage and leaves nothing behind.
     """
     tags = run.tags if run is not None else {}
     revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
     if run is None or revision is None or variant is None or workspace.manifests.revision(revision) is None:
         return []
+    of_job = [one for one in workspace.pipelines if any(job.name == run.job_name for job in one.jobs)]
     if steps := run.step_keys_to_execute:
-        chosen = [pipeline for pipeline in workspace.pipelines if not set(pipeline.stages).isdisjoint(steps)]
+        chosen = [one for one in workspace.pipelines if not set(one.stages).isdisjoint(steps)] or of_job
     else:
-        chosen = [one for one in workspace.pipelines if any(job.name == run.job_name for job in one.jobs)]
-        chosen = chosen or list(workspace.pipelines)
+        chosen = of_job or list(workspace.pipelines)
     return [(run, pipeline, Build(revision, variant)) for pipeline in chosen]

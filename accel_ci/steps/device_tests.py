@@ -223,12 +223,15 @@ def run_in_order(
 
 
 def retire_rounds(settings: Settings, folder: Path) -> None:
-    """Keep the folder of finished rounds as `<name>.last`, to be looked into: their tests run anew the next time."""
+    """Keep the folder of finished rounds as `<name>.last`, to be looked into: their tests run anew the next time.
+
+    Raises `PoolError` when the pool cannot forget what it keeps outside of the folder.
+    """
     kept = _kept(folder)
     if folder.exists():
         shutil.rmtree(kept, ignore_errors=True)
         folder.rename(kept)
-        pool_for(settings).forget(folder)
+    pool_for(settings).forget(folder)
 
 
 def reopen_rounds(folder: Path) -> None:

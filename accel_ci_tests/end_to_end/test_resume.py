@@ -23,8 +23,6 @@ from accel_ci_tests.fixtures.suite import streamed
 from accel_ci_tests.fixtures.toy_night import ToyNight, make_toy_night
 
 SMOKE = {"backend/tests/smoke/test_smoke.py": "def test_smoke():\n    pass\n"}
-BUILD = Build("manual-a", "py3")
-RUN = ("run", "manual", "--name", "a")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,10 @@ def server() -> Iterator[CommandServer]:
 
 
 class Project:
-    """A project whose device tests leave a line each in `ran`, and wait, all but the first three, for a file `go`."""
+    """A project that tests share, each with a build of its own.
+
+    Its device tests leave a line each in `ran`. All but the first three wait for a file `go`.
+    """
 
     def __init__(self, folder: Path, server: CommandServer) -> None:
         self.server, self.ran, self.go = server, folder / "ran", folder / "go"
@@ -51,9 +52,20 @@ def test_n(n):
         (folder / "scratch").mkdir()
         self.night.environment["TMPDIR"] = str(folder / "scratch")
         self.outputs = 0
+        self.text = self.night.project.config_path.read_text()
         self.home = self.night.project.home
         self.manifests = ManifestStore(self.home)
-        self.rounds = self.home / "runs" / BUILD.revision / BUILD.variant / "device"
+        self.names = iter("abcdefghijklmnopqrstuvwxyz")
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with the first configuration, another build, and no trace of the tests that have run."""
+        self.night.project.config_path.write_text(self.text)
+        for file in (self.ran, self.go):
+            file.unlink(missing_ok=True)
+        name = next(self.names)
+        self.command, self.build = ("run", "manual", "--name", name), Build(f"manual-{name}", "py3")
+        self.rounds = self.home / "runs" / self.build.revision / self.build.variant / "device"
 
     def start(self, *arguments: str) -> tuple[int, Path]:
         """Start a command; return its process and the file of its output."""
@@ -93,7 +105,7 @@ def test_n(n):
     def attempts(self) -> list[tuple[int, str]]:
         """Return round and test of the stored attempts of device tests."""
         results = ResultsStore(self.home / "results")
-        [stored] = [each for each in results.suites(build=BUILD) if each.suite == "unit"]
+        [stored] = [each for each in results.suites(build=self.build) if each.suite == "unit"]
         return sorted((row["round"], row["test"]) for row in results.read(stored, ["round", "test"]).to_pylist())
 
 
@@ -105,9 +117,15 @@ def begun(text: str) -> list[str]:
     return re.findall(r"^([a-z_]+) …$", text, re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, server: CommandServer) -> Project:
+    return Project(tmp_path_factory.mktemp("resume"), server)
+
+
 @pytest.fixture
-def project(tmp_path: Path, server: CommandServer) -> Project:
-    return Project(tmp_path, server)
+def project(shared: Project) -> Project:
+    shared.begin()
+    return shared
 
 
 def test_a_kill_after_the_device_tests_repeats_no_complete_stage(project: Project) -> None:
@@ -117,39 +135,40 @@ def test_a_kill_after_the_device_tests_repeats_no_complete_stage(project: Projec
     def is_at(stage: str) -> bool:
         return f"{stage} …" in (project.night.folder / f"output-{project.outputs}").read_text()
 
-    with project.manifests.ledger_lock(BUILD):
-        assert asked in project.stop(partial(is_at, "ledger"), signal.SIGKILL, *RUN)
+    with project.manifests.ledger_lock(project.build):
+        assert asked in project.stop(partial(is_at, "ledger"), signal.SIGKILL, *project.command)
     project.configure(limits={"test_timeout_seconds": 200}, pool={"cards": 3})
     with FileLock(project.home / "hud.lock"):
-        output = project.stop(partial(is_at, "hud"), signal.SIGKILL, *RUN)
+        output = project.stop(partial(is_at, "hud"), signal.SIGKILL, *project.command)
     assert begun(output)[-3:] == ["ledger", "flakiness", "hud"]
     assert asked not in output
     assert "this one takes the build up at ledger" in output
     output = project.finish("resume")
     assert begun(output)[-1] == "hud"
     assert "ledger …" not in output
-    assert "manual-a~py3: passed" in output
+    assert f"{project.build.name}: passed\n" in output
     assert project.ran.read_text() == "".join(sorted(project.ran.read_text()))
     assert project.attempts() == ALL
-    assert "no build was interrupted or killed" in project.finish("resume", status=2)
-    assert "nothing of manual-a~py3 is left to do" in project.finish("resume", BUILD.name, status=2)
-    assert asked in project.finish("run", "manual", "--revision", BUILD.revision), "of a finished build, all is made again"
+    assert f"nothing of {project.build.name} is left to do" in project.finish("resume", project.build.name, status=2)
+    output = project.finish("run", "manual", "--revision", project.build.revision)
+    assert asked in output, "of a finished build, all is made again"
     assert sorted(project.ran.read_text()) == sorted("012345" * 2)
 
 
 @pytest.mark.parametrize("change", ["nothing", "cards and timeout", "scope", "again"])
 def test_an_interrupted_build_is_named_and_taken_up(project: Project, change: str) -> None:
-    output = project.stop(partial(project.has_streamed, 3), signal.SIGHUP, *RUN)
-    assert "`accel-ci resume manual-a~py3` takes the run up where it stopped" in output
+    output = project.stop(partial(project.has_streamed, 3), signal.SIGHUP, *project.command)
+    assert f"`accel-ci resume {project.build.name}` takes the run up where it stopped" in output
     project.go.touch()
-    commit(project.night.folder / "repository", {"backend/toy_backend/more.py": "MORE = 1\n"}, "pushed meanwhile")
+    if change == "nothing":
+        commit(project.night.folder / "repository", {"README.md": "pushed meanwhile\n"})
     if change == "cards and timeout":
         project.configure(limits={"test_timeout_seconds": 200}, pool={"cards": 3})
     if change == "scope":
-        rule = {"tests": ["*test_n[[]0]", "*test_n[0]"], "reason": "out"}
+        rule = {"tests": ["*test_n[0]"], "reason": "out"}
         project.configure(suites={"unit": {"paths": ["tests/unit"], "scope": {"exclude": [rule]}}})
     again = change == "again"
-    command = ("run", "manual", "--revision", BUILD.revision, "--again") if again else ("resume",)
+    command = ("run", "manual", "--revision", project.build.revision, "--again") if again else ("resume",)
     output = project.finish(*command)
     assert ("3 attempts were carried over" in output) == (change in ("nothing", "cards and timeout"))
     assert ("2 attempts were carried over" in output) == (change == "scope")
@@ -161,10 +180,10 @@ def test_an_interrupted_build_is_named_and_taken_up(project: Project, change: st
 
 
 def test_another_environment_takes_no_attempts_over(project: Project) -> None:
-    project.stop(partial(project.has_streamed, 3), signal.SIGTERM, *RUN)
+    project.stop(partial(project.has_streamed, 3), signal.SIGTERM, *project.command)
     project.go.touch()
     project.configure(pool={"environment": {"OTHER": "1"}})
-    output = project.finish(*RUN)
+    output = project.finish(*project.command)
     assert "another environment: its attempts are not taken up" in output
     assert project.attempts() == ALL
     assert project.ran.read_text().count("0") == 2
@@ -172,12 +191,12 @@ def test_another_environment_takes_no_attempts_over(project: Project) -> None:
 
 def test_two_runs_at_once_each_report_their_own(project: Project) -> None:
     project.go.touch()
-    started = [project.start(*RUN) for _ in range(2)]
+    started = [project.start(*project.command) for _ in range(2)]
     for process, output in started:
         status = project.server.wait(process)
         assert status == 0, output.read_text()
-        assert "manual-a~py3: passed" in output.read_text()
-    assert sum("waiting for manual-a~py3" in output.read_text() for _, output in started) == 1
+        assert f"{project.build.name}: passed\n" in output.read_text()
+    assert sum(f"waiting for {project.build.name}" in output.read_text() for _, output in started) == 1
 
 
 WAITS = """
@@ -187,17 +206,25 @@ time.sleep(300)
 """
 
 
-@pytest.mark.parametrize("where", ["backend/setup.py", "backend/tests/unit/test_unit.py"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        ("backend/setup.py", signal.SIGKILL),
+        ("backend/tests/unit/test_unit.py", signal.SIGKILL),
+        ("backend/tests/unit/test_unit.py", signal.SIGHUP),
+    ],
+)
 def test_nothing_is_left_of_a_killed_build_or_collection(project: Project, where: str, how: signal.Signals) -> None:
     pid = project.night.folder / "pid"
+    pid.unlink(missing_ok=True)
     repository = project.night.folder / "repository"
     before = (repository / where).read_text()
     commit(repository, {where: WAITS.format(pid=str(pid)) + before}, "waits")
-    project.stop(lambda: pid.exists() and pid.read_text(), how, *RUN)
+    project.stop(lambda: pid.exists() and pid.read_text(), how, *project.command)
     wait_for(lambda: is_gone(int(pid.read_text())), 30)
     commit(repository, {where: before}, "does not wait")
+    project.begin()
     project.go.touch()
-    output = project.finish("run", "manual", "--name", "b")
+    output = project.finish(*project.command)
     assert not list((project.night.folder / "scratch").glob("*accel-ci-*"))
     assert ("the process that made it is gone: removed" in output) == (how == signal.SIGKILL)
