@@ -55,11 +55,16 @@ SLOW = (
 """These start workers, servers, containers, builds or whole nightlies, or store much."""
 
 NIGHTLY = (
-    "end_to_end/test_killed_on_engines.py", "end_to_end/test_rbe.py", "pool/test_random_kills.py", "reports", "results",
-    "runner/test_real_suites.py", "steps/test_trials.py", "test_dependencies.py",
-    "end_to_end/test_killed_on_engines.py", "end_to_end/test_random_kills.py", "end_to_end/test_rbe.py",
-    "pool/test_random_kills.py", "reports", "results", "test_dependencies.py",
-)  # fmt: skip
+    "end_to_end/test_killed_on_engines.py",
+    "end_to_end/test_random_kills.py",
+    "end_to_end/test_rbe.py",
+    "pool/test_random_kills.py",
+    "reports",
+    "results",
+    "runner/test_real_suites.py",
+    "steps/test_trials.py",
+    "test_dependencies.py",
+)
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 PROCESSES = (
