@@ -166,8 +166,9 @@ class _Checkout:
                 run_git(["init", "--quiet", "--bare", "--template=", str(mirror)], timeout_s=limit_s)
                 for name in ("allowFilter", "allowAnySHA1InWant"):
                     run_git(["config", f"uploadpack.{name}", "true"], folder=mirror, timeout_s=limit_s)
-            with suppress(SourceError):
-                run_git(["cat-file", "-e", kept], folder=mirror, timeout_s=limit_s)
+            with suppress(SourceError):  # by exact names: a tag of the same name would do for others
+                run_git(["show-ref", "--verify", "--quiet", kept], folder=mirror, timeout_s=limit_s)
+                run_git(["cat-file", "-e", f"{self.sha}^{{commit}}"], folder=mirror, timeout_s=limit_s)
                 return mirror
             fetch = ["fetch", "--quiet", "--force", "--no-write-fetch-head", "--update-shallow", "--no-auto-gc"]
             wanted = [f"+{self.sha}:{kept}"]
