@@ -30,6 +30,7 @@ print(json.dumps([platform.python_version(), torch.__version__, torch.version.gi
 
 _LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
 _SMALLEST_LIBRARY = 64 << 10
+_READ_LIMIT = 1 << 24  # bytes of a file that is kept in memory; a longer one is cut
 _DPKG = "var/lib/dpkg/status"
 _MANGLED = re.compile(r"-[0-9a-f]{8}(?=\.so)")  # auditwheel adds this to the names of the libraries that it copies
 
@@ -88,7 +89,7 @@ def read_image(stream: IO[bytes]) -> ImageContents:
                 if opened is None:
                     continue
                 if entry.name == "manifest.json":
-                    order = json.loads(opened.read())[0]["Layers"]
+                    order = json.loads(opened.read(_READ_LIMIT))[0]["Layers"]
                 elif not entry.name.endswith(".json") and entry.name not in ("repositories", "oci-layout"):
                     layer = _read_layer(opened)
                     if layer is not None:
@@ -159,9 +160,9 @@ def _read_layer(stream: IO[bytes]) -> _Layer | None:
 def _look_at(layer: _Layer, path: str, size: int, content: IO[bytes]) -> None:
     layer.files[path] = size
     if path.endswith(".dist-info/METADATA"):
-        layer.metadata[path] = content.read()
+        layer.metadata[path] = content.read(_READ_LIMIT)
     elif path == _DPKG:
-        layer.dpkg = content.read()
+        layer.dpkg = content.read(_READ_LIMIT)
     elif size >= _SMALLEST_LIBRARY and _LIBRARY.search(path):
         layer.libraries[path] = (size, sha256_of(content))
 

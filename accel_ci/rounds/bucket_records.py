@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import shutil
@@ -17,7 +16,10 @@ from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
 from accel_ci.runner.claims import FolderClaims
 from accel_ci.runner.signed_round import chunk_name
+from accel_ci.storage.archive import gunzip
 from accel_ci.storage.atomic_file import write_whole_file
+
+_INVITATION_BYTES = 1 << 28
 
 _WORKERS_PER_SECOND = 256
 _CHUNK = re.compile(rf"(w\d+-\d+)/{round_folder.EVENT_CHUNKS}/(\d{{12}})")
@@ -91,7 +93,7 @@ class SlotClaims:
     def offered(self) -> list[Slot]:
         """Read the slots of the invitation in the bucket, which may be an earlier driver's."""
         content = self._bucket.get("invitation")
-        slots = json.loads(gzip.decompress(content))["slots"] if content is not None else []
+        slots = json.loads(gunzip(content, _INVITATION_BYTES))["slots"] if content is not None else []
         return [Slot(slot["worker"], slot["card"], slot["rank"]) for slot in slots]
 
     def withdraw(self, worker: str) -> bool:

@@ -5,12 +5,12 @@ The meaning of the objects is in `signed_round.py`. A URL is a credential, so no
 
 from __future__ import annotations
 
-import gzip
 import http.client
 import json
 import random
 import ssl
 import time
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ _TIMEOUT_S = 20.0
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
+_PLAIN_BYTES = 1 << 30
 
 
 class StoreError(Exception):
@@ -103,9 +104,18 @@ class SignedStore:
 def parse(body: bytes, what: str) -> Any:
     """Parse JSON, gzipped or not. Raises `StoreError`."""
     try:
-        return json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-    except (ValueError, OSError, EOFError) as error:
+        return json.loads(_gunzip(body) if body[:2] == b"\x1f\x8b" else body)
+    except (ValueError, zlib.error) as error:
         raise StoreError(f"{what} is not the JSON that was expected: {type(error).__name__}") from None
+
+
+def _gunzip(body: bytes) -> bytes:
+    """Unpack a gzip stream within a limit. Raises `ValueError`, `zlib.error`."""
+    stream = zlib.decompressobj(31)
+    plain = stream.decompress(body, _PLAIN_BYTES)
+    if not stream.eof:
+        raise ValueError(f"it is cut short, or has more than {_PLAIN_BYTES:,} bytes")
+    return plain
 
 
 def _connect(scheme: str, netloc: str) -> http.client.HTTPConnection:

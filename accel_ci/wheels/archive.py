@@ -28,6 +28,12 @@ from accel_ci.wheels.findings import Findings, shown
 DIST_INFO_LIMIT = 1 << 26
 """The largest size in bytes of a file in the dist-info folder; checks and installers read these as a whole."""
 
+PARSED_LIMITS = {"METADATA": 1 << 22, "WHEEL": 1 << 16, "entry_points.txt": 1 << 20, "RECORD": 1 << 25}
+"""The largest sizes of those that are also parsed, which takes many times their size in memory."""
+
+FILES_LIMIT = 100_000
+"""The largest number of files in a wheel."""
+
 _DIRECTORY_LIMIT = 1 << 24  # bytes of the zip directory: some 100,000 files
 _HARMLESS = 1 << 26  # bytes that an archive may always unpack to
 _CHUNK = 1 << 20
@@ -180,9 +186,13 @@ def _check_limits(entries: list[ZipInfo], size: int, rules: Wheels, found: Findi
     if unpacked > max(_HARMLESS, size * rules.expansion_limit):
         times = f"{unpacked // size:,} times its size"
         found.fault(f"unpacks to {unpacked:,} bytes, {times}: wheels.expansion_limit is {rules.expansion_limit}")
+    if len(entries) > FILES_LIMIT:
+        found.fault(f"has {len(entries):,} files, more than {FILES_LIMIT:,}")
     for entry in entries:
-        if entry.file_size > DIST_INFO_LIMIT and entry.filename.partition("/")[0].endswith(".dist-info"):
-            found.fault(f"{shown(entry.filename)}: has {entry.file_size:,} bytes, more than {DIST_INFO_LIMIT:,}")
+        folder, _, name = entry.filename.partition("/")
+        limit = PARSED_LIMITS.get(name, DIST_INFO_LIMIT)
+        if entry.file_size > limit and folder.endswith(".dist-info"):
+            found.fault(f"{shown(entry.filename)}: has {entry.file_size:,} bytes, more than {limit:,}")
 
 
 def _check_entry(entry: ZipInfo, found: Findings) -> None:

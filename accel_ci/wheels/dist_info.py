@@ -11,20 +11,23 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from accel_ci.model import CheckResult
 from accel_ci.wheels.archive import Contents
 from accel_ci.wheels.findings import Findings, shown
-from accel_ci.wheels.wheel_name import WheelName, admitted
+from accel_ci.wheels.wheel_name import TAGS_LIMIT, WheelName, admitted, number_of_tags
 
 _REQUIRED = ("METADATA", "WHEEL", "RECORD")
 _SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 _LENIENT = ("introduced in metadata version", "unrecognized field")
+_HEADERS_LIMIT = 10_000
+_HEADER_CHARACTERS = 16_384
+_REQUIRES_PYTHON_CHARACTERS = 1000
 _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*)?(\s*\[[^\]]*\])?")
 _SCRIPTS = ("console_scripts", "gui_scripts")
 
@@ -83,6 +86,9 @@ def check_metadata(contents: Contents, dist_info: str, name: WheelName | None) -
         found.fault(f"{path}: is missing")
         return found.result("")
     data = contents.read(path)
+    if fault := _fault_of_headers(data):
+        found.fault(f"{path}: {fault}")
+        return found.result("")
     raw, _ = parse_email(data)
     newer = re.fullmatch(r"2\.\d+", raw.get("metadata_version", ""))
     for problem in _problems(data):
@@ -124,9 +130,10 @@ def wheel_fields(contents: Contents, dist_info: str, found: Findings) -> dict[st
 def requires_python(contents: Contents, dist_info: str) -> SpecifierSet:
     """Return the Pythons that METADATA requires; all of them if it names none, or not by the specification."""
     try:
-        raw, _ = parse_email(contents.read(f"{dist_info}/METADATA"))
+        data = contents.read(f"{dist_info}/METADATA")
+        raw = {} if _fault_of_headers(data) else parse_email(data)[0]
         return SpecifierSet(raw.get("requires_python", ""))
-    except (KeyError, InvalidSpecifier):
+    except (KeyError, ValueError):
         return SpecifierSet()
 
 
@@ -135,11 +142,26 @@ def admits(requirement: SpecifierSet, version: tuple[int, int]) -> bool:
     return any(requirement.contains(f"{version[0]}.{version[1]}.{patch}") for patch in range(40))
 
 
+def _fault_of_headers(metadata: bytes) -> str | None:
+    """Return the limit that the headers are over: parsing takes much memory for each, and much time for long values."""
+    lines = metadata.replace(b"\r\n", b"\n").partition(b"\n\n")[0].split(b"\n")
+    if len(lines) > _HEADERS_LIMIT:
+        return f"has {len(lines):,} lines of headers, more than {_HEADERS_LIMIT:,}"
+    number, longest = max(enumerate(lines, 1), key=lambda numbered: len(numbered[1]))
+    limit = _HEADER_CHARACTERS
+    if len(longest) > limit:
+        return f"has {len(longest):,} characters in line {number}, more than {limit:,}"
+    asked = [line for line in lines if line.lower().startswith(b"requires-python:")]
+    if any(len(line) > _REQUIRES_PYTHON_CHARACTERS for line in asked):
+        return f"has more than {_REQUIRES_PYTHON_CHARACTERS:,} characters in Requires-Python"
+    return None
+
+
 def _check_folder(folder: str, name: WheelName, found: Findings) -> None:
     own_name, _, own_version = folder.removesuffix(".dist-info").partition("-")
     try:
         version = Version(own_version)
-    except InvalidVersion:
+    except ValueError:
         found.fault(f"{shown(folder)}: is not named NAME-VERSION.dist-info")
         return
     if canonicalize_name(own_name) != name.name or version != name.version:
@@ -192,6 +214,9 @@ def _check_entry_points(contents: Contents, path: str, found: Findings) -> None:
 def _check_tags(path: str, lines: Iterable[str], name: WheelName | None, found: Findings) -> None:
     tags: set[Tag] = set()
     for line in lines:
+        if len(tags) + number_of_tags(line) > TAGS_LIMIT:
+            found.fault(f"{path}: has more than {TAGS_LIMIT:,} tags")
+            return
         try:
             expanded = parse_tag(line)
         except ValueError:
@@ -228,7 +253,7 @@ def _check_identity(path: str, raw: RawMetadata, name: WheelName, found: Finding
     try:
         if own_version and Version(own_version) != name.version:
             found.fault(f"{path}: its Version is {own_version}, but {name.version} in the file name")
-    except InvalidVersion:
+    except ValueError:
         return  # `packaging` has reported it
 
 
@@ -236,7 +261,7 @@ def _check_requires_python(path: str, requirement: str | None, name: WheelName, 
     """Check that one of the Pythons that the tags admit meets Requires-Python: else nobody can install the wheel."""
     try:
         wanted = SpecifierSet(requirement or "")
-    except InvalidSpecifier:
+    except ValueError:
         return  # `packaging` has reported it
     versions = {python.version for tag in name.tags for python in admitted(tag)}
     if versions and not any(admits(wanted, version) for version in versions):
@@ -248,7 +273,7 @@ def _check_requirements(path: str, requirements: Iterable[str], found: Findings)
     for text in requirements:
         try:
             url = Requirement(text).url
-        except InvalidRequirement:
+        except ValueError:
             continue  # `packaging` has reported it
         if url and url.startswith("file:"):
             found.fault(f"{path}: requires a file of the machine that built it: {shown(text)}")
@@ -259,5 +284,5 @@ def _check_requirements(path: str, requirements: Iterable[str], found: Findings)
 def _is_since(version: str, first: str) -> bool:
     try:
         return Version(version) >= Version(first)
-    except InvalidVersion:
+    except ValueError:
         return False

@@ -18,6 +18,7 @@ from accel_ci.wheels.findings import Findings, shown
 
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _STRONG = {"sha256", "sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s"}
+_LINES_TOO_MANY = 1000
 _NO_PADDING = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -62,6 +63,9 @@ def _rows(contents: Contents, name: str, found: Findings) -> Iterator[tuple[str,
         if not text.strip():
             found.fault(f"{name}: is empty")
         for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1):
+            if number > len(contents.members) + _LINES_TOO_MANY:
+                found.fault(f"{name}: has more lines than the wheel has files ({len(contents.members):,})")
+                return
             if len(row) == 3 and row[0]:
                 yield row[0], row[1], row[2]
             elif row:

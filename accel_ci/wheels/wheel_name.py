@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from packaging.tags import Tag
@@ -13,6 +14,9 @@ from packaging.version import Version
 
 from accel_ci.model import CheckResult
 from accel_ci.wheels.findings import Findings, shown
+
+TAGS_LIMIT = 1000
+"""The largest number of tags of a wheel, with compressed sets of tags expanded."""
 
 _INTERPRETER = re.compile(r"(cp|py|pp)(\d)(\d*)")
 _OWN_ABI = re.compile(r"cp\d+(t?)[a-z]*|abi3t?|none|pypy\d+_pp\d+")
@@ -78,10 +82,17 @@ def check_name(wheel: Path) -> tuple[CheckResult, WheelName | None]:
 
 def parse_name(file_name: str) -> WheelName:
     """Return the parts of a file name. Raises `InvalidWheelFilename`."""
+    if number_of_tags("-".join(file_name.removesuffix(".whl").rsplit("-", 3)[1:])) > TAGS_LIMIT:
+        raise InvalidWheelFilename(f"More than {TAGS_LIMIT:,} tags")
     name, version, build, tags = parse_wheel_filename(file_name)
     if not _CHARACTERS.fullmatch(file_name):  # `packaging` does not look at those of tags
         raise InvalidWheelFilename("Invalid wheel filename (invalid characters)")
     return WheelName(name, version, "".join(map(str, build)), tags)
+
+
+def number_of_tags(compressed: str) -> int:
+    """Return how many tags a compressed set of them stands for: the product of the sizes of its parts."""
+    return prod(len(set(part.split("."))) for part in compressed.split("-"))
 
 
 def admitted(tag: Tag) -> Iterator[Python]:

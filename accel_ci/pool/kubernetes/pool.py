@@ -40,7 +40,7 @@ from accel_ci.rounds.engine import WorkerGroup, cards_in
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.rounds.signing import LONGEST_S
 from accel_ci.source.checkout import checkout_root
-from accel_ci.storage.archive import unpack
+from accel_ci.storage.archive import TarError, unpack
 from accel_ci.storage.s3 import environment_keys
 
 _LOG = logging.getLogger(__name__)
@@ -180,7 +180,10 @@ class KubernetesPool(ProjectPool):
         finally:
             cluster.delete_job(name)
             bucket.clear()
-        unpack(io.BytesIO(result), folder)
+        try:
+            unpack(io.BytesIO(result), folder)
+        except TarError as error:
+            raise PoolError(f"what the pod of a command has left cannot be unpacked: {error}") from error
         content = json.loads(report)
         return Finished(int(content["status"]), str(content["output"]))
 
