@@ -9,6 +9,10 @@ class AccelCiError(Exception):
     """An error that the user can fix; the message explains how."""
 
 
+class DamagedError(AccelCiError):
+    """A file of the data folder is damaged; of an earlier build, it is passed over."""
+
+
 class ConfigError(AccelCiError):
     """The configuration file has mistakes; the message has one line for each."""
 

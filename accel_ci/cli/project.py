@@ -47,12 +47,17 @@ def validate(workspace: Workspace) -> None:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--repair", "repairs", is_flag=True, help="Repair the data folder instead.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
+def doctor(context: click.Context, as_json: bool, repairs: bool) -> None:
     """Show what is installed and reachable on this machine.
 
-    For missing pieces, also show what they would enable and how to get them.
+    For missing pieces, also show what they would enable and how to get them. With --repair, look through the data folder:
+    damaged files go to its folder `broken`, and what manifests and results allow is made anew. No run may be working then.
     """
+    if repairs:
+        _repair(context)
+        return
     import json
     from dataclasses import asdict
 
@@ -71,3 +76,15 @@ def doctor(context: click.Context, as_json: bool) -> None:
             )
         terminal()[0].print(table)
     sys.exit(0 if all(piece.usable for piece in found if piece.needed) else 1)
+
+
+def _repair(context: click.Context) -> None:
+    """Repair the data folder and tell what was done."""
+    from accel_ci.config.loading import load_project
+    from accel_ci.repair import repair
+    from accel_ci.workspace import Workspace
+
+    found = repair(Workspace(load_project(context.obj)))
+    for each in found:
+        click.echo(f"{each.name}: {each.reason}: {each.done}")
+    click.echo(f"{len(found)} damaged" if found else "nothing is damaged")

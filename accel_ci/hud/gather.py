@@ -28,7 +28,7 @@ from accel_ci.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 
-_SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in STAGES}
+SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in STAGES}
 """The stages that have a field of their name in `BuildRecord`, with the types of their manifests."""
 
 
@@ -86,7 +86,7 @@ def _read_revision(manifests: ManifestStore, one: IndexedRevision) -> RevisionRe
 def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
     folder = manifests.folder(build)
     changed = {stage: at for stage in stages_of(manifests.pipelines) if (at := _changed_at(folder / f"{stage}.json"))}
-    values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in _SHOWN.items() if stage in changed}
+    values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in SHOWN.items() if stage in changed}
     return BuildRecord(
         build,
         present=tuple(changed),

@@ -9,12 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
 from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
-from accel_ci.storage.manifests import ManifestStore
+from accel_ci.storage.manifests import REPAIR, ManifestStore
 
 ALLOWED_DROP = 0.05
 """The share of the collected tests that a build may lose without a reason."""
@@ -92,10 +93,13 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     """The status of a build."""
     paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in stages_of(manifests.pipelines)}
     made = [stage for stage, path in paths.items() if path.is_file()]
-    work = sum(json.loads(paths[stage].read_bytes()).get("work_s", 0.0) for stage in made)
-    tested = manifests.read(paths[DEVICE_TEST_RESULTS], DeviceTestResults) if DEVICE_TEST_RESULTS in made else None
+    seconds = {stage: _work_seconds(paths[stage]) for stage in made}
+    work = sum(each or 0.0 for each in seconds.values())
+    tested = manifests.read_history(paths[DEVICE_TEST_RESULTS], DeviceTestResults)
     cards = tested.cards if tested else ()
-    ledger = manifests.read(paths[LEDGER], Ledger) if LEDGER in made else None
+    ledger = manifests.read_history(paths[LEDGER], Ledger)
+    read = {DEVICE_TEST_RESULTS: tested, LEDGER: ledger}
+    damaged = [stage for stage in made if seconds[stage] is None or read.get(stage, True) is None]
     bad = shortcomings(ledger) if ledger else ()
     activity = read_activity(manifests, build)
     if ledger is not None:
@@ -106,6 +110,8 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         at = missing[0] if missing else next_stage(made, manifests.begun(build), manifests.pipelines)
         running = [does for does in activity.values() if does.startswith("running")]
         state = "; ".join(dict.fromkeys(running)) or (activity.get(last.name) if last else None) or f"stopped at {at}"
+    if damaged:
+        state = f"{state}; damaged: {', '.join(damaged)} ({REPAIR})"
     return BuildStatus(
         build,
         state,
@@ -123,6 +129,14 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         ratio=ledger.ratio if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
+
+
+def _work_seconds(manifest: Path) -> float | None:
+    """The seconds of work that a manifest names; None when it is damaged."""
+    try:
+        return float(json.loads(manifest.read_bytes()).get("work_s", 0.0))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def beside_the_ledger(activity: Mapping[str, str]) -> list[str]:

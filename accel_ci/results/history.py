@@ -8,6 +8,7 @@ rates.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from accel_ci.errors import DamagedError
 from accel_ci.model import VERDICTS
 from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, pairs, schema_of
 from accel_ci.results.rollups import ROLLUP, Rollup
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again, encoded, parse_entry
+
+_LOG = logging.getLogger(__name__)
 
 SUMS = schema_of(
     key=pa.uint64(), builds=pa.int32(), failed=pa.int32(), flaky=pa.int32(),
@@ -72,7 +76,14 @@ def window_sums(store: ResultsStore, today: date, window_days: int) -> dict[tupl
 
 
 def _closed_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[Rollup]:
-    return [rollup.closed() for rollup in store.rollups(suites)]
+    """The rollups of these, without those of damaged attempts, which are logged."""
+    found = []
+    for stored in suites:
+        try:
+            found += [rollup.closed() for rollup in store.rollups([stored])]
+        except DamagedError as error:
+            _LOG.warning("passed over: %s", error)
+    return found
 
 
 def _by_suite(
@@ -180,7 +191,12 @@ def names(rollups: Sequence[Rollup], keys: pa.Array[Any]) -> pa.Table:
         here = kernels.is_in(rollup.table(["key"])["key"], keys)
         if kernels.any(here).as_py():
             rows = rollup.table(["key", "place"]).filter(here)
-            found.append(pa.table({"key": rows["key"], "test": rollup.tests(rows["place"])}))
+            try:
+                tests = rollup.tests(rows["place"])
+            except DamagedError as error:  # an older rollup may have the names, too
+                _LOG.warning("passed over: %s", error)
+                continue
+            found.append(pa.table({"key": rows["key"], "test": tests}))
             keys = keys.filter(kernels.invert(kernels.is_in(keys, one_chunk(rows["key"]))))
     return pa.concat_tables(found)
 

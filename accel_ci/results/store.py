@@ -13,6 +13,7 @@ sums over days in `history.py`, queries for people in `questions.py`.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accel_ci.config.settings import Project
-from accel_ci.errors import AccelCiError
+from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.model import Build
 from accel_ci.results.columns import conform, database, literal_path, release_memory
 from accel_ci.results.rollups import ROLLUP, Rollup, encode, judge_tests, named
@@ -33,6 +34,8 @@ from accel_ci.results.threads import prefetch
 from accel_ci.storage.bucket import open_bucket
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 from accel_ci.storage.s3 import environment_keys
+
+_LOG = logging.getLogger(__name__)
 
 # Test names come sorted, and most but once: told by what differs from the one before, they take a quarter of the room.
 _LAYOUT: dict[str, Any] = {
@@ -130,9 +133,9 @@ class ResultsStore:
             with pq.ParquetFile(self.objects.fetch(stored.entry), memory_map=True) as file:
                 table = file.read([name for name in columns if name in file.schema_arrow.names])
         except (OSError, pa.ArrowException) as error:
-            raise AccelCiError(
+            raise DamagedError(
                 f"{stored.entry.name} in the results store cannot be read: {error}; "
-                f"ask again, or ingest {stored.build.name} again"
+                f"`accel-ci doctor --repair` sets it aside; ask again, or ingest {stored.build.name} again"
             ) from error
         return conform(table, pa.schema([ATTEMPTS.field(name) for name in columns]))
 
@@ -174,7 +177,19 @@ class ResultsStore:
             except (OSError, duckdb.IOException, duckdb.InvalidInputException) as error:
                 for stored in suites:
                     self._check_unchanged(stored)
-                raise AccelCiError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
+                sound = [stored for stored in suites if self.is_sound(stored)]
+                if 0 < len(sound) < len(suites):
+                    return self.query(question, parameters, sound)
+                raise DamagedError(f"the results store cannot be read: {error}; ask again, or ingest anew") from error
+
+    def is_sound(self, stored: StoredSuite) -> bool:
+        """Return whether a stored suite can be read; the fault of one that cannot is logged."""
+        try:
+            self._read(stored, ["test"])
+        except DamagedError as error:
+            _LOG.warning("passed over: %s", error)
+            return False
+        return True
 
     def _rollup(self, stored: StoredSuite, entry: Entry | None) -> Rollup:
         """The rollup of what is stored now, made anew unless it is at `entry`."""

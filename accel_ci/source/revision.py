@@ -6,6 +6,7 @@ A revision never changes. If a key is requested again after the sources have mov
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,11 +15,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accel_ci.config.settings import Project
-from accel_ci.errors import ConfigError, MissingRefError, SourceChangedError, SourceError
+from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.source.checkout import Contents, checkout
 from accel_ci.source.refs import resolve_source
+
+_LOG = logging.getLogger(__name__)
 
 _TRIES = 5
 
@@ -65,12 +68,17 @@ def resolve_revision(
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
     wanted = Revision(base, trigger, now, backend, upstream, tuple(suites))
     number = 1
-    while (existing := known(wanted.key)) is not None:
-        if existing.identity == wanted.identity:
-            return existing
+    while True:
+        try:
+            existing = known(wanted.key)
+        except DamagedError as error:  # nobody knows what has been built under this key
+            _LOG.warning("another key is taken: %s", error)
+        else:
+            if existing is None or existing.identity == wanted.identity:
+                break
         number += 1
         wanted = replace(wanted, key=f"{base}.{number}")
-    return wanted
+    return existing or wanted
 
 
 def _resolve_and_keep_backend(

@@ -33,28 +33,26 @@ def whole_file(path: Path, *, durable: bool = False, mode: int = 0o666) -> Itera
             os.fsync(file.fileno())
         Path(file.name).replace(path)
     if durable:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(path.parent)
 
 
-def write_whole_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+def write_whole_file(path: Path, content: bytes, *, durable: bool = False, mode: int = 0o666) -> None:
     """Write a file with this content, in place of an earlier one."""
-    with whole_file(path, mode=mode) as file:
+    with whole_file(path, durable=durable, mode=mode) as file:
         file.write(content)
 
 
 def create_whole_file(path: Path, content: bytes) -> bool:
-    """Make a file where there is none. Return False if there is one: of several writers the first one's stays."""
+    """Make a file where there is none, and have it on the disk. Return False if there is one: the first writer's stays."""
     with _scratch_file(path.parent) as file:
         file.write(content)
         file.flush()
+        os.fsync(file.fileno())
         try:
             path.hardlink_to(file.name)
         except FileExistsError:
             return False
+    _sync_folder(path.parent)
     return True
 
 
@@ -73,6 +71,14 @@ def remove_abandoned(folder: Path) -> None:
             status = os.fstat(file.fileno())
             if status.st_size or time.time() - status.st_mtime > _UNLOCKED_AT_MOST_S:
                 path.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextmanager

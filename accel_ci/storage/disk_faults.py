@@ -25,8 +25,10 @@ _FAULTS = (
     (r"\[Errno (17|20)\]", "a file is where a folder is needed", "move it away"),
     (r"\[Errno (5|107|116)\]", "the disk fails", "repair or remount it"),
     (r"\[Errno (23|24)\]", "no more files can be opened", "raise `ulimit -n`"),
+    (r"database disk image is malformed|file is not a database",
+     "a database is damaged", "set it aside with `accel-ci doctor --repair`"),
     (r"No usable temporary directory", "there is no folder for temporary files", "make one and name it in TMPDIR"),
-)
+)  # fmt: skip
 _SQLITE = r"disk I/O error|unable to open database file"
 _NAMED_PATH = re.compile(r"\[Errno \d+\] [^:\n]*: b?(?P<path>'[^'\n]*'|\"[^\"\n]*\")")
 _LITTLE_BYTES = 1 << 20

@@ -7,6 +7,7 @@ time (`revision_index.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from filelock import FileLock
 from pydantic import TypeAdapter
 
-from accel_ci.errors import AccelCiError
+from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.model import Build, Revision, Trigger
 from accel_ci.pipelines import PIPELINES, REVISION, Pipeline
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
@@ -28,10 +29,15 @@ from accel_ci.storage.file_lock import is_locked
 from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+REPAIR = "`accel-ci doctor --repair` sets it aside"
+"""What to do about a damaged manifest, for messages."""
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 """Reads and writes a type; made once, since that takes milliseconds."""
 
+_PROBLEM_CHARACTERS = 200
 _BEGUN = ".begun-"
 _FAILED = ".failed-"
 
@@ -76,7 +82,7 @@ class ManifestStore:
     def write(self, path: Path, value: Any) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(path, _adapter(type(value)).dump_json(value, indent=1))
+        write_whole_file(path, _adapter(type(value)).dump_json(value, indent=1), durable=True)
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""
@@ -84,6 +90,14 @@ class ManifestStore:
         if found is None:
             raise AccelCiError(f"{path} is missing; run the build from the asset that makes it")
         return found
+
+    def read_history(self, path: Path, value_type: type[T]) -> T | None:
+        """Read a manifest of the past; None when there is none, or it is damaged, which is logged."""
+        try:
+            return self._read_if_there(path, value_type)
+        except AccelCiError as error:
+            _LOG.warning("passed over: %s", error)
+            return None
 
     def find(self, stage: str, build: Build, value_type: type[T]) -> T | None:
         """The manifest of a stage; None when the stage has not ended. Raises `AccelCiError` for one of another shape."""
@@ -98,7 +112,9 @@ class ManifestStore:
             raise AccelCiError(f"{path} cannot be read: {error.strerror}; fix that and run the build again") from error
         except ValueError as error:
             name = value_type.__name__
-            raise AccelCiError(f"{path} is not a {name} of this version; run the build again ({error})") from None
+            problem = " ".join(str(error).split())[:_PROBLEM_CHARACTERS]
+            advice = f"{REPAIR}; then run the build again"
+            raise DamagedError(f"{path} is not a {name} of this version: {advice} ({problem})") from None
         return found
 
     def begin(self, stage: str, build: Build) -> None:
@@ -118,7 +134,7 @@ class ManifestStore:
 
     def last_run(self, pipeline: Pipeline, build: Build) -> PipelineRun | None:
         """The last run of a pipeline on a build; None when there was none."""
-        return self._read_if_there(self.run_file(pipeline, build), PipelineRun)
+        return self.read_history(self.run_file(pipeline, build), PipelineRun)
 
     def last_begun(self, build: Build) -> Pipeline | None:
         """The pipeline whose run was asked for last; None when there is none."""
@@ -172,7 +188,8 @@ class ManifestStore:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
         known = {run.run: run for run in self.last_runs(build).values()}.values()  # a run may have had both pipelines
         seconds = [(run.ended_at - run.asked_at).total_seconds() for run in known if run.ended_at is not None]
-        return round(sum(seconds), 3) if seconds and len(seconds) == len(known) else None
+        clock_was_turned = any(each < 0 for each in seconds)
+        return round(sum(seconds), 3) if seconds and len(seconds) == len(known) and not clock_was_turned else None
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
@@ -213,7 +230,8 @@ class ManifestStore:
     def newest_revision(self, trigger: Trigger, prefix: str) -> Revision | None:
         """The newest revision of a trigger whose key begins with `prefix`; None when there is none."""
         keys = (each.key for each in self.revisions() if each.trigger == trigger and each.key.startswith(prefix))
-        return next((found for key in keys if (found := self.revision(key)) is not None), None)
+        found = (self.read_history(self.path(REVISION, key), Revision) for key in keys)
+        return next((revision for revision in found if revision is not None), None)
 
     def previous(
         self, stage: str, build: Build, value_type: type[T], accept: Callable[[T], bool] = lambda found: True
@@ -227,7 +245,7 @@ class ManifestStore:
         if own is None or own.trigger is None:
             return None
         earlier = (each.key for each in revisions if each.trigger == own.trigger and each.seen_at < own.seen_at)
-        found = (self.find(stage, Build(key, build.variant), value_type) for key in earlier)
+        found = (self.read_history(self.path(stage, key, build.variant), value_type) for key in earlier)
         return next((manifest for manifest in found if manifest is not None and accept(manifest)), None)
 
     def list_builds(self) -> Iterator[Build]:
