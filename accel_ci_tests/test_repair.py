@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from accel_ci.cli import main
+from accel_ci.config.settings import Project
 from accel_ci.hud.gather import gather
 from accel_ci.ledger.status import find_build, read_status
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, Revision, Wheel
@@ -24,7 +25,7 @@ from accel_ci.storage.manifests import PipelineRun
 from accel_ci_tests.fixtures.stored_attempts import root_of, write_attempts
 from accel_ci_tests.retention.data_folder import NOW, DataFolder
 
-pytest_plugins = ["accel_ci_tests.retention.conftest", "accel_ci_tests.fixtures.stored_attempts"]
+pytest_plugins = ["accel_ci_tests.fixtures.stored_attempts"]
 
 OLD, NEW = "nightly-3", "nightly-1"
 DAMAGE = {"empty": b"", "cut": b'{"key": "nigh', "binary": b"\0\xff" * 100, "another": b"[1, 2]"}
@@ -36,9 +37,9 @@ FILES = (
 
 
 @pytest.fixture
-def folder(make_folder: Callable[..., DataFolder], attempt: Callable[..., Attempt]) -> DataFolder:
+def folder(make_project: Callable[..., Project], attempt: Callable[..., Attempt]) -> DataFolder:
     """A data folder with two nightlies and their attempts."""
-    folder = make_folder()
+    folder = DataFolder(make_project())
     workspace = folder.workspace
     manifests = workspace.manifests
     for days in (3, 1):

@@ -48,6 +48,7 @@ SLOW = (
     "test_dependencies.py",
     "test_machine.py",
     "test_preflight.py",
+    "test_repair.py",
     "wheels/test_audit.py",
     "wheels/test_build.py",
     "wheels/test_front_end.py",

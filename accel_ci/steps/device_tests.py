@@ -190,7 +190,7 @@ def run_device_stage(
 
 
 def changed_by_tests(spec: WorkerSpec, image: RuntimeImage) -> list[str]:
-    """What tests have changed in the sources and, with the local pool, in the environment; one line for each path.
+    """Return what tests have changed in the sources and, with the local pool, in the environment: a line for each path.
 
     The next build does not use it: it makes the sources or the environment anew.
     """

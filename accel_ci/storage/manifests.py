@@ -32,7 +32,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 REPAIR = "`accel-ci doctor --repair` sets it aside"
-"""What to do about a damaged manifest, for messages."""
+"""The remedy for a damaged manifest, for messages."""
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 """Reads and writes a type; made once, since that takes milliseconds."""
