@@ -20,7 +20,7 @@ import pytest
 from accel_ci.pool.environment import clean_environment
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.runner import plain_oracle
-from accel_ci_tests.runner.test_like_pytest import Verdicts, by_workers, differences, verdicts_of
+from accel_ci_tests.runner.verdicts import Verdicts, by_workers, differences, verdicts_of
 
 pytestmark = [
     pytest.mark.skipif(not os.environ.get("ACCEL_CI_LONG"), reason="minutes: ACCEL_CI_LONG not set (make test-nightly)"),
