@@ -40,14 +40,16 @@ def parse(path: Path, as_json: bool) -> None:
 
     A folder is read as the reports of one test job.
 
-    Exit status: 0 if the report is complete, 1 if it was salvaged, 2 if it was rejected or is empty.
+    Exit status: 0 if the report is complete, 1 if it was salvaged, has no tests or shows less than it claims, 2 if it was
+    rejected or is empty.
     """
     from accel_ci.model import OUTCOMES
     from accel_ci.reports.parse import parse_path
     from accel_ci.reports.report import to_json
-    from accel_ci.reports.warning_codes import meaning
+    from accel_ci.reports.warning_codes import doubts, meaning
 
     report = parse_path(path)
+    doubtful = doubts(report.warnings)
     if as_json:
         click.echo(json.dumps(to_json(report)))
     else:
@@ -61,7 +63,9 @@ def parse(path: Path, as_json: bool) -> None:
         _print_table(["outcome", "class", "name", "attempt", "seconds", "message"], rows)
         counts = Counter(row.outcome for row in report.rows)
         click.echo(f"total: {', '.join(f'{counts[one]:,} {one}' for one in OUTCOMES if counts[one]) or 'no tests'}")
-    sys.exit({"complete": 0, "salvaged": 1}.get(report.status, 2))
+    for sentence in doubtful:
+        click.echo(f"{path} proves nothing by itself: {sentence}", err=True)
+    sys.exit({"complete": int(bool(doubtful)), "salvaged": 1}.get(report.status, 2))
 
 
 @click.command()

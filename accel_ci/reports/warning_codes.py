@@ -5,7 +5,7 @@ Every code that a reader emits is defined here; mypy checks the readers. `docs/r
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import Literal, cast
 
 WarningCode = Literal[
@@ -85,12 +85,19 @@ NOTED: dict[WarningCode, str] = {  # the report was read to its end; the rows ma
     "x_worker_unfinished": "The runner's `worker_finished` event is missing.",
 }
 
+_DOUBTFUL: frozenset[WarningCode] = frozenset({"no_test_cases", "suite_error", "count_mismatch"})
+
 MEANINGS = REJECTED | EMPTY | SALVAGED | NOTED
 
 
 def salvages(warnings: Set[WarningCode]) -> bool:
     """True if rows may be missing from a report with these warnings."""
     return not SALVAGED.keys().isdisjoint(warnings)
+
+
+def doubts(warnings: Iterable[str]) -> list[str]:
+    """The sentences for a report that was read to its end and has no tests, or claims more than it shows."""
+    return [NOTED[code] for code in sorted(_DOUBTFUL.intersection(warnings))]
 
 
 def unreadable(error: OSError) -> WarningCode:

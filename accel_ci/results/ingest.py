@@ -29,7 +29,7 @@ from accel_ci.reports.attempt_tables import read_attempts
 from accel_ci.reports.group import decisive, order_key
 from accel_ci.reports.parse import BEP_FILE, read_file
 from accel_ci.reports.report import Report, Status
-from accel_ci.reports.warning_codes import unreadable
+from accel_ci.reports.warning_codes import doubts, unreadable
 from accel_ci.results.columns import conform, constant, kernels, release_memory
 from accel_ci.results.rows import REPORT, REPORT_ORDER, from_report
 from accel_ci.results.store import ResultsStore
@@ -55,8 +55,9 @@ class FileOutcome:
 
     @property
     def reason(self) -> str | None:
-        """The reason why the file is not whole or has no rows; None for one that is complete."""
-        return None if self.status == "complete" and self.rows else ", ".join(self.warnings) or self.status
+        """The reason why the file is not whole, has no rows or claims more than these; None for one that is complete."""
+        whole = self.status == "complete" and self.rows and not doubts(self.warnings)
+        return None if whole else ", ".join(self.warnings) or self.status
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ class IngestReport:
 
     @property
     def exit_code(self) -> int:
-        """0 when every file was complete, 1 when some were salvaged, 2 when some were rejected or had no rows."""
+        """0 when every file was complete, 1 when some were not or claim more than they show, 2 when some had no rows."""
         if not self.rows or any(file.status in ("rejected", "empty") or not file.rows for file in decisive(self.files)):
             return 2
-        return int(any(file.status == "salvaged" for file in self.files))
+        return int(any(file.status == "salvaged" or doubts(file.warnings) for file in self.files))
 
 
 def ingest(

@@ -149,6 +149,28 @@ def test_the_exit_status_reflects_the_status_of_a_report(
     assert done.returncode == status, done.stdout
 
 
+CLAIMS = '<testsuite name="s" tests="1" failures="3"><testcase classname="c" name="a" time="1"/></testsuite>'
+MORE = '<testsuite name="s" tests="5"><testcase classname="c" name="a" time="1"/></testsuite>'
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("<testsuites/>", "The report has no rows."),
+        (CLAIMS, "A suite failed itself, or counts failures that none of its test cases has"),
+        (MORE, "A suite has fewer test cases than its `tests` attribute declares."),
+    ],
+)
+def test_a_report_that_proves_nothing_is_told_apart(
+    accel_ci: Run, make_project: Callable[..., Project], tmp_path: Path, content: str, sentence: str
+) -> None:
+    make_project()
+    (tmp_path / "r.xml").write_text(content)
+    done = accel_ci("parse", "r.xml")
+    assert (done.returncode, f"r.xml proves nothing by itself: {sentence}" in done.stderr) == (1, True), done.stderr
+    assert accel_ci("ingest", "r.xml", "--revision", "r", "--variant", "v", "--suite", "s").returncode > 0
+
+
 def test_mistakes_are_explained(stored: Run) -> None:
     for command in (["results", "failures"], ["export"], ["status"]):
         done = stored(*command, "nightly-20261127~py3")
