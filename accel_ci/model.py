@@ -220,13 +220,24 @@ class SelectedTest:
 
 @dataclass(frozen=True)
 class SuiteSelection:
-    """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason."""
+    """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason.
+
+    `left_out` has the numbers of tests, or of files, that pytest's own means left out, by who did it. `skipped_files` are
+    files that skip themselves: each is expected under its own name, as are those with `collection_errors`.
+    """
 
     suite: str
     collected: int
     selected: int
     out_of_scope: dict[str, int]
     collection_errors: tuple[str, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    skipped_files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> int:
+        """The tests that must have a verdict, among them files that cannot be collected or skip themselves."""
+        return self.selected + len(self.collection_errors) + len(self.skipped_files)
 
 
 @dataclass(frozen=True)
@@ -394,7 +405,7 @@ class DeviceTestResults:
     """All attempts of the suites of a stage.
 
     The attempts are rows of the results store: `digest` names their content. `expected` is a JSON artifact, a list of
-    `SelectedTest`.
+    `SelectedTest`. `selections` describe the suites of a stage that makes its own selection.
     """
 
     expected: Artifact
@@ -406,6 +417,7 @@ class DeviceTestResults:
     lower_bound_s: float
     work_s: float
     digest: str = ""
+    selections: tuple[SuiteSelection, ...] = ()
 
     @property
     def mean_setup_s(self) -> float | None:
@@ -503,6 +515,15 @@ class TestVerdict:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """A person's word that tests may be gone; `tests` is a JSON artifact, a list of `SelectedTest`."""
+
+    tests: Artifact
+    reason: str
+    accepted_at: datetime
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The account of a build: every expected test has exactly one verdict.
 
@@ -511,6 +532,10 @@ class Ledger:
     `unexpected` lists what reported without being expected, as `<suite>: <test>`, and `unexpected_failures` those that
     failed or were lost, such as `<suite>: (session)` for the end of a pytest session; they are in no count. `missing_suites`
     lists the suites that have not reported yet. `setup_s` is the part of the makespan for set-up, None while not known.
+
+    `incomplete` has the reasons, in words, why too little was tested: too few passes, too many skips. `vanished` are the
+    tests that were expected before and are gone without a reason (a JSON artifact, a list of `SelectedTest`): later builds
+    still expect them, until somebody has `accepted` that. `vanished_reasons` say of which suites too many are gone.
     """
 
     build: Build
@@ -525,6 +550,10 @@ class Ledger:
     digest: str = ""
     unexpected_failures: tuple[str, ...] = ()
     setup_s: float | None = None
+    incomplete: tuple[str, ...] = ()
+    vanished: Artifact | None = None
+    vanished_reasons: tuple[str, ...] = ()
+    accepted: Acceptance | None = None
 
     @property
     def ratio(self) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from accel_ci.cli.builds import resume, run, status
+from accel_ci.cli.builds import accept, resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
 from accel_ci.cli.project import doctor, init, validate
@@ -93,7 +93,7 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 
 for command in (
-    init, validate, run, resume, status, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
+    init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune,
 ):  # fmt: skip
     main.add_command(command)

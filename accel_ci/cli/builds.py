@@ -1,4 +1,4 @@
-"""Commands about builds: `run`, `status`."""
+"""Commands about builds: `run`, `status`, `accept`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 @click.command()
 @click.argument("trigger", type=click.Choice(list(_COMMANDS)))
 @click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
-@click.option("--strict", is_flag=True, help="Exit with 1 when a test failed, was lost, or met bad infrastructure.")
+@click.option("--strict", is_flag=True, help="Exit with 1 when a test failed or was lost, or too little was tested.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing.")
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
@@ -165,6 +165,26 @@ def status(workspace: Workspace, build: str | None, as_json: bool) -> None:
         click.echo(found.as_json())
     else:
         _print_summary(terminal()[0], found, workspace)
+
+
+@click.command()
+@click.argument("build", required=False)
+@click.option("--reason", required=True, help="The reason why the tests are gone; it is kept with the build.")
+@with_workspace
+def accept(workspace: Workspace, build: str | None, reason: str) -> None:
+    """Accept that the tests that vanished from BUILD are gone [default: the newest build].
+
+    They are not expected any more, neither of BUILD nor of later builds. What else keeps BUILD from passing stays.
+    """
+    from accel_ci.ledger.completeness import accept_vanished
+    from accel_ci.ledger.status import read_status
+
+    named = chosen_build(workspace, build)
+    if not reason.strip():
+        raise click.UsageError("--reason needs some words")
+    count = accept_vanished(workspace, named, reason.strip())
+    click.echo(f"{count:,} tests are not expected any more: {reason.strip()}")
+    click.echo(f"{named.name}: {read_status(workspace.manifests, named).state}")
 
 
 def _process_started_at() -> datetime:

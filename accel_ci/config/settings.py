@@ -172,6 +172,25 @@ class Scope(Section):
     exclude: tuple[ScopeRule, ...] = ()
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Budgets(Section):
+    """The limits within which a suite's build is complete; shares are of the suite's expected tests, from 0 to 1.
+
+    At least `passed` tests must pass. At most `skipped` and `xfailed` of them may be skipped or fail as expected; the share
+    of skips may grow by `more_skipped` from the build before. `vanished` is the share of the tests expected before that may
+    be gone without a reason, and `left_out` the number of tests or files that pytest's own means may leave out.
+    """
+
+    passed: Annotated[int, Field(ge=0)] = 1
+    skipped: Share = 0.5
+    more_skipped: Share = 0.2
+    xfailed: Share = 0.5
+    vanished: Share = 0.05
+    left_out: Annotated[int, Field(ge=0)] = 0
+
+
 class Suite(Section):
     """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once.
 
@@ -183,6 +202,7 @@ class Suite(Section):
     pytest_args: tuple[str, ...] = ()
     scope: Scope = Scope()
     cards: Annotated[int, Field(ge=1, le=64)] = 1
+    budgets: Budgets = Budgets()
 
 
 class TimeLimits(Section):

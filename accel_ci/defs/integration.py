@@ -11,6 +11,7 @@ from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.runtime_image import make_runtime_image
+from accel_ci.ledger.status import smoke_shortcoming
 from accel_ci.model import (
     Attempt,
     CheckResult,
@@ -101,12 +102,12 @@ def smoke_results(
         results = run_smoke_stage(settings, suites, spec, place, step)
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(stages.workspace.results, build_of(context), results.suites)
-    passed = not failures and (results.counts.get("passed", 0) > 0 or not suites)
     counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "no smoke suite in this job"
+    closed = smoke_shortcoming(results.counts, sum(each.expected for each in results.selections), len(failures))
     check = CheckResult(
         "smoke_passed",
-        passed,
-        f"{counts}: {'the device tests may begin' if passed else 'no further card is taken'}",
+        closed is None,
+        f"{counts}: {closed or 'the device tests may begin'}{'; no further card is taken' if closed else ''}",
         tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
     )
     metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
@@ -233,7 +234,11 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
     """Describe a selection: counts by suite, what is out of scope and why, and files that cannot be collected."""
     suites = [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites]
     out_of_scope = [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()]
+    left_out = [[s.suite, count, who] for s in selection.suites for who, count in s.left_out.items()]
+    skipped = [[s.suite, file, reason] for s in selection.suites for file, reason in s.skipped_files.items()]
     return {
+        "left_out": table(["suite", "tests or files", "by whom"], left_out),
+        "skipped_files": table(["suite", "file", "reason"], skipped),
         "collected": selection.collected,
         "selected": selection.selected,
         "suites": table(["suite", "collected", "selected", "cannot be collected"], suites),

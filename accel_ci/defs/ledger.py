@@ -15,6 +15,7 @@ from accel_ci.defs.run_tags import verdict_tags
 from accel_ci.defs.stage import Stages
 from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.comparison import count_newly_failing
+from accel_ci.ledger.completeness import judge_completeness
 from accel_ci.ledger.status import collected_drop, shortcomings
 from accel_ci.model import VERDICTS, BazelTestResults, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
 from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
@@ -25,6 +26,7 @@ _CHECKS = (
     dg.AssetCheckSpec("balanced", asset=LEDGER, blocking=True, description="The verdicts sum to the expected tests."),
     dg.AssetCheckSpec("not_empty", asset=LEDGER, blocking=True, description="A build without tests is no pass."),
     dg.AssetCheckSpec("collected", asset=LEDGER, description="No test vanished since the build before."),
+    dg.AssetCheckSpec("complete", asset=LEDGER, description="Enough passed, and no test is gone without a reason."),
     dg.AssetCheckSpec("all_passed", asset=LEDGER, description="No test failed, none was lost."),
 )
 
@@ -58,6 +60,7 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
             workspace.artifacts,
             workspace.results.around(revision.created_at.date()),
         )
+        account = judge_completeness(workspace, revision, account)
         manifests.write(path, account)
         missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
         step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
@@ -65,7 +68,9 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
     context.instance.add_run_tags(context.run.run_id, verdict_tags(account, new))
     return dg.MaterializeResult(
         data_version=dg.DataVersion(account.digest),
-        check_results=[check_result(one, build, warn=one.name == "all_passed") for one in _checks(workspace, account)],
+        check_results=[
+            check_result(one, build, warn=one.name in ("all_passed", "complete")) for one in _checks(workspace, account)
+        ],
         metadata=_metadata(workspace, account, path),
     )
 
@@ -119,9 +124,11 @@ def _collected(results: object) -> int | None:
 
 def _checks(workspace: Workspace, account: Ledger) -> list[CheckResult]:
     total, bad = sum(account.counts.values()), shortcomings(account)
+    too_little = (*account.incomplete, *account.vanished_reasons)
     return [
         CheckResult("balanced", total == account.expected, f"{account.expected} expected, {total} accounted for"),
         CheckResult("not_empty", account.expected > 0, f"{account.expected} tests expected"),
+        CheckResult("complete", not too_little, "; ".join(too_little) or "enough was tested"),
         CheckResult("all_passed", not bad, ", ".join(bad) or "nothing failed"),
         _collected_check(workspace, account.build),
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
-from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Verdict
+from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Outcome, Verdict
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
 from accel_ci.storage.manifests import REPAIR, ManifestStore
 
@@ -164,7 +164,8 @@ def collected_drop(collected: int, previous: int | None, reason: str | None = No
 def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     """The reasons why a build does not pass, in a few words each; empty for one that passes.
 
-    A build without tests, or with nothing but skips, never passes.
+    A build without tests, or with nothing but skips, never passes, nor does one that tested too little
+    (`accel_ci.ledger.completeness`).
     """
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     bad = [
@@ -180,7 +181,21 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
         bad.append("all skipped")
     if ledger.missing_suites:
         bad.append(f"no results from {', '.join(ledger.missing_suites)}")
-    return tuple(bad)
+    return (*bad, *(f"incomplete: {reason}" for reason in (*ledger.incomplete, *ledger.vanished_reasons)))
+
+
+def smoke_shortcoming(counts: Mapping[Outcome, int], expected: int, failures: int) -> str | None:
+    """Say why the smoke stage keeps the device tests from beginning; None when each expected test passed or is excused.
+
+    A skip and an expected failure are excuses, but something must pass. Nothing is expected of a job without smoke suites.
+    """
+    passed = sum(counts.get(outcome, 0) for outcome in ("passed", "xpassed"))
+    excused = sum(counts.get(outcome, 0) for outcome in ("skipped", "xfailed"))
+    if failures:
+        return f"{failures} attempts failed"
+    if passed + excused != expected:
+        return f"{expected} tests were expected, and {passed} passed and {excused} were excused"
+    return "no test passed" if expected and not passed else None
 
 
 def _some(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from .ending import end_with_parent
-from .outcomes import bounded
+from .outcomes import bounded, skip_reason
 
 INCOMPLETE = 5  # the exit code when the collection did not get to its end
 COLLECTED = ""  # the place that is reported when all files are collected
@@ -28,15 +28,22 @@ COLLECTED = ""  # the place that is reported when all files are collected
 
 @dataclass
 class _Found:
-    """Tests in order, those that must stay together, and what cannot be collected."""
+    """Tests in order, those that must stay together, and what cannot be collected.
+
+    `skipped` are files that skip themselves, with the reasons. `deselected` has the numbers of tests that were left out, and
+    `ignored` the paths of files that were, by who did it.
+    """
 
     tests: list[str] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
     errors: list[dict[str, str]] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    deselected: dict[str, int] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
 
 
 def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
-    """Write `{"tests", "groups", "errors"}` to `output`; return the exit code, unless the file was written.
+    """Write what is `_Found` to `output`; return the exit code, unless the file was written.
 
     `groups` has, for tests that must not run at the same time as others, the name that these have in common. A collection
     that does not get to its end writes no file, but why to standard error. One that does ends this process, with the threads
@@ -48,6 +55,7 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
     import pytest
 
     from .collection_report import CollectionReport
+    from .left_out import LeftOut
     from .quiet_pytest import QuietPytest, run_pytest
     from .test_ids import TestIds, groups_of
 
@@ -65,12 +73,16 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
             if report.failed:
                 path = self.ids.of_node(report.nodeid) or "."
                 self.found.errors.append({"path": path, "message": bounded(report.longreprtext)})
+            elif report.skipped and (path := self.ids.of_node(report.nodeid)):
+                self.found.skipped[path] = bounded(skip_reason(report.longrepr))
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_finish(self, session: Any) -> None:
             items = self.ids.of_items(session.items)
             self.found.tests = list(items)
             self.found.groups = groups_of(items, quiet.dist)
+            self.found.deselected = left_out.deselected(session)
+            self.found.ignored = left_out.ignored
 
         def pytest_internalerror(self, excrepr: Any) -> None:
             self.stopped.append(str(excrepr))
@@ -80,12 +92,14 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
 
     sys.dont_write_bytecode = True
     os.chdir(root)
-    recorder, report = Recorder(), CollectionReport(report_fd, root)
+    recorder, report, left_out = Recorder(), CollectionReport(report_fd, root), LeftOut(root)
     sys.argv = ["pytest"]  # tests may read it
     printed = io.StringIO()
     with tempfile.TemporaryDirectory() as scratch, redirect_stderr(printed), redirect_stdout(printed):
         quiet = QuietPytest(root, Path(scratch))
-        status = run_pytest(root, Path(scratch), ["--collect-only", *pytest_args, *paths], [quiet, recorder, report])
+        status = run_pytest(
+            root, Path(scratch), ["--collect-only", *pytest_args, *paths], [quiet, recorder, report, left_out]
+        )
     if not report.complete:
         sys.stderr.write(
             "\n".join(recorder.stopped) or printed.getvalue().strip() or f"pytest ended with exit code {status}"

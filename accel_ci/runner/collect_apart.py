@@ -34,7 +34,7 @@ _PRINTED_BYTES = 4096
 
 
 def collect_apart(root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str], limit_s: float) -> int:
-    """Write `{"tests", "groups", "errors", "collect_s"}` to `output`; return the exit code, 0 when the file was written.
+    """Write what `collect` finds, and `collect_s`, to `output`; return the exit code, 0 when the file was written.
 
     `limit_s` is for the start of pytest and for the collection of each file.
     """
@@ -48,7 +48,7 @@ def collect_apart(root: str, output: str, pytest_args: Sequence[str], paths: Seq
     began, target = time.monotonic(), Path(output).resolve()
     state = target.with_name(target.name + STATE)
     lost = _lost_before(state)
-    record: dict[str, Any] = {"tests": [], "groups": {}, "errors": []}
+    record: dict[str, Any] = {"tests": [], "groups": {}, "errors": [], "skipped": {}, "deselected": {}, "ignored": {}}
     hangs = 0
     while left := [path for path in paths if path not in lost]:
         arguments = [*pytest_args, *(f"--ignore={Path(root).resolve() / place}" for place in lost)]
@@ -61,6 +61,7 @@ def collect_apart(root: str, output: str, pytest_args: Sequence[str], paths: Seq
         place = end.place if end.place not in lost and hangs < MOST_HANGS else None
         lost.update(dict.fromkeys([place] if place else left, end.message(limit_s)))
     record["errors"] += [{"path": path, "message": message} for path, message in lost.items()]
+    record["ignored"] = {path: who for path, who in record["ignored"].items() if path not in lost}
     record["collect_s"] = time.monotonic() - began
     _write(target, record)
     return 0

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -44,18 +45,20 @@ def select_tests(
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
     for name, suite in suites.items():
-        tests, errors, groups = _collect(name, suite, spec, runner, execute, timeout_s)
-        kept, left_out = in_scope(tests, suite.scope)
-        if not kept and not errors:
-            reasons = "; ".join(f"{count} {reason}" for reason, count in left_out.items())
+        found = _collect(name, suite, spec, runner, execute, timeout_s)
+        kept, out_of_scope = in_scope(found.tests, suite.scope)
+        files, _ = in_scope(found.skipped, suite.scope)
+        if not kept and not found.errors and not files:
+            reasons = "; ".join(f"{count} {reason}" for reason, count in out_of_scope.items())
             raise SelectionError(
-                f"suite {name!r}: none of the {len(tests)} collected tests is in scope ({reasons}). "
+                f"suite {name!r}: none of the {len(found.tests)} collected tests is in scope ({reasons}). "
                 f"Widen suites.{name}.scope, or remove the suite from the job"
             )
-        broken = tuple(f"{path}: {message}" for path, message in errors.items())
-        reports.append(SuiteSelection(name, len(tests), len(kept), left_out, broken))
-        # A file that cannot be collected is expected under its own name, so that it fails instead of vanishing.
-        selected += [SelectedTest(name, test, groups.get(test)) for test in (*kept, *errors)]
+        broken = tuple(f"{path}: {message}" for path, message in found.errors.items())
+        skipped = {path: found.skipped[path] for path in files}
+        reports.append(SuiteSelection(name, len(found.tests), len(kept), out_of_scope, broken, found.left_out, skipped))
+        # A file that cannot be collected, or skips itself, is expected under its own name, so that it does not vanish.
+        selected += [SelectedTest(name, test, found.groups.get(test)) for test in (*kept, *found.errors, *files)]
     content = _TESTS.dump_json(selected, exclude_defaults=True)
     work_s = round(time.monotonic() - started, 3)
     return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s)
@@ -97,10 +100,23 @@ def _as_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _collect(
-    name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float
-) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """The node ids that pytest finds, pytest's message for each file that it cannot collect, and the groups of tests."""
+@dataclass(frozen=True)
+class _Collected:
+    """The node ids that pytest finds, and the groups of tests.
+
+    `errors` has pytest's message for each file that it cannot collect, `skipped` the reason of each that skips itself.
+    `left_out` counts what pytest's own means leave out, by who does it.
+    """
+
+    tests: list[str]
+    groups: dict[str, str]
+    errors: dict[str, str]
+    skipped: dict[str, str]
+    left_out: dict[str, int]
+
+
+def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float) -> _Collected:
+    """Collect a suite in the runtime image. Raises `SelectionError`."""
     for path in suite.paths:
         if not (Path(spec.root) / path).exists():
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
@@ -125,10 +141,16 @@ def _collect(
     for file in unnamed:  # no report, database or page can hold its name
         collected["tests"] = [test for test in collected["tests"] if test.partition("::")[0] != file]
         errors[_as_utf8(file)] = "the name of this file is not UTF-8; rename it"
-    if not collected["tests"] and not unnamed:
+    skipped = {_as_utf8(path): _as_utf8(reason) for path, reason in collected.get("skipped", {}).items()}
+    skipped = {
+        path: reason for path, reason in skipped.items() if path not in errors and path not in set(collected["tests"])
+    }
+    left_out = Counter({_as_utf8(who): count for who, count in collected.get("deselected", {}).items()})
+    left_out.update(_as_utf8(who) for who in collected.get("ignored", {}).values())
+    if not collected["tests"] and not unnamed and not skipped:
         details = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
             f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
-    return collected["tests"], errors, collected.get("groups", {})
+    return _Collected(collected["tests"], collected.get("groups", {}), errors, skipped, dict(left_out))

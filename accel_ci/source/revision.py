@@ -7,6 +7,7 @@ A revision never changes. If a key is requested again after the sources have mov
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,8 @@ from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceCh
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.source.checkout import Contents, checkout
-from accel_ci.source.refs import resolve_source
+from accel_ci.source.git import local_path, run_git
+from accel_ci.source.refs import anchor, resolve_source, resolved_sha
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,6 +135,22 @@ def checkout_backend(project: Project, backend: Source, *, submodules: bool | No
     settings = project.settings.backend
     contents = Contents(submodules=settings.submodules if submodules is None else submodules, lfs=settings.lfs)
     return _check_out(project, backend, settings.repository, contents)
+
+
+def removed_files(project: Project, before: Source, folder: Path) -> frozenset[str]:
+    """Return the files of the backend at an earlier commit that are not in the folder of its sources any more.
+
+    Raises `SourceError` when the commit is not known.
+    """
+    settings, limit_s = project.settings.backend, project.settings.limits.git_seconds
+    sha, local = resolved_sha(before), local_path(settings.repository, project.root)
+    place, below, config = folder, os.path.normpath(before.subdirectory), {"remote.origin.url": settings.repository}
+    if local is not None:  # it has the whole history; a checkout has to ask for earlier trees
+        place, below, _ = anchor(local, settings.subdirectory, limit_s)
+        config = {}
+    tree = f"{sha}:{'' if below == os.curdir else below}"
+    names = run_git(["ls-tree", "-r", "-z", "--name-only", tree], folder=place, timeout_s=limit_s, config=config)
+    return frozenset(name for name in names.split("\0") if name and not os.path.lexists(folder / name))
 
 
 def checkout_upstream(project: Project, upstream: Source, *, submodules: bool) -> Path:

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -151,7 +151,8 @@ def run_smoke_stage(
     for card in cards_of(settings):
         with _rounds(settings, plan, [card], spec, context, step, rounds=1) as run:
             if run.cards[0].healthy:
-                return _store(selection.tests, tuple(suites), run, plan, started, context)
+                results = _store(selection.tests, tuple(suites), run, plan, started, context)
+                return replace(results, selections=selection.suites)
         retire_rounds(settings, context.folder)
         reasons.append(f"card {card}: {run.cards[0].reason}")
     raise PoolError(f"no card is healthy, so nothing was tested ({'; '.join(reasons)}); fix the cards or the health probe")

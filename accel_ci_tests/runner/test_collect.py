@@ -122,3 +122,53 @@ def test_a_thread_that_never_ends_does_not_hold_up_the_collection(collect: Any, 
         "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\ndef test_a(): pass\n",
     )
     assert collect("test_a.py")["tests"] == ["test_a.py::test_a"]
+
+
+LEAVES_OUT = """
+collect_ignore = ["test_ignored.py"]
+def pytest_collection_modifyitems(items, config):
+    config.hook.pytest_deselected(items=[item for item in items if "told" in item.name])
+    items[:] = [item for item in items if "told" not in item.name and "silent" not in item.name]
+"""
+
+
+def test_what_is_left_out_is_counted_by_who_does_it(collect: Any, write: Write) -> None:
+    write("tests/conftest.py", LEAVES_OUT)
+    names = ("good", "told", "silent", "word", "named")
+    marked = "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\n"
+    write("tests/test_a.py", marked + "".join(f"def test_{name}(): pass\n" for name in names))
+    for name in ("test_ignored.py", "test_option.py", "test_glob_1.py", "test_glob_2.py"):
+        write(f"tests/{name}", "def test_x(): pass\n")
+    write("tests/helper.py", "")
+    write("tests/node_modules/test_no.py", "raise RuntimeError\n")  # pytest itself never looks there
+    write("tests/test_skip.py", "import pytest\npytest.skip('no device', allow_module_level=True)\n")
+    arguments = (
+        "-m", "not slow", "-k", "not word", "--deselect=tests/test_a.py::test_named", "--ignore=tests/test_option.py",
+        "--ignore-glob=*/test_glob_*.py",
+    )  # fmt: skip
+    found = collect("tests", options=tuple(f"--pytest-arg={each}" for each in arguments))
+    assert found["tests"] == ["tests/test_a.py::test_good"]
+    assert found["skipped"] == {"tests/test_skip.py": "no device"}
+    silent = [who for who in found["deselected"] if who.startswith("removed without a word by")]
+    assert "pytest_collection_modifyitems in tests/conftest.py" in silent[0]
+    assert found["deselected"] == {
+        silent[0]: 1,
+        "deselected by pytest_collection_modifyitems in tests/conftest.py": 1,
+        "deselected by -m 'not slow'": 1,
+        "deselected by -k 'not word'": 1,
+        "deselected by --deselect": 1,
+    }
+    assert found["ignored"] == {
+        "tests/test_ignored.py": "files ignored by collect_ignore in tests/conftest.py",
+        "tests/test_option.py": "files ignored by --ignore",
+        "tests/test_glob_1.py": "files ignored by --ignore-glob",
+        "tests/test_glob_2.py": "files ignored by --ignore-glob",
+    }
+
+
+def test_a_file_that_is_left_out_because_it_ends_the_process_is_not_ignored(collect: Any, write: Write) -> None:
+    write("tests/test_a.py", "def test_a(): pass\n")
+    write("tests/test_dies.py", "import os\nos._exit(3)\n")
+    found = collect("tests")
+    assert [error["path"] for error in found["errors"]] == ["tests/test_dies.py"]
+    assert found["ignored"] == {}
