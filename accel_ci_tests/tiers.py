@@ -40,6 +40,7 @@ SLOW = (
     "runner/test_pytest_features.py",
     "runner/test_pythons.py",
     "runner/test_real_suites.py",
+    "runner/test_wheel_modules.py",
     "runner/test_worker.py",
     "security",
     "steps",
@@ -73,6 +74,7 @@ PROCESSES = (
     ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_rbe.py"),
     ("end_to_end/test_ui.py",),
     ("hud/test_browser.py",),
+    ("security/test_wrong_green.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip
 """Modules whose tests share a fixture that is expensive to make. One process runs all tests of a group."""

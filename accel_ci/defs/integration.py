@@ -24,12 +24,13 @@ from accel_ci.model import (
     Wheel,
     WorkerSpec,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.source.revision import checkout_backend
+from accel_ci.source.tests_tree import tests_tree
 from accel_ci.steps.device_tests import (
     StageContext,
     changed_by_tests,
@@ -42,6 +43,7 @@ from accel_ci.steps.device_tests import (
 from accel_ci.storage.sealed_folder import in_short
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
+from accel_ci.wheels.installed import top_level_names
 from accel_ci.workspace import Workspace
 
 NO_HISTORY = "no history yet"
@@ -293,6 +295,14 @@ def _worker(
     context: dg.AssetExecutionContext, workspace: Workspace, revision: Revision, image: RuntimeImage, stage: str
 ) -> tuple[WorkerSpec, StageContext]:
     """Return what the workers of a stage run in, and where the stage runs its tests."""
-    spec = worker_spec_for(workspace.project.settings, image, checkout_backend(workspace.project, revision.backend))
-    place = workspace.stage_context(revision, build_of(context).variant, stage, context.run.run_id)
+    settings, build = workspace.project.settings, build_of(context)
+    sources = checkout_backend(workspace.project, revision.backend)
+    built = workspace.manifests.find(WHEEL, build, Wheel)
+    if built is not None:
+        files = [workspace.artifacts.path(each) for each in built.wheels]
+        sources = tests_tree(
+            sources, top_level_names(files), [path for suite in settings.suites.values() for path in suite.paths]
+        )
+    spec = worker_spec_for(settings, image, sources)
+    place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
     return spec, replace(place, content=f"{image.digest} {revision.backend.label}")

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Settings, Variant
+from accel_ci.errors import BuildError
 from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_versions
 from accel_ci.images.docker_image import make_docker_image
 from accel_ci.images.sbom import bill_of_materials
@@ -26,6 +28,7 @@ from accel_ci.process.run import run_tool
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.sealed_folder import changes, in_short, seal
+from accel_ci.wheels.installed import installed_differently
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
 
 _LOG = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ def make_runtime_image(
         if (existing := _existing(folder)) is not None:
             return existing
         python = create(folder, variant.python, pins, packages, timeout_s=limit)
+        _require_the_wheels(folder, files)
         done = run_tool([str(python), "-I", "-c", VERSIONS_CODE], timeout_s=300, environment=packages.environment)
         advice = "`torch` of the variant, which must name PyTorch, and that the backend's entry point loads"
         [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
@@ -101,3 +105,15 @@ def _existing(folder: Path) -> RuntimeImage | None:
         return None
     os.utime(manifest)  # `prune` leaves what was used in the last day
     return replace(image, reused=True, work_s=0.0)
+
+
+def _require_the_wheels(folder: Path, wheels: Sequence[Path]) -> None:
+    """Raise `BuildError` unless the files of the wheels in an environment are as the wheels have them."""
+    [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
+    if found := [fault for wheel in wheels for fault in installed_differently(wheel, site_packages)]:
+        more = f"\nand {len(found) - 10:,} more" if len(found) > 10 else ""
+        raise BuildError(
+            "the wheel is not what is installed in the runtime image:\n"
+            + "\n".join(found[:10])
+            + f"{more}\nLeave the other package out of the variant's requirements"
+        )

@@ -9,6 +9,7 @@ from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSett
 from accel_ci.config.settings import Settings
 from accel_ci.model import RuntimeImage, SuiteSession, WorkerSpec
 from accel_ci.pool.project_pool import ProjectPool
+from accel_ci.runner.wheel_modules import WHEELS
 
 
 def pool_for(settings: Settings, run: str = "") -> ProjectPool:
@@ -35,4 +36,9 @@ def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> W
     sessions = {
         name: SuiteSession(suite.paths, general + suite.pytest_args, copies) for name, suite in settings.suites.items()
     }
-    return replace(spec, probe=settings.pool.health_probe, sessions=sessions)
+    backend = settings.backend
+    named = [(backend.distribution, backend.import_name)]
+    named += [(each.distribution, each.import_name or "") for each in backend.companions]
+    wheels = ",".join(f"{distribution}={import_name}" for distribution, import_name in named)
+    environment = {**spec.environment, WHEELS: wheels}
+    return replace(spec, probe=settings.pool.health_probe, sessions=sessions, environment=environment)

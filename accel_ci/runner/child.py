@@ -33,6 +33,7 @@ from .outcomes import TEST_MARK, bounded, captured_output, outcome_of, skip_reas
 from .quiet_pytest import QuietPytest, run_pytest
 from .test_ids import TestIds
 from .tries import Tries
+from .wheel_modules import WheelModules
 
 _OUTPUT_KEPT = frozenset({"failed", "error", "xpassed"})
 
@@ -114,6 +115,7 @@ class _BatchSession:
         self._next: dict[str, Any] | None = None  # the worker's reply: a batch, `idle`, or None when there will be none
         self._tests = 0
         self._last = ""  # the test that ran last
+        self._modules = WheelModules()
         self.copy_by: Callable[[], None] | None = None  # returns in copies of this process
         self._item: Any = None
 
@@ -171,8 +173,15 @@ class _BatchSession:
         self._worker.send("ready", seconds=time.monotonic() - self._began)
         while (batch := self._next_batch()) is not None:
             self._run(batch["tests"])
+            self._check_modules()
         self._tear_down(None)
+        self._check_modules()
         return True
+
+    def _check_modules(self) -> None:
+        """Report modules that are not those of the wheel under test: what has passed with them proves nothing."""
+        for difference in self._modules.differences():
+            self._worker.send("session_error", message=bounded(f"the wheel is not what was tested: {difference}"))
 
     def _ask(self) -> None:
         """Ask for the next batch once; the answer may be that there is none yet."""

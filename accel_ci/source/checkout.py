@@ -96,9 +96,19 @@ def changes_of_checkout(folder: Path) -> list[str]:
     return changes(checkout_root(folder), _SEAL)
 
 
+def seal_checkout(folder: Path) -> None:
+    """Take a checkout as it is now for unchanged."""
+    seal(folder, _SEAL)
+
+
+def is_checkout(folder: Path) -> bool:
+    """Return whether the folder is the root of a checkout."""
+    return (folder / ".git" / MARK).is_file()
+
+
 def checkout_root(folder: Path) -> Path:
     """The root of the checkout that a folder is in; the folder itself if it is in none."""
-    return next((each for each in (folder, *folder.parents) if (each / ".git" / MARK).is_file()), folder)
+    return next((each for each in (folder, *folder.parents) if is_checkout(each)), folder)
 
 
 def _origin(source: Source, repository: str, root: Path, timeout_s: float) -> _Origin:
