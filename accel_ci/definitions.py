@@ -6,10 +6,12 @@ import dagster as dg
 
 from accel_ci.config.loading import load_project
 from accel_ci.defs.assembly import build_definitions
+from accel_ci.redaction import redact_console
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """The entry point that `pyproject.toml` and `workspace.yaml` name."""
+    redact_console()
     logging.getLogger("accel_ci").setLevel(logging.INFO)  # what runs log; dagster.yaml has Dagster show it
     return build_definitions(load_project())

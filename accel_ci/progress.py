@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from accel_ci.redaction import redact
+
 
 class Step(Protocol):
     """One piece of work in progress."""
@@ -37,7 +39,7 @@ class LineProgress:
     """Plain lines: at the start of a step, after about every tenth of its parts, and at its end."""
 
     def __init__(self, write: Callable[[str], None] = print) -> None:
-        self._write = write
+        self._write: Callable[[str], None] = lambda text: write(redact(text))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:

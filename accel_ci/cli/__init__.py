@@ -23,6 +23,8 @@ from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
+from accel_ci.redaction import redact_console
+from accel_ci.secrets import learn_secrets
 
 
 class _UserErrors(click.Group):
@@ -78,6 +80,8 @@ class _StderrHandler(logging.Handler):
 @click.pass_context
 def main(context: click.Context, config: Path | None, verbose: int) -> None:
     """CI/CD for PyTorch's out-of-tree accelerator backends."""
+    learn_secrets()
+    redact_console()
     handler = _StderrHandler((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     logger = logging.getLogger("accel_ci")

@@ -22,6 +22,7 @@ from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
+from accel_ci.secrets import learn_secrets
 
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
@@ -50,8 +51,17 @@ def find_config(path: Path | None = None) -> Path:
 def load_project(path: Path | None = None) -> Project:
     """Read and validate the configuration. Raises `ConfigError` with one line for each mistake."""
     config_path = find_config(path)
-    settings = parse_settings(config_path.read_text(encoding="utf-8", errors="replace"), config_path.name)
-    return Project(settings, config_path, data_folder(config_path))
+    text = config_path.read_text(encoding="utf-8", errors="replace")
+    learn_secrets(_document(text), folders=(config_path.parent, Path(os.environ.get("DAGSTER_HOME", os.devnull))))
+    return Project(parse_settings(text, config_path.name), config_path, data_folder(config_path))
+
+
+def _document(text: str) -> object:
+    """The document of a file for those who only look for secrets in it: its text where it is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, AttributeError):
+        return text
 
 
 def data_folder(config_path: Path) -> Path:

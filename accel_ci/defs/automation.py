@@ -12,6 +12,7 @@ from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
 from accel_ci.errors import SourceError
 from accel_ci.pipelines import INTEGRATION, Job, Pipeline
+from accel_ci.redaction import redact, without_credentials
 from accel_ci.source.refs import resolve_source, resolved_sha
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.workspace import Workspace
@@ -48,7 +49,7 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
             revision = tonights_revision(workspace.manifests, now) if pipeline.follows else None
             revision = revision or start_revision(context.instance, workspace, job.triggers[0], now=now)
         except SourceError as error:
-            return dg.SkipReason(f"the revision cannot be resolved: {error}")
+            return dg.SkipReason(redact(f"the revision cannot be resolved: {error}"))
         return list(run_requests(workspace.project.settings, job, revision, f"{job.command}:{now.isoformat()}"))
 
     return schedule
@@ -66,12 +67,13 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
     """Make the sensors: for new upstream commits, which start the job `main`, and for failed runs."""
     project, job = workspace.project, INTEGRATION.job_for("main")
     settings, upstream = project.settings.jobs.main, project.settings.upstream
+    watched = without_credentials(upstream.repository)
 
     @dg.sensor(
         name="upstream_main_sensor",
         job_name=job.name,
         minimum_interval_seconds=settings.check_every_seconds,
-        description=f"{job.description} Watches {upstream.ref} of {upstream.repository}; the cursor is the last SHA.",
+        description=f"{job.description} Watches {upstream.ref} of {watched}; the cursor is the last SHA.",
         default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
     )
     def upstream_main_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -90,7 +92,7 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
                 )
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
-            return dg.SkipReason(f"upstream cannot be asked: {error}")
+            return dg.SkipReason(redact(f"upstream cannot be asked: {error}"))
         requests = list(run_requests(project.settings, job, revision, f"{job.command}:{sha}"))
         return dg.SensorResult(run_requests=requests, cursor=sha)
 

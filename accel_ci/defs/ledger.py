@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.metadata import check_result, table
+from accel_ci.defs.metadata import check_result, redacted, table
 from accel_ci.defs.partitions import build_of, builds
 from accel_ci.defs.run_tags import verdict_tags
 from accel_ci.defs.stage import Stages
@@ -71,7 +71,7 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
         check_results=[
             check_result(one, build, warn=one.name in ("all_passed", "complete")) for one in _checks(workspace, account)
         ],
-        metadata=_metadata(workspace, account, path),
+        metadata=redacted(_metadata(workspace, account, path)),
     )
 
 

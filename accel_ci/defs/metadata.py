@@ -9,6 +9,7 @@ import dagster as dg
 
 from accel_ci.hud.serve import artifact_address
 from accel_ci.model import Artifact, Build, CheckResult
+from accel_ci.redaction import redact
 from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
@@ -23,7 +24,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50
     lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
     lines += [" | ".join(str(cell)[:300].translate(_ESCAPES) for cell in row) for row in rows[:limit]]
     more = [f"\n… and {len(rows) - limit} more"] if len(rows) > limit else []
-    return dg.MetadataValue.md("\n".join([*(f"| {line} |" for line in lines), *more]) if rows else "none")
+    return dg.MetadataValue.md(redact("\n".join([*(f"| {line} |" for line in lines), *more])) if rows else "none")
 
 
 def plain_rows(value: dg.MetadataValue | None) -> list[str]:
@@ -50,7 +51,7 @@ def check_result(check: CheckResult, build: Build, *, warn: bool = False) -> dg.
         check_name=check.name,
         passed=check.passed and not check.warnings,
         severity=dg.AssetCheckSeverity.WARN if warn or check.passed else dg.AssetCheckSeverity.ERROR,
-        description=check.summary,
+        description=redact(check.summary),
         metadata={
             "build": build.name,
             "findings": table(["finding"], [[finding] for finding in (*check.findings, *check.warnings)]),
@@ -70,5 +71,17 @@ def stage_result(
         value=manifest,
         data_version=dg.DataVersion(version),
         check_results=[check_result(check, build) for check in checks],
-        metadata=metadata,
+        metadata=redacted(metadata),
     )
+
+
+def redacted(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Take secrets out of metadata; a value that held one becomes plain text."""
+
+    def clean(value: Any) -> Any:
+        text = value.value if isinstance(value, dg.MetadataValue) else value
+        if not isinstance(text, str) or (shown := redact(text)) == text:
+            return value
+        return shown
+
+    return {redact(name): clean(value) for name, value in metadata.items()}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache, partial, wraps
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, Literal
 
 import dagster as dg
@@ -19,6 +20,7 @@ from accel_ci.model import Build, Revision
 from accel_ci.pipelines import LEDGER, REVISION, Pipeline
 from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
+from accel_ci.redaction import redact
 from accel_ci.resumption import begin_again, begin_stage, complete_stage
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.storage.file_lock import acquire_or_wait
@@ -145,11 +147,13 @@ class Stages:
                 with self._progress.step(name) as step:
                     yield step
         except AccelCiError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+            raise _failure(str(error)) from _unless_secret(error)
         except Exception as error:
-            if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is None:
-                raise
-            raise dg.Failure(description=fault, allow_retries=False) from error
+            if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is not None:
+                raise _failure(fault) from _unless_secret(error)
+            if _unless_secret(error) is None:
+                raise _failure("".join(format_exception(error))) from None
+            raise
         if name == LEDGER:
             for record in self._records:
                 record.note(reported=True)
@@ -163,6 +167,17 @@ class Stages:
         begin, self._begin = self._begin, None
         if begin is not None:
             begin(partial(_say, self._progress, "before the run"))
+
+
+def _failure(description: str) -> dg.Failure:
+    """Make the failure of a step, whose description Dagster stores and shows, without secrets."""
+    return dg.Failure(description=redact(description), allow_retries=False)
+
+
+def _unless_secret(error: Exception) -> Exception | None:
+    """The error as the cause of a failure, whose traceback Dagster stores; None if that would show a secret."""
+    text = "".join(format_exception(error))
+    return error if redact(text) == text else None
 
 
 def stages_of_a_run(workspace: Workspace, *, locked: bool = False) -> dg.ResourceDefinition:

@@ -12,6 +12,7 @@ from accel_ci.defs.runs import create_run
 from accel_ci.defs.triggers import asked_now, builds_of, choose_revision
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.pipelines import Pipeline, commands
+from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
 
 HOW_TO_START = (
@@ -36,7 +37,7 @@ def start_job(workspace: Workspace, executor: dg.ExecutorDefinition) -> dg.JobDe
         try:
             runs = _start(context, workspace, *known[chosen["trigger"]], chosen)
         except AccelCiError as error:
-            raise dg.Failure(str(error), allow_retries=False) from error
+            raise dg.Failure(redact(str(error)), allow_retries=False) from None
         queued = {build: dg.MetadataValue.dagster_run(run) for build, run in runs.items()}
         context.add_output_metadata(queued)
         context.log.info(f"queued: {', '.join(queued)}")

@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.settings import Settings
+from accel_ci.defs.metadata import redacted
 from accel_ci.defs.partitions import REVISIONS, partition_key
 from accel_ci.defs.run_tags import TRIGGERED_AT
 from accel_ci.errors import ConfigError
@@ -40,13 +41,15 @@ def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision
             dg.AssetMaterialization(
                 REVISION,
                 partition=revision.key,
-                metadata={
-                    "trigger": revision.trigger,
-                    "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
-                    "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
-                    "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
-                    "manifest": dg.MetadataValue.path(str(manifests.path(REVISION, revision.key))),
-                },
+                metadata=redacted(
+                    {
+                        "trigger": revision.trigger,
+                        "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
+                        "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
+                        "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
+                        "manifest": dg.MetadataValue.path(str(manifests.path(REVISION, revision.key))),
+                    }
+                ),
                 tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
             )
         )

@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
+from accel_ci.redaction import redact
 from accel_ci.storage.atomic_file import write_whole_file
 
 
@@ -50,7 +51,7 @@ def write_hud(page: HudPage, folder: Path) -> Path:
     """Write `index.html` to `folder` atomically and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
-    write_whole_file(file, render_hud(page).encode(errors="backslashreplace"))
+    write_whole_file(file, redact(render_hud(page)).encode(errors="backslashreplace"))
     return file
 
 

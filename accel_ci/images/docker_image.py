@@ -37,7 +37,7 @@ from accel_ci.errors import BuildError
 from accel_ci.images.contents import VERSIONS_CODE, ImageContents, duplicates, read_image, read_versions
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
-from accel_ci.source.git import without_credentials
+from accel_ci.redaction import redact_bytes, without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
@@ -90,7 +90,7 @@ def make_docker_image(
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(settings.backend.distribution, recipe, artifacts, limit_s)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
-        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))
         _name_newest(settings.backend.distribution, recipe, image)
     return image
 

@@ -25,6 +25,7 @@ from accel_ci.images.docker_image import make_docker_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import RuntimeImage, Wheel
 from accel_ci.process.run import run_tool
+from accel_ci.redaction import redact_bytes, without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.sealed_folder import changes, in_short, seal
@@ -75,13 +76,13 @@ def make_runtime_image(
             str(python),
             digest,
             *read_versions(done, advice),
-            tuple(sorted(line.split(";")[0].strip() for line in pins.splitlines())),
+            tuple(sorted(without_credentials(line.split(";")[0].strip()) for line in pins.splitlines())),
             reused=False,
             work_s=round(time.monotonic() - started, 3),
             sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),
         )
         seal(folder, _SEAL, leave_out=(PYTHON_CACHE, _RECORD))
-        write_whole_file(manifest, _IMAGE.dump_json(image, indent=1))
+        write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))
     return image
 
 

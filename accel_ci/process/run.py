@@ -18,6 +18,7 @@ from typing import IO
 
 import accel_ci
 from accel_ci.errors import BuildError
+from accel_ci.redaction import redact
 
 _TAIL_LINES = 15
 _TAIL_BYTES = 16_000
@@ -33,7 +34,7 @@ _KEEPER = Path(accel_ci.__file__).parent / "runner" / "keeper.py"
 
 @dataclass(frozen=True)
 class Finished:
-    """The exit status of a tool and its output, both streams together."""
+    """The exit status of a tool and its output, both streams together and without secrets."""
 
     status: int
     output: str
@@ -71,10 +72,10 @@ def run_tool(
         _end(process, gently=bool(keeper))
         if isinstance(error, TimeoutExpired):
             name = " ".join([Path(command[0]).name, *command[1:2]])
-            last = output.text().strip().rpartition("\n")[2][-300:]
+            last = redact(output.text()).strip().rpartition("\n")[2][-300:]
             raise BuildError(f"{name} did not end within {timeout_s:g} s{last and f'; its last output: {last}'}") from None
         raise
-    return Finished(process.returncode, output.text())
+    return Finished(process.returncode, redact(output.text()))
 
 
 def run_apart(

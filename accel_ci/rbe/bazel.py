@@ -26,11 +26,12 @@ from accel_ci.config.settings import Rbe
 from accel_ci.docker.container import Container, Mount, running
 from accel_ci.errors import BuildError
 from accel_ci.model import SourceBuild
+from accel_ci.process.redacted_pipe import RedactedPipe
 from accel_ci.process.tree import end_processes, ended_with_this, with_argument
 from accel_ci.progress import Step
 from accel_ci.rbe.credentials import credentials_pipe
 from accel_ci.rbe.progress import BuildProgress
-from accel_ci.rbe.redaction import RedactedPipe, Redactor
+from accel_ci.redaction import OF_THIS_PROCESS, Redactor
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
 
@@ -147,6 +148,7 @@ def run_bazel(
     be started or credentials are missing. No Bazel process is left when this ends, in whichever way.
     """
     secrets = read_secrets(rbe)
+    OF_THIS_PROCESS.learn(secrets.values())
     context.folder.mkdir(parents=True, exist_ok=True)
     with acquire_or_wait(context.folder / "lock", step.say, "Bazel"), ended_with_this(context.server_argument, _GRACE_S):
         clean_up(context)
@@ -291,7 +293,7 @@ class _Run:
         """Run one pass and keep its output."""
         folder = self.context.results / name
         folder.mkdir()
-        redactor, pipe = Redactor(self.secrets.values()), self.context.private / "events"
+        redactor, pipe = OF_THIS_PROCESS, self.context.private / "events"
         with (
             credentials_pipe(self.context.private, self.secrets, self.rbe.event_service is not None) as credentials,
             RedactedPipe.named(pipe, folder / "bep.ndjson", redactor, _OPTION_EVENTS) as events,
@@ -388,4 +390,4 @@ def _copy(source: Path, destination: Path, redactor: Redactor) -> None:
     if source.is_file():
         destination.parent.mkdir(parents=True, exist_ok=True)
         with source.open("rb") as lines, destination.open("wb") as output:
-            output.writelines(map(redactor.text, lines))
+            output.writelines(map(redactor.content, lines))

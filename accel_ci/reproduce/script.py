@@ -16,6 +16,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.redaction import redact
 from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.source.checkout import checkout_root
 from accel_ci.source.git import local_path
@@ -71,7 +72,8 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     )
     options = pool_for(project.settings).docker_options(case.card)
     how = _in_environment(case) if options is None else _in_container(case, options)
-    return Reproduction("\n".join(["set -eu", *_sources(case), *how]) + "\n", case.tests, options is not None)
+    script = "\n".join(["set -eu", *_sources(case), *how]) + "\n"
+    return Reproduction(redact(script), case.tests, options is not None)
 
 
 def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVerdict]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, Build
+from accel_ci.redaction import OF_THIS_PROCESS, redact
 from accel_ci.results.columns import Column, conform, constant, kernels, one_chunk, release_memory, repeats, schema_of
 from accel_ci.results.signature import signatures
 from accel_ci.results.threads import order_of, prefetch
@@ -30,6 +31,8 @@ ATTEMPTS = schema_of(
 for the runner's attempts. `attempt` counts from 0 within a round, `round` from 1. `started_at` is UTC, `duration_s` seconds.
 `signature` is there for failures that have a message. `cached` rows stand for an earlier build's attempt; null (files of
 earlier versions) is false."""
+
+_PRINTED = ("message", "output_tail", "infra")
 
 _SLICES, _SLICE_ROWS = 16, 1 << 14
 """Rows are made, written and judged in about so many slices of a long report, of at least so many rows."""
@@ -62,6 +65,7 @@ def from_report(
     order = one_chunk(report[REPORT_ORDER]) if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
     there = pa.schema([field for field in REPORT if field.name in report.column_names])
     columns = {name: one_chunk(column) for name, column in zip(there.names, conform(report, there).columns, strict=True)}
+    columns |= {name: _redacted(columns[name]) for name in _PRINTED if name in columns}
     columns["test"] = _canonical(columns)
     for name, default in {"round": 1, "attempt": 0, "started_at": started_at}.items():
         column, kind = columns.get(name), REPORT.field(name).type
@@ -83,6 +87,14 @@ def from_report(
         return _finish(build, suite, found.set_column(place, "attempt", _numbered_on(found)))
 
     yield from prefetch(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
+
+
+def _redacted(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Take secrets out of what tests have printed; their ids stay, since other tables name the tests by them."""
+    pattern = OF_THIS_PROCESS.pattern
+    if pattern is None or not kernels.any(kernels.match_substring_regex(column, pattern)).as_py():
+        return column
+    return pa.array([None if text is None else redact(text) for text in column.to_pylist()], column.type)
 
 
 def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:

@@ -19,7 +19,8 @@ from filelock import FileLock
 
 from accel_ci.errors import SourceChangedError, SourceError
 from accel_ci.model import Source
-from accel_ci.source.git import TRANSPORTS, local_path, run_git, without_credentials
+from accel_ci.redaction import without_credentials
+from accel_ci.source.git import TRANSPORTS, local_path, run_git
 from accel_ci.source.refs import anchor, resolved_sha, tree_of
 from accel_ci.source.working_tree import scratch_environment, write_working_tree
 from accel_ci.storage.scratch_folder import scratch_folder

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from accel_ci.errors import SourceError
 from accel_ci.process.run import run_apart
+from accel_ci.redaction import redact, without_credentials
+from accel_ci.source.git_credentials import config_environment, take_credentials, without_address_credentials
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")
 """The only transports: `ext::` and others run programs."""
@@ -62,10 +64,17 @@ def run_git(
 ) -> str:
     r"""Run one git command and return what it prints, with bytes that are no UTF-8 as half surrogates.
 
-    `config` is added to git's configuration for this command, where no other user sees it. Raises `SourceError` with git's
-    message, without credentials, and with what to do.
+    `config` is added to git's configuration for this command, where no other user sees it. Credentials in its addresses and
+    in those of the command reach git by its environment. Raises `SourceError` with git's message, without credentials, and
+    with what to do.
     """
-    own = {**_git_environment(timeout_s, config or {}), "GIT_ALLOW_PROTOCOL": ":".join(transports), **(environment or {})}
+    given = config or {}
+    credentials = take_credentials((*arguments, *given.values()))
+    clean = dict(zip(given, without_address_credentials(given.values()), strict=True))
+    settings = (*clean.items(), *credentials.settings)
+    own = {**_git_environment(timeout_s, settings), "GIT_ALLOW_PROTOCOL": ":".join(transports), **credentials.variables}
+    own |= environment or {}
+    arguments = without_address_credentials(arguments)
     command = next(word for word in arguments if not word.startswith("-"))
     try:
         done = run_apart(["git", *arguments], timeout_s=timeout_s, environment=own, folder=folder, errors="surrogateescape")
@@ -81,11 +90,6 @@ def run_git(
     return done.stdout.strip("\n")
 
 
-def without_credentials(text: str) -> str:
-    """Remove user names and passwords from the URLs in a text."""
-    return re.sub(r"(\w+://)[^/\s]+@", r"\1", text)
-
-
 def local_path(repository: str, root: Path) -> Path | None:
     """The folder that `repository` names, relative to `root`; None if it is a URL."""
     if urlsplit(repository).scheme or re.match(r"[^/]+@[^/]+:", repository):
@@ -93,7 +97,7 @@ def local_path(repository: str, root: Path) -> Path | None:
     return (root / repository).resolve()
 
 
-def _git_environment(timeout_s: float, config: Mapping[str, str]) -> dict[str, str]:
+def _git_environment(timeout_s: float, config: Sequence[tuple[str, str]]) -> dict[str, str]:
     """This process's environment without what would redirect git, and with settings that beat those of any file."""
     dropped = ("SSH_ASKPASS", "DISPLAY")
     kept = {
@@ -102,17 +106,15 @@ def _git_environment(timeout_s: float, config: Mapping[str, str]) -> dict[str, s
         if name not in dropped and (not name.startswith("GIT_") or name.startswith("GIT_SSL"))
     }
     slow = {"http.lowSpeedLimit": _SLOW_BYTES_PER_S, "http.lowSpeedTime": str(max(1, min(60, int(timeout_s))))}
-    settings = {**_OWN, **slow, **config}
-    keys = {f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(settings)}
-    values = {f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(settings.values())}
+    settings = config_environment((*_OWN.items(), *slow.items(), *config))
     kept["GIT_NO_REPLACE_OBJECTS"] = "1"  # a commit is what its id says, not what `refs/replace` puts in its place
     no_prompt = {"GIT_TERMINAL_PROMPT": "0", "GCM_INTERACTIVE": "never", "SSH_ASKPASS_REQUIRE": "never"}
-    return {**kept, "GIT_CONFIG_COUNT": str(len(settings)), **keys, **values, **no_prompt, "LC_ALL": "C"}
+    return {**kept, **settings, **no_prompt, "LC_ALL": "C"}
 
 
 def _explain(output: str) -> str:
     """Git's message in one line, without credentials, and with what to do where that is known."""
-    text = without_credentials(output).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = redact(without_credentials(output)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     decisive = [place for place, line in enumerate(lines) if re.match(r"(fatal|error): ", line)]
     if decisive:  # the line before may have the reason, as with ssh and with what a server says

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from accel_ci.errors import MissingRefError, SourceError
 from accel_ci.model import Source
-from accel_ci.source.git import local_path, run_git, without_credentials
+from accel_ci.redaction import without_credentials
+from accel_ci.source.git import local_path, run_git
 from accel_ci.source.working_tree import scratch_environment, write_working_tree
 from accel_ci.storage.scratch_folder import scratch_folder
 

@@ -19,6 +19,7 @@ from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceChangedError, SourceError
 from accel_ci.model import Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
+from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import Contents, checkout
 from accel_ci.source.git import local_path, run_git
 from accel_ci.source.refs import anchor, resolve_source, resolved_sha
@@ -94,7 +95,8 @@ def _resolve_and_keep_backend(
         with suppress(SourceChangedError):  # a file was saved in between
             checkout_backend(project, backend)
             return backend
-    raise SourceError(f"{project.settings.backend.repository} keeps changing; start again when no files are being written")
+    address = without_credentials(project.settings.backend.repository)
+    raise SourceError(f"{address} keeps changing; start again when no files are being written")
 
 
 def resolve_backend(
@@ -115,8 +117,9 @@ def resolve_backend(
 def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None, ref: str | None) -> Source:
     settings, upstream = project.settings, project.settings.upstream
     upstream = upstream.model_copy(update={"ref": ref}) if ref else upstream
+    address = without_credentials(upstream.repository)
     if sha is not None:
-        return Source(upstream.repository, upstream.ref, sha)
+        return Source(address, upstream.ref, sha)
     try:
         state = resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=settings.limits.git_seconds)
         return replace(state, tree=None, dirty=False)
@@ -124,10 +127,10 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None, ref: 
         names = INTEGRATION.job_for(trigger).variants(settings)
         if built_from := [name for name in names if settings.variant(name).torch_source == "main"]:
             raise SourceError(
-                f"cannot resolve {upstream.ref} of upstream {upstream.repository}, which {', '.join(built_from)} "
+                f"cannot resolve {upstream.ref} of upstream {address}, which {', '.join(built_from)} "
                 f"is built from: {error}. Check the network, or set upstream.repository in the configuration"
             ) from None
-        return Source(upstream.repository, upstream.ref, None, note=str(error))
+        return Source(address, upstream.ref, None, note=str(error))
 
 
 def checkout_backend(project: Project, backend: Source, *, submodules: bool | None = None) -> Path:

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.model import Build, Revision, Trigger
 from accel_ci.pipelines import PIPELINES, REVISION, Pipeline
+from accel_ci.redaction import redact, redact_bytes
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.file_lock import is_locked
 from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
@@ -82,7 +83,7 @@ class ManifestStore:
     def write(self, path: Path, value: Any) -> None:
         """Write a manifest whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(path, _adapter(type(value)).dump_json(value, indent=1), durable=True)
+        write_whole_file(path, redact_bytes(_adapter(type(value)).dump_json(value, indent=1)), durable=True)
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""
@@ -152,7 +153,7 @@ class ManifestStore:
             message = str(error) if isinstance(error, AccelCiError) else f"{type(error).__name__}: {error}"
             with suppress(OSError):  # the failure itself counts
                 note.parent.mkdir(parents=True, exist_ok=True)
-                write_whole_file(note, message.encode(errors="backslashreplace"))
+                write_whole_file(note, redact(message).encode(errors="backslashreplace"))
             raise
 
     def failure(self, stage: str, build: Build) -> str | None:
@@ -205,7 +206,7 @@ class ManifestStore:
         with self.revisions_lock():
             path.parent.mkdir(exist_ok=True)
             try:
-                made = create_whole_file(path, _adapter(Revision).dump_json(revision, indent=1))
+                made = create_whole_file(path, redact_bytes(_adapter(Revision).dump_json(revision, indent=1)))
             except OSError as error:  # a file system without hard links, say
                 raise AccelCiError(f"{path} cannot be made: {error.strerror}; choose another data folder") from error
             if not made:

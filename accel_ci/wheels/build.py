@@ -17,6 +17,7 @@ from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.docker.client import engine_version
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Source, Wheel
+from accel_ci.redaction import redact_bytes
 from accel_ci.source.checkout import checkout_root
 from accel_ci.source.patches import apply_series, read_series
 from accel_ci.storage.artifacts import ArtifactStore
@@ -80,7 +81,7 @@ def build_wheel(
         )
     if all(check.passed for check in checks):
         cache.mkdir(parents=True, exist_ok=True)
-        write_whole_file(manifest, _WHEEL.dump_json(wheel, indent=1))
+        write_whole_file(manifest, redact_bytes(_WHEEL.dump_json(wheel, indent=1)))
     return wheel
 
 

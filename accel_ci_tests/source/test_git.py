@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from accel_ci.errors import SourceError
+from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import checkout
-from accel_ci.source.git import run_git, without_credentials
+from accel_ci.source.git import run_git
 from accel_ci.source.refs import remote_sha, resolve_source
 from accel_ci_tests.fixtures.checkout import commit, git
 
@@ -97,7 +98,7 @@ def test_git_variables_of_a_caller_do_not_leak_in(repository: Path, tmp_path: Pa
 
 
 def test_credentials_do_not_show() -> None:
-    assert without_credentials("https://user:token@host/x and ssh://me@h") == "https://host/x and ssh://h"
+    assert without_credentials("https://user:token@host/x and ssh://me@h") == "https://host/x and ssh://me@h"
     assert without_credentials("https://user:p@ss@host/x@y") == "https://host/x@y"
     with pytest.raises(SourceError) as caught:
         run_git(["ls-remote", "--", "https://user:secret@127.0.0.1:1/x"], timeout_s=30)

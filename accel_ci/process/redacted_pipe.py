@@ -1,35 +1,15 @@
-"""Remove secrets from the output of a program on its way to the disk."""
+"""Copy what a program prints or writes into a pipe to a file, without its secrets, which are never on a disk."""
 
 from __future__ import annotations
 
-import json
 import os
 import select
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-
-class Redactor:
-    """Removes secrets from bytes, both as they are and as JSON encodes them."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-
-    def text(self, line: bytes) -> bytes:
-        """Replace every secret by `***`."""
-        for form in self._forms:
-            line = line.replace(form, b"***")
-        return line
-
-
-def _forms(secret: str) -> set[bytes]:
-    plain = json.dumps(secret, ensure_ascii=False)[1:-1]
-    for_web = plain
-    for letter in "<>&='":  # Bazel's JSON writer also escapes HTML's special characters
-        for_web = for_web.replace(letter, f"\\u{ord(letter):04x}")
-    return {form.encode() for form in (secret, plain, for_web, json.dumps(secret)[1:-1])}
+from accel_ci.redaction import Redactor
 
 
 class RedactedPipe:
@@ -70,7 +50,7 @@ class RedactedPipe:
             while added := os.read(self._readable, 1 << 20):
                 *lines, self._rest = (self._rest + added).split(b"\n")
                 kept = (line for line in lines if not line.startswith(self._left_out))
-                self._copy.writelines(self._redactor.text(line) + b"\n" for line in kept)
+                self._copy.writelines(self._redactor.content(line) + b"\n" for line in kept)
         self._copy.flush()
         return True
 
@@ -80,7 +60,7 @@ class RedactedPipe:
             while self.pass_on(0):
                 pass
             if self._rest and not self._rest.startswith(self._left_out):
-                self._copy.write(self._redactor.text(self._rest))
+                self._copy.write(self._redactor.content(self._rest))
         finally:
             for end in {self._readable, self.writable}:
                 os.close(end)
