@@ -15,7 +15,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
@@ -27,8 +27,6 @@ _NO_SECRETS = frozenset({
     "__token__", "git", "oauth2", "ssh", "token", "user", "x-access-token", "x-oauth-basic", "x-token-auth",
 })  # fmt: skip
 """User names that services prescribe."""
-
-_Value = TypeVar("_Value")
 
 
 class Redactor:
@@ -82,17 +80,6 @@ def redact(text: str) -> str:
 def redact_bytes(content: bytes) -> bytes:
     """Take out the secrets that this process knows from UTF-8."""
     return OF_THIS_PROCESS.content(content)
-
-
-def redact_value(value: _Value) -> _Value:
-    """Take the secrets out of all texts in lists, mappings and tuples."""
-    if isinstance(value, str):
-        return redact(value)  # type: ignore[return-value]
-    if isinstance(value, dict):
-        return {redact_value(key): redact_value(each) for key, each in value.items()}  # type: ignore[return-value]
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)(map(redact_value, value))  # type: ignore[return-value]
-    return value
 
 
 def without_credentials(text: str) -> str:

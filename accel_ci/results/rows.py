@@ -94,7 +94,8 @@ def _redacted(column: pa.Array[Any]) -> pa.Array[Any]:
     pattern = OF_THIS_PROCESS.pattern
     if pattern is None or not kernels.any(kernels.match_substring_regex(column, pattern)).as_py():
         return column
-    return pa.array([None if text is None else redact(text) for text in column.to_pylist()], column.type)
+    clean: pa.Array[Any] = pa.array([None if text is None else redact(text) for text in column.to_pylist()], column.type)
+    return clean
 
 
 def _canonical(report: Mapping[str, pa.Array[Any]]) -> pa.Array[Any]:

@@ -39,7 +39,7 @@ def take_credentials(words: Iterable[str]) -> GitCredentials:
             where = f"{address.scheme}://{place}" + (f":{port}" if port else "")
             found[where] = (unquote(address.username or ""), unquote(address.password or ""))
     settings: list[tuple[str, str]] = []
-    variables = {}
+    variables: dict[str, str] = {}
     for number, (where, (user, password)) in enumerate(found.items()):
         names = _USER.format(number), _PASSWORD.format(number)
         variables |= dict(zip(names, (user, password), strict=True))
