@@ -17,7 +17,8 @@ from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.config.settings import Settings
 from accel_ci.model import RuntimeImage
 from accel_ci.pipelines import RUNTIME_IMAGE
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
+from accel_ci.process.own_user import OwnUser
 from accel_ci.process.run import run_tool
 from accel_ci.storage.file_lock import is_locked
 from accel_ci.storage.manifests import ManifestStore
@@ -68,7 +69,7 @@ def _probe(pool: LocalPoolSettings, card: int, python: str | None, limit_s: floa
     """The reason why the probe fails on a card; None when it succeeds."""
     environment = clean_environment(pool.environment, keep=pool.pass_environment) | {pool.card_environment: str(card)}
     command = [python or pool.health_probe[0], *pool.health_probe[1:]]
-    done = run_tool(command, timeout_s=limit_s, environment=environment)
+    done = run_tool(command, timeout_s=limit_s, environment=environment, user=OwnUser.named(pool.user))
     last = done.tail.rpartition("\n")[2]
     return None if done.status == 0 else last or f"the probe ended with {done.status}"
 

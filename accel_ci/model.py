@@ -292,7 +292,7 @@ class WorkerSpec:
     """The parameters for starting a worker.
 
     `python` is the interpreter of the runtime image, `root` the folder that node ids are relative to. `environment` is
-    the whole environment of a worker and its tests (made by `accel_ci.pool.environment.clean_environment`);
+    the whole environment of a worker and its tests (made by `accel_ci.process.environment.clean_environment`);
     `card_environment` is the name of the variable that selects a process's card. `image` is the Docker image of a pool of
     containers that does not set its own. `probe` is the argv of the health probe, empty for none; `python` as its first
     element stands for the worker's interpreter. `sessions` are pytest's arguments by suite; a suite without an entry is

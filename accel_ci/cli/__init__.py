@@ -23,6 +23,7 @@ from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.errors import AccelCiError
+from accel_ci.process.hidden import hide_from_same_user
 from accel_ci.redaction import redact_console
 from accel_ci.secrets import learn_secrets
 
@@ -80,6 +81,7 @@ class _StderrHandler(logging.Handler):
 @click.pass_context
 def main(context: click.Context, config: Path | None, verbose: int) -> None:
     """CI/CD for PyTorch's out-of-tree accelerator backends."""
+    hide_from_same_user()
     learn_secrets()
     redact_console()
     handler = _StderrHandler((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])

@@ -68,10 +68,15 @@ class PoolSettings(Section):
 
 
 class LocalPoolSettings(PoolSettings):
-    """Subprocesses on this machine."""
+    """Subprocesses on this machine.
+
+    With `user` (`uid` or `uid:gid`), which needs accel-ci to run as root, workers, builds and checks on this machine run as
+    that user, and read nothing that only root can read.
+    """
 
     kind: Literal["local"] = "local"
     card_environment: EnvironmentName
+    user: ContainerUser | None = None
 
 
 class DockerPoolSettings(PoolSettings):

@@ -95,7 +95,8 @@ class Wheels(Section):
     to build in if a Docker engine answers; without one, wheels are built on this machine, in an isolated environment.
     `compiler_cache` is kept between builds. Warnings of checks fail a wheel if `strict` is set. A wheel that unpacks to more
     than `unpacked_budget`, or to more than `expansion_limit` times its size (and 64 MiB), is not unpacked. Files that match
-    `foreign_code` may be compiled for another architecture than the wheel's.
+    `foreign_code` may be compiled for another architecture than the wheel's. Builds see no variable of this process but a
+    few that hold no secret, and those in `pass_environment`; with a variable of an index there, builds see its password.
     """
 
     platform: PlatformTag | None = None
@@ -111,6 +112,7 @@ class Wheels(Section):
     unpacked_budget: Size = "20g"
     expansion_limit: Annotated[int, Field(ge=1)] = 50
     foreign_code: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    pass_environment: tuple[EnvironmentName, ...] = ()
 
 
 class Image(Section):
@@ -371,6 +373,11 @@ class Settings(Section):
     def image_of(self, variant: Variant) -> Image | None:
         """The Docker image of a variant; None if its runtime image is a virtual environment."""
         return variant.image or self.image
+
+    @property
+    def code_user(self) -> str | None:
+        """The user that code of the sources runs as on this machine; None for the user of this process."""
+        return getattr(self.pool, "user", None)
 
     def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = ()) -> dict[str, Suite]:
         """The suites that a trigger runs in a stage, or those of the `chosen` ones."""

@@ -43,7 +43,8 @@ from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.audit import check_size
 from accel_ci.wheels.front_end import local_folders, package_environment
-from accel_ci.wheels.uv_environment import PackageSource, resolve
+from accel_ci.wheels.package_source import packages_of
+from accel_ci.wheels.uv_environment import PackageSource, netrc_with, resolve
 
 IMAGE_CHECK_NAMES = ("runtime_size", "development_size", "duplicate_libraries")
 """The checks of a Docker image."""
@@ -80,7 +81,7 @@ def make_docker_image(
     resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
     """
     started, limit_s = time.monotonic(), settings.limits.install_seconds
-    recipe = _recipe(variant, section, wheel, artifacts, limit_s)
+    recipe = _recipe(settings, variant, section, wheel, artifacts)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
@@ -127,8 +128,9 @@ def _pattern(path: str) -> str:
     return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
 
 
-def _recipe(variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, limit_s: float) -> Recipe:
-    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
+def _recipe(settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore) -> Recipe:
+    limit_s = settings.limits.install_seconds
+    packages = packages_of(settings, variant, in_container=True)
     files = tuple(artifacts.checked_path(each) for each in wheel.wheels)
     own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in files]
     pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit_s)
@@ -212,12 +214,17 @@ def secret_options(folder: Path, packages: PackageSource) -> list[str]:
     """The options that pass package indexes, which may hold passwords, and certificates to a build."""
     places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]
     find_links = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
-    environment = {**package_environment(packages), "UV_FIND_LINKS": find_links, "UV_LINK_MODE": "copy"}
+    environment = {**package_environment(packages.for_packages()), "UV_FIND_LINKS": find_links, "UV_LINK_MODE": "copy"}
     options = []
     certificates = Path(packages.environment.get("SSL_CERT_FILE") or "/nonexistent")
     if certificates.is_file() and certificates.stat().st_size <= _SECRET_LIMIT_BYTES:
         environment["SSL_CERT_FILE"] = "/run/secrets/certificates"
         options += ["--secret", f"id=certificates,src={certificates}"]
+    if packages.logins:
+        logins = folder / "netrc"
+        write_whole_file(logins, netrc_with(packages).encode(), mode=0o600)
+        environment["NETRC"] = "/run/secrets/netrc"
+        options += ["--secret", f"id=netrc,src={logins}"]
     file = folder / "packages"
     file.touch(0o600)
     file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()))

@@ -24,13 +24,14 @@ from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_ver
 from accel_ci.images.docker_image import make_docker_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import RuntimeImage, Wheel
-from accel_ci.process.run import run_tool
 from accel_ci.redaction import redact_bytes, without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.storage.sealed_folder import changes, in_short, seal
 from accel_ci.wheels.installed import installed_differently
-from accel_ci.wheels.uv_environment import PackageSource, create, resolve
+from accel_ci.wheels.package_source import packages_of
+from accel_ci.wheels.uv_environment import create, resolve, run_code
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def make_runtime_image(
     if section is not None:
         return make_docker_image(settings, variant, section, wheel, artifacts, images)
     started, limit = time.monotonic(), settings.limits.install_seconds
-    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
+    packages = packages_of(settings, variant)
     files = [artifacts.checked_path(each) for each in wheel.wheels]
     own = [f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files]
     pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
@@ -67,7 +68,8 @@ def make_runtime_image(
             return existing
         python = create(folder, variant.python, pins, packages, timeout_s=limit)
         _require_the_wheels(folder, files)
-        done = run_tool([str(python), "-I", "-c", VERSIONS_CODE], timeout_s=300, environment=packages.environment)
+        with scratch_folder("home") as home:
+            done = run_code([str(python), "-I", "-c", VERSIONS_CODE], packages, home, timeout_s=300)
         advice = "`torch` of the variant, which must name PyTorch, and that the backend's entry point loads"
         [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
         name = settings.backend.distribution

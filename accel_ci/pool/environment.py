@@ -1,31 +1,14 @@
-"""The environment of tests: allowed and configured variables only, so that no secret of the driver gets in."""
+"""The environment of workers in containers, which get nothing of this machine but what the configuration names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.model import RuntimeImage, WorkerSpec
-
-ALLOWED: frozenset[str] = frozenset({
-    "CURL_CA_BUNDLE", "DYLD_LIBRARY_PATH", "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH",
-    "REQUESTS_CA_BUNDLE", "SHELL", "SSL_CERT_DIR", "SSL_CERT_FILE", "TEMP", "TMP", "TMPDIR", "TZ", "USER",
-})  # fmt: skip
-"""Variables that pass, as do those that begin with `LC_`. Proxy settings do not: they may hold a password."""
-
-
-def clean_environment(
-    configured: Mapping[str, str | None], *, inherited: Mapping[str, str] | None = None, keep: Collection[str] = ()
-) -> dict[str, str]:
-    """The allowed variables of `inherited` (by default this process's environment), overridden by the configured ones.
-
-    A configured None removes a variable. `keep` names more variables that pass.
-    """
-    given = os.environ if inherited is None else inherited
-    passed = {name: value for name, value in given.items() if name in ALLOWED or name in keep or name.startswith("LC_")}
-    return {name: value for name, value in {**passed, **configured}.items() if value is not None}
+from accel_ci.process.environment import clean_environment
 
 
 def container_spec(

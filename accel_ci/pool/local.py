@@ -7,17 +7,20 @@ import logging
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.images.runtime_image import PYTHON_CACHE
 from accel_ci.model import RuntimeImage, WorkerSpec
-from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.pool.runner_package import build_runner
+from accel_ci.process.environment import clean_environment
+from accel_ci.process.own_user import OwnUser
 from accel_ci.process.run import Finished, run_tool
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
@@ -33,17 +36,36 @@ class LocalPool(ProjectPool):
 
     def __init__(self, settings: LocalPoolSettings) -> None:
         self._settings = settings
+        self._user = OwnUser.named(settings.user)
+
+    def check(self) -> str | None:
+        """Check that this process may run workers as the configured user. Raises `PoolError`."""
+        if self._user is None:
+            return None
+        if os.getuid() != 0:
+            raise PoolError(
+                f"pool.user {self._user} needs accel-ci to run as root or as that user; remove the key, or do so"
+            )
+        return f"as user {self._user}"
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
-        """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes."""
-        settings = self._settings
+        """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes.
+
+        Another user has a home folder of its own, whose byte code no later build reads.
+        """
+        settings, user = self._settings, self._user
+        home = str(Path(tempfile.gettempdir()) / f"accel-ci-home-{user.uid}") if user is not None else None
         cache = {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / PYTHON_CACHE)}
-        environment = clean_environment({**cache, **settings.environment}, keep=settings.pass_environment)
+        own = cache if home is None else {"HOME": home, "PYTHONPYCACHEPREFIX": None, "USER": None, "LOGNAME": None}
+        environment = clean_environment({**own, **settings.environment}, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
-        worker_group = _LocalWorkerGroup(build_runner(folder / "runner.pyz"), folder, spec, attempt)
+        if self._user is not None:
+            make_home(self._user, spec)
+            self._user.give(folder / round_folder.CLAIMS)
+        worker_group = _LocalWorkerGroup(build_runner(folder / "runner.pyz"), folder, spec, attempt, self._user)
         try:
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -54,13 +76,30 @@ class LocalPool(ProjectPool):
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
-        return run_tool(command, timeout_s=timeout_s, environment=spec.environment)
+        if self._user is not None:
+            make_home(self._user, spec)
+            self._user.give(folder)
+        return run_tool(command, timeout_s=timeout_s, environment=spec.environment, user=self._user)
+
+
+def make_home(user: OwnUser, spec: WorkerSpec) -> None:
+    """Make the home folder of workers that run as another user, where the configuration names none."""
+    home = Path(spec.environment.get("HOME", tempfile.gettempdir()))
+    with contextlib.suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+        user.give(home)
+    if home.is_symlink() or home.stat().st_uid != user.uid:
+        raise PoolError(f"{home} belongs to somebody else than pool.user {user}; remove it, or set HOME in pool.environment")
 
 
 class _LocalWorkerGroup:
     """The worker processes of one round."""
 
-    def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int) -> None:
+    def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int, user: OwnUser | None) -> None:
+        self._identity: dict[str, Any] = {}
+        if user is not None:
+            self._identity = {"user": user.uid, "group": user.gid, "extra_groups": []}
+        self._user = user
         self._runner, self._folder = runner.resolve(), folder.resolve()
         self._spec, self._attempt = spec, attempt
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
@@ -70,6 +109,8 @@ class _LocalWorkerGroup:
         name = f"w{self._attempt}-{len(self._processes)}"
         own = self._folder / round_folder.WORKERS / name
         own.mkdir(parents=True)
+        if self._user is not None:
+            self._user.give(own)
         command = [
             self._spec.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
             f"--card={card}", "--rank", str(rank), "--end-with", str(os.getpid()),
@@ -79,6 +120,7 @@ class _LocalWorkerGroup:
                 process = subprocess.Popen(
                     command, cwd=self._spec.root, env={**self._spec.environment, self._spec.card_environment: card},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                    **self._identity,
                 )  # fmt: skip
             except OSError as error:
                 message = f"a worker cannot be started with {self._spec.python} in {self._spec.root}: {error}"

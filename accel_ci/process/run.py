@@ -18,6 +18,7 @@ from typing import IO
 
 import accel_ci
 from accel_ci.errors import BuildError
+from accel_ci.process.own_user import OwnUser
 from accel_ci.redaction import redact
 
 _TAIL_LINES = 15
@@ -52,14 +53,18 @@ def run_tool(
     environment: Mapping[str, str],
     folder: Path | None = None,
     stdin: str = "",
+    user: OwnUser | None = None,
     may_leave_processes: bool = False,
 ) -> Finished:
     """Run a command to its end, and end everything that it has started, also what has left its process group.
 
+    It runs as `user` if there is one, which needs this process to be root.
     With `may_leave_processes`, a daemon may stay. Only the last 8 MiB of the output are kept. Raises `BuildError` at the
     limit, and `FileNotFoundError` if the command is not installed.
     """
     keeper = [] if may_leave_processes else _keeper()
+    if keeper and user is not None:
+        keeper.append(f"--user={user}")
     _require(command[0], environment)
     process = Popen(
         [*keeper, *command], cwd=folder, env=environment, stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True

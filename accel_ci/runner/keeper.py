@@ -1,6 +1,7 @@
 """Run one command and end everything that it leaves: daemons, other sessions, orphans.
 
-By path: `keeper.py [--parent=PID] COMMAND`.
+By path: `keeper.py [--parent=PID] [--user=UID:GID] COMMAND`; the command runs as that user, and the keeper stays what it
+is.
 
 The keeper is the parent of whatever the command's processes leave behind (a subreaper, on Linux), so none escapes by
 changing its process group. It ends with the command's status or signal, and ends the command when its own parent ends or
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -19,14 +21,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 CANNOT_START = 127
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIMIT_S = 10.0
 
 
-def keep(command: Sequence[str], parent: int = 0) -> int:
-    """Run the command, then end what it left; return its exit code, negative for a signal.
+def keep(command: Sequence[str], parent: int = 0, user: str = "") -> int:
+    """Run the command, then end what it left; return its exit code, negative for a signal. `user` is `uid:gid`, or empty.
 
     `parent` is the process that has started this one, which may have ended before this function knows; 0 stands for the
     parent of now.
@@ -41,7 +44,7 @@ def keep(command: Sequence[str], parent: int = 0) -> int:
         return 1
     group = None
     try:
-        process = subprocess.Popen(command, start_new_session=True)
+        process = subprocess.Popen(command, start_new_session=True, **_identity(user))
         group = process.pid
         return process.wait()
     except OSError as error:
@@ -50,6 +53,11 @@ def keep(command: Sequence[str], parent: int = 0) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_descendants(group)
+
+
+def _identity(user: str) -> dict[str, Any]:
+    uid, _, gid = user.partition(":")
+    return {"user": int(uid), "group": int(gid), "extra_groups": []} if user else {}
 
 
 def end_like(code: int) -> None:
@@ -86,5 +94,8 @@ def _end_descendants(group: int | None) -> None:
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    started_by = arguments.pop(0).partition("=")[2] if arguments[0].startswith("--parent=") else "0"
-    end_like(keep(arguments, int(started_by)))
+    options = {}
+    while arguments and (option := re.fullmatch(r"--(parent|user)=(.*)", arguments[0])):
+        options[option[1]] = option[2]
+        del arguments[0]
+    end_like(keep(arguments, int(options.get("parent", "0")), options.get("user", "")))

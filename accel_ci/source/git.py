@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from accel_ci.errors import SourceError
 from accel_ci.process.run import run_apart
 from accel_ci.redaction import redact, without_credentials
-from accel_ci.source.git_credentials import config_environment, take_credentials, without_address_credentials
+from accel_ci.source.git_credentials import config_environment, git_credentials, logins_of, without_address_credentials
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")
 """The only transports: `ext::` and others run programs."""
@@ -69,7 +69,7 @@ def run_git(
     with what to do.
     """
     given = config or {}
-    credentials = take_credentials((*arguments, *given.values()))
+    credentials = git_credentials(logins_of((*arguments, *given.values())))
     clean = dict(zip(given, without_address_credentials(given.values()), strict=True))
     settings = (*clean.items(), *credentials.settings)
     own = {**_git_environment(timeout_s, settings), "GIT_ALLOW_PROTOCOL": ":".join(transports), **credentials.variables}

@@ -25,12 +25,12 @@ class GitCredentials:
     variables: Mapping[str, str]
 
 
-def take_credentials(words: Iterable[str]) -> GitCredentials:
-    """Turn the credentials in addresses into what git asks for them by. Those of ssh, which takes none, are left out."""
+def logins_of(words: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Find the users and passwords in addresses of HTTP, by their servers. An address may begin with `git+`."""
     found: dict[str, tuple[str, str]] = {}
     for word in words:
         try:
-            address = urlsplit(word)
+            address = urlsplit(word.removeprefix("git+"))
             host, port = address.hostname, address.port
         except ValueError:
             continue
@@ -38,9 +38,14 @@ def take_credentials(words: Iterable[str]) -> GitCredentials:
             place = f"[{host}]" if ":" in host else host
             where = f"{address.scheme}://{place}" + (f":{port}" if port else "")
             found[where] = (unquote(address.username or ""), unquote(address.password or ""))
+    return found
+
+
+def git_credentials(logins: Mapping[str, tuple[str, str]]) -> GitCredentials:
+    """Turn log-ins by server into what git asks for them by."""
     settings: list[tuple[str, str]] = []
     variables: dict[str, str] = {}
-    for number, (where, (user, password)) in enumerate(found.items()):
+    for number, (where, (user, password)) in enumerate(logins.items()):
         names = _USER.format(number), _PASSWORD.format(number)
         variables |= dict(zip(names, (user, password), strict=True))
         settings += [(f"credential.{where}.helper", ""), (f"credential.{where}.helper", _HELPER.format(*names))]

@@ -25,7 +25,7 @@ from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
-from accel_ci.wheels.uv_environment import PackageSource
+from accel_ci.wheels.package_source import packages_of
 
 _WHEEL = TypeAdapter(Wheel)
 
@@ -55,16 +55,18 @@ def build_wheel(
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
     if (reused := _reuse(manifest, artifacts)) is not None:
         return reused
-    packages = PackageSource.from_settings(variant.torch_backend, prerelease=variant.torch_source == "main")
-    builder = Builder(image, rules, packages, cache.absolute() / "compiler", settings.limits.build_seconds)
+    packages = packages_of(settings, variant, in_container=image is not None)
+    compiler_cache, limit_s = cache.absolute() / "compiler", settings.limits.build_seconds
     with scratch_folder("wheel") as scratch:
         whole = checkout_root(sources)
+        scratch.chmod(0o711)  # another user gets to what is its own, and sees nothing else
+        builder = Builder(image, rules, packages, compiler_cache, limit_s, scratch)
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)
         main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder)
         name, version, _, _ = parse_wheel_filename(main.wheel.name)
-        checks = check_wheels(built, settings, variant, source, packages, scratch)
+        checks = check_wheels(built, settings, variant, source, builder)
         wheel = Wheel(
             str(name),
             str(version),
@@ -123,7 +125,9 @@ def _build(
     distribution: str, folder: Path, out: Path, variant: Variant, builder: Builder, environment: dict[str, str]
 ) -> tuple[Path, Path]:
     done = builder.build(folder, out, variant.python, environment)
-    wheels, sdists = sorted(out.glob("*.whl")), sorted(out.glob("*.tar.gz"))
+    made = [path for path in sorted(out.glob("*")) if path.is_file() and not path.is_symlink()]
+    wheels = [path for path in made if path.name.endswith(".whl")]
+    sdists = [path for path in made if path.name.endswith(".tar.gz")]
     if done.status != 0 or len(wheels) != 1 or len(sdists) != 1:
         raise BuildError(f"the wheel of {distribution} cannot be built:\n{done.tail}")
     names = f"{wheels[0].name} and {sdists[0].name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -11,10 +11,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
-from accel_ci.process.run import Finished, run_tool
-from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, check_result_of
-from accel_ci.wheels.uv_environment import PackageSource, create, resolve, run_uv
+from accel_ci.wheels.front_end import Builder
+from accel_ci.wheels.uv_environment import resolve
 
 CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
 """The checks of `check_wheels`, in its order."""
@@ -50,7 +49,7 @@ class BuiltWheel:
 
 
 def check_wheels(
-    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, packages: PackageSource, scratch: Path
+    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, builder: Builder
 ) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of `CHECK_NAMES`, each on all wheels, which are installed together.
 
@@ -58,11 +57,15 @@ def check_wheels(
     """
     rules = settings.wheels_of(variant)
     label = source.label if settings.backend.build_environment or variant.build_environment else ""
+    environment = builder.packages.for_code(builder.home)
     of_each = [
-        (*audit_wheel(each.wheel, rules, packages.environment, each.sdist, each.package), _check_identity(each, label))
+        (
+            *audit_wheel(each.wheel, rules, environment, each.sdist, each.package),
+            _check_identity(each, label),
+        )
         for each in built
     ]
-    return (*_merge(built, of_each), *_check_installed(built, variant, settings, packages, scratch))
+    return (*_merge(built, of_each), *_check_installed(built, variant, settings, builder))
 
 
 def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...]]) -> Iterator[CheckResult]:
@@ -80,26 +83,26 @@ def _merge(built: Sequence[BuiltWheel], of_each: Sequence[tuple[CheckResult, ...
 
 
 def _check_installed(
-    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, packages: PackageSource, scratch: Path
+    built: Sequence[BuiltWheel], variant: Variant, settings: Settings, builder: Builder
 ) -> list[CheckResult]:
     imports = "\n".join(f"import {each.part.import_name}" for each in built if each.part.import_name)
     entry_points = [entry_point for each in built for entry_point in each.part.entry_points]
-    check = ["pip", "check", "--python"]
-    checks: dict[str, Callable[[Path], Finished]] = {
-        "dependencies": lambda python: run_uv([*check, str(python)], packages, timeout_s=_TOOL_TIMEOUT_S),
-        "imports": lambda python: _run_python(python, packages, imports),
-        "entry_points": lambda python: _run_python(python, packages, _ENTRY_POINT_PROBE, *entry_points),
+    checks: dict[str, Callable[[str], Sequence[str]]] = {
+        "dependencies": lambda python: ["uv", "pip", "check", "--python", python],
+        "imports": lambda python: [python, "-I", "-c", imports],
+        "entry_points": lambda python: [python, "-I", "-c", _ENTRY_POINT_PROBE, *entry_points],
     }
-    limit = settings.limits.install_seconds
+    limit, packages = settings.limits.install_seconds, builder.packages
+    installing, running = replace(builder, timeout_s=limit), replace(builder, timeout_s=_TOOL_TIMEOUT_S)
     requirements = [*(f"{each.part.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
     try:
         pins = resolve(requirements, variant.python, packages, timeout_s=limit)
-        python = create(scratch / "clean", variant.python, pins, packages, timeout_s=limit)
+        python = installing.create(variant.python, pins, [each.wheel for each in built])
     except BuildError as error:
         failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
         return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
     installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
-    return [installed, *(check_result_of(name, run(python)) for name, run in checks.items())]
+    return [installed, *(check_result_of(name, running.run_installed(command(python))) for name, command in checks.items())]
 
 
 def _check_identity(built: BuiltWheel, label: str) -> CheckResult:
@@ -111,9 +114,3 @@ def _check_identity(built: BuiltWheel, label: str) -> CheckResult:
         advice = "have the build read it from the variable that backend.build_environment sets to '{label}'"
         findings.append(f"version {version} does not contain the source state {label}; {advice}")
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))
-
-
-def _run_python(python: Path, packages: PackageSource, code: str, *arguments: str) -> Finished:
-    command = [str(python), "-I", "-c", code, *arguments]
-    with scratch_folder("check") as elsewhere:  # so that nothing is imported from the sources
-        return run_tool(command, timeout_s=_TOOL_TIMEOUT_S, environment=packages.environment, folder=Path(elsewhere))

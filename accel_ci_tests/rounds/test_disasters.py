@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.model import Limits
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci.rounds.driver import PoolRun
 from accel_ci.runner.child_session import SESSION
 from accel_ci_tests.fixtures.checkout import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 from accel_ci.errors import PoolError
 from accel_ci.model import Attempt, Limits, Outcome, WorkerSpec
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.retries import retries

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from accel_ci.pool.environment import clean_environment
 from accel_ci.pool.runner_package import build_runner
+from accel_ci.process.environment import clean_environment
 from accel_ci_tests.fixtures.events import Work
 
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}

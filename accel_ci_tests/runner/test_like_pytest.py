@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.runner import plain_oracle
 from accel_ci_tests.runner.small_suites import SUITES, SmallSuite

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci_tests.fixtures.events import Work, attempts, outcomes
 from accel_ci_tests.fixtures.suite import Write
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.model import Batch, Limits, WorkerSpec
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
 from accel_ci_tests.fixtures.ground import LOCAL_POOL
 from accel_ci_tests.fixtures.suite import Write

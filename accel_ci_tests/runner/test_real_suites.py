@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.runner import plain_oracle
 from accel_ci_tests.runner.verdicts import Verdicts, by_workers, differences, verdicts_of

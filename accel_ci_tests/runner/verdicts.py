@@ -10,7 +10,7 @@ from pathlib import Path
 
 from accel_ci.model import Limits, SelectedTest, SuiteSession, WorkerSpec
 from accel_ci.plan.guided import make_plan
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.runner.child_session import SESSION
 from accel_ci_tests.fixtures.ground import LOCAL_POOL

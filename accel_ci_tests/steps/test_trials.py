@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.pool.environment import clean_environment
+from accel_ci.process.environment import clean_environment
 from accel_ci.steps.device_tests import StageContext
 from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.environments import environment_with

@@ -26,7 +26,7 @@ TOKEN = "ghp_" + "A1b2C3d4E5f6G7h8I9j0" * 2  # in parts, so that scanners do not
 
 
 def repair(wheel: Path, rules: Wheels, out: Path) -> Path:
-    return Builder(None, rules, PackageSource(dict(os.environ)), out / "cache", 300).repair(wheel, out)
+    return Builder(None, rules, PackageSource(dict(os.environ)), out / "cache", 300, out).repair(wheel, out)
 
 
 def failed(wheel: Path, rules: Wheels) -> dict[str, str]:

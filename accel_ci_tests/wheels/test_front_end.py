@@ -43,7 +43,7 @@ def compilers(base: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_unchanged_code_comes_from_the_compiler_cache(tmp_path: Path, compilers: str, kind: str) -> None:
     rules = Wheels.model_validate({"compiler_cache": kind})
     packages = PackageSource.from_settings(None, dict(os.environ))
-    builder = Builder(compilers, rules, packages, tmp_path / "cache", 300)
+    builder = Builder(compilers, rules, packages, tmp_path / "cache", 300, tmp_path / "scratch")
     compiled = []
     for turn in ("first", "second", "changed"):
         sources = tmp_path / turn
