@@ -10,7 +10,10 @@ import click
 
 from accel_ci.cli.context import terminal, with_workspace
 
+_DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY")
+
 if TYPE_CHECKING:
+    from accel_ci.config.settings import Settings
     from accel_ci.model import Build
     from accel_ci.reproduce.replay import WorkerSession
     from accel_ci.reproduce.script import Reproduction
@@ -39,10 +42,11 @@ def reproduce(workspace: Workspace, build: str, test: str | None, run_it: bool, 
     if not run_it:
         click.echo(found.script, nl=False)
         return
-    sys.exit(_run_script(found, folder))
+    sys.exit(_run_script(found, workspace.project.settings, folder))
 
 
-def _run_script(found: Reproduction, folder: Path | None) -> int:
+def _run_script(found: Reproduction, settings: Settings, folder: Path | None) -> int:
+    """Run a script with what installing needs; the script itself gives the tests less."""
     import os
     import subprocess
     import tempfile
@@ -51,12 +55,15 @@ def _run_script(found: Reproduction, folder: Path | None) -> int:
     import uv
 
     from accel_ci.docker.client import docker_client
+    from accel_ci.source.git_credentials import config_environment, git_credentials, logins_of
     from accel_ci.wheels.uv_environment import uv_environment
 
     first = [str(Path(uv.find_uv_bin()).parent)]
     if found.in_container:
         first.insert(0, str(Path(docker_client()).parent))
-    environment = uv_environment()
+    login = git_credentials(logins_of([settings.backend.repository]))
+    environment = uv_environment(keep=(*settings.pool.pass_environment, *_DOCKER))
+    environment |= {**config_environment(login.settings), **login.variables}
     environment["PATH"] = os.pathsep.join([*first, environment.get("PATH", os.defpath)])
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.process.environment import ALLOWED
 from accel_ci.redaction import redact
 from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.source.checkout import checkout_root
@@ -24,6 +25,12 @@ from accel_ci.source.revision import checkout_backend
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci.workspace import Workspace
+
+_OF_THE_SCRIPT = ("checkout", "image", "sources")
+_UNSET_ALL_BUT = (
+    "for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do "
+    'case " {} " in *" $name "*) ;; *) unset "$name" ;; esac; done'
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
     ]  # fmt: skip
     last = ["--entrypoint", case.spec.python, image, *_pytest(case)]
     mount = '--volume "$checkout":"$checkout":ro --workdir "$sources"'
-    run = f'{shlex.join(command)} --user "$(id -u):$(id -g)" {mount} {shlex.join(last)}'
+    run = f'exec {shlex.join(command)} --user "$(id -u):$(id -g)" {mount} {shlex.join(last)}'
     built = case.image.container("runtime")
     local = built is not None and image == built.reference and "@" not in image
     tools = case.image.container("development")
@@ -176,8 +183,9 @@ def _in_environment(case: _Case) -> list[str]:
     install = ["uv", "pip", "install", "--quiet", "--python", "image/bin/python", "--no-deps"]
     prerelease = ["--prerelease", "allow"] if variant.torch_source == "main" else []
     given = _environment(case)
-    unset = [option for name in case.project.settings.pool.unset_environment for option in ("-u", name)]
-    command = ["env", "PYTHONDONTWRITEBYTECODE=1", *unset, *(f"{name}={value}" for name, value in given.items())]
+    pool = case.project.settings.pool
+    passed = " ".join(sorted({*ALLOWED, *pool.pass_environment, *_OF_THE_SCRIPT} - {*pool.unset_environment}))
+    command = ["env", "PYTHONDONTWRITEBYTECODE=1", *(f"{name}={value}" for name, value in given.items())]
     return [
         f"# The image: Python {image.python_version}, PyTorch {image.torch_version} at {image.torch_sha}, exact pins",
         *index,
@@ -191,7 +199,9 @@ def _in_environment(case: _Case) -> list[str]:
         f"# {_count(case)} on card {case.card}",
         'image="$PWD"/image',
         'cd "$sources"',
-        f'{shlex.join(command)} "$image"/bin/python {shlex.join(_pytest(case))}',
+        "# As in the build, tests see nothing else of the environment",
+        _UNSET_ALL_BUT.format(passed),
+        f'exec {shlex.join(command)} "$image"/bin/python {shlex.join(_pytest(case))}',
     ]
 
 
