@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from accel_ci.process.own_user import OwnUser
 from accel_ci.wheels.uv_environment import PackageSource, uv_environment
 
 
@@ -43,3 +46,67 @@ def test_pytorch_comes_from_its_own_index_unless_the_user_configured_one(
 ) -> None:
     assert PackageSource.from_settings("cpu", given).options == options
     assert PackageSource.from_settings(None, given).options == ()
+
+
+INDEX = "https://me:index-pass@h/simple"
+
+
+def test_only_what_packages_need_passes() -> None:
+    given = {
+        "PATH": "/bin",
+        "DEPLOY_TOKEN": "x",
+        "AWS_PROFILE": "y",
+        "CC": "gcc",
+        "UV_INDEX": INDEX,
+        "https_proxy": "http://p:1",
+    }
+    assert set(uv_environment(given)) & set(given) == {"PATH", "CC", "UV_INDEX", "https_proxy"}
+    assert uv_environment(given, ["AWS_PROFILE"])["AWS_PROFILE"] == "y"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"UV_INDEX": INDEX}, {"PIP_INDEX_URL": INDEX}, {"UV_INDEX_MINE_PASSWORD": "index-pass"}, {"https_proxy": "http://a:b@p"},
+        {"UV_KEYRING_PROVIDER": "subprocess"},
+    ],
+    ids=lambda given: next(iter(given)),
+)  # fmt: skip
+def test_code_does_not_see_the_password_of_an_index(given: dict[str, str], tmp_path: Path) -> None:
+    source = PackageSource.from_settings(None, {"PATH": "/bin", **given})
+    assert source.is_apart
+    assert set(given) <= set(source.for_packages())
+    assert source.for_packages()["UV_NO_BUILD"] == "1"
+    code = source.for_code(tmp_path)
+    assert not set(given) & set(code)
+    assert not any("index-pass" in value for value in code.values())
+    assert (code["HOME"], code["PATH"]) == (str(tmp_path), "/bin")
+
+
+def test_a_build_sees_a_password_that_is_named_for_it(tmp_path: Path) -> None:
+    source = PackageSource.from_settings(None, {"UV_INDEX": INDEX, "HOME": "/mine"}, keep=["UV_INDEX", "HOME"])
+    assert not source.is_apart
+    code = source.for_code(tmp_path)
+    assert (code["UV_INDEX"], code["HOME"]) == (INDEX, "/mine")
+    assert "UV_NO_BUILD" not in source.for_packages()
+
+
+def test_a_login_in_netrc_is_a_password_of_the_index(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine h login me password netrc-pass\n")
+    given = {"HOME": str(tmp_path), "UV_INDEX": "mine=https://h/simple"}
+    assert PackageSource.from_settings(None, given).is_apart
+    assert not PackageSource.from_settings(None, {**given, "UV_INDEX": "https://other/simple"}).is_apart
+
+
+def test_without_passwords_builds_are_as_always(tmp_path: Path) -> None:
+    source = PackageSource.from_settings(None, {"HOME": "/mine", "UV_DEFAULT_INDEX": "https://h/simple"})
+    assert not source.is_apart
+    code = source.for_code(tmp_path)
+    assert code["UV_DEFAULT_INDEX"] == "https://h/simple"
+    assert code["UV_CACHE_DIR"] == "/mine/.cache/uv"
+
+
+def test_another_user_has_a_cache_of_its_own(tmp_path: Path) -> None:
+    source = PackageSource.from_settings(None, {"HOME": "/mine"}, user=OwnUser(1, 1))
+    assert source.is_apart
+    assert source.for_code(tmp_path)["UV_CACHE_DIR"] == str(tmp_path / ".cache" / "uv")
