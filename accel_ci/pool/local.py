@@ -109,13 +109,13 @@ class _LocalWorkerGroup:
         name = f"w{self._attempt}-{len(self._processes)}"
         own = self._folder / round_folder.WORKERS / name
         own.mkdir(parents=True)
-        if self._user is not None:
-            self._user.give(own)
         command = [
             self._spec.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
             f"--card={card}", "--rank", str(rank), "--end-with", str(os.getpid()),
         ]  # fmt: skip
         with (own / round_folder.LOG).open("wb") as log:
+            if self._user is not None:
+                self._user.give(own)
             try:
                 process = subprocess.Popen(
                     command, cwd=self._spec.root, env={**self._spec.environment, self._spec.card_environment: card},
