@@ -51,7 +51,7 @@ class Redactor:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What it takes out."""
+        """The secrets that it takes out."""
         return self._secrets
 
     @property

@@ -1,4 +1,4 @@
-"""Which values are secrets on this machine: variables, credentials in URLs, and the files of tools that log in.
+"""The secrets of this machine: variables, credentials in URLs, and the files of tools that log in.
 
 The redactor learns them before anything else is done (`accel_ci.redaction`). A value counts by the name of its variable or
 key; a path, a word such as `true` and a very short value never do.

@@ -10,8 +10,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from accel_ci.redaction import OF_THIS_PROCESS, Redactor, credentials_in, without_credentials
+from accel_ci.redaction import OF_THIS_PROCESS, Redactor, credentials_in, redact_records, without_credentials
 from accel_ci.secrets import is_secret_name, learn_secrets
+from accel_ci.storage.redacted_folder import redact_folder
 
 SECRET = """s3cr3t=t'o"k<e>n&\\x/ü"""
 
@@ -135,9 +136,20 @@ def test_a_document_names_its_secrets(learned: Mapping[str, str]) -> None:
     assert OF_THIS_PROCESS.secrets - before == {"t0ken-of-git", "hf_abc123", "header-value"}
 
 
-def test_logging_a_message_with_arguments(learned: Mapping[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    from accel_ci.redaction import redact_records
+def test_the_files_of_workers_are_redacted(tmp_path: Path, learned: Mapping[str, str]) -> None:
+    learn_secrets(None, {**learned, "A_TOKEN": "file-token-1"}, [])
+    (tmp_path / "w").mkdir()
+    held, other, outside = tmp_path / "w" / "log", tmp_path / "w" / "other", tmp_path / "outside"
+    for file in (held, outside):
+        file.write_bytes(b"\xff file-token-1\n")
+    other.write_bytes(b"\xff nothing\n")
+    (tmp_path / "w" / "link").symlink_to(outside)
+    assert redact_folder(tmp_path / "w") == [held]
+    assert held.read_bytes() == b"\xff ***\n"
+    assert outside.read_bytes() == b"\xff file-token-1\n"
 
+
+def test_logging_a_message_with_arguments(learned: Mapping[str, str], caplog: pytest.LogCaptureFixture) -> None:
     learn_secrets(None, {**learned, "A_TOKEN": "log-token-1"}, [])
     before = logging.getLogRecordFactory()
     try:

@@ -51,7 +51,7 @@ class LocalPool(ProjectPool):
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes.
 
-        Another user has a home folder of its own, whose byte code no later build reads.
+        Another user gets a home folder, and byte code of nobody else.
         """
         settings, user = self._settings, self._user
         home = str(Path(tempfile.gettempdir()) / f"accel-ci-home-{user.uid}") if user is not None else None

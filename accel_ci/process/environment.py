@@ -24,7 +24,7 @@ COMPILERS: frozenset[str] = frozenset({
     "CPPFLAGS", "CXX", "CXXFLAGS", "LDFLAGS", "LIBRARY_PATH", "MAKEFLAGS", "MAX_JOBS", "PKG_CONFIG_PATH",
     "SOURCE_DATE_EPOCH",
 })  # fmt: skip
-"""What builds read by convention."""
+"""The variables that builds read by convention."""
 
 
 def clean_environment(

@@ -56,6 +56,7 @@ from accel_ci.source.checkout import changes_of_checkout
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import acquire_or_wait
+from accel_ci.storage.redacted_folder import redact_folder
 
 _PLAN = TypeAdapter(Plan)
 _CONTENT = "content"  # in the folder of a run: the digest of what its attempts tested
@@ -231,6 +232,7 @@ def retire_rounds(settings: Settings, folder: Path) -> None:
     kept = _kept(folder)
     if folder.exists():
         shutil.rmtree(kept, ignore_errors=True)
+        redact_folder(folder)
         folder.rename(kept)
     pool_for(settings).forget(folder)
 

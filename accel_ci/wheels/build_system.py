@@ -1,4 +1,4 @@
-"""What a project needs for its build (PEP 517 and 518), so that we, and not its own code, install that.
+"""The requirements of a project's build (PEP 517 and 518), which we install, and not its own code.
 
 The answers come from the sources, which may be hostile: only plain requirements pass.
 """

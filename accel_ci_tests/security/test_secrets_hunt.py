@@ -31,12 +31,10 @@ from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.toy_backend import PYPROJECT
 from accel_ci_tests.fixtures.toy_night import TORCH
 
-FAKES = {
-    kind: f"fake{number}{kind}Zq8Lm3"
-    for number, kind in enumerate(
-        ("git", "index", "requirement", "docker", "awsid", "awskey", "rbeheader", "sqlpassword", "deploytoken", "home")
-    )
-}
+_KINDS = (
+    "git", "index", "requirement", "docker", "awsid", "awskey", "rbeheader", "sqlpassword", "deploytoken", "hubtoken", "home",
+)  # fmt: skip
+FAKES = {kind: f"fake{number}{kind}Zq8Lm3" for number, kind in enumerate(_KINDS)}
 OTHER_USER = "23456:23456"
 """Whom the code of the sources runs as where the tests are root, to whom nothing is hidden."""
 
@@ -173,6 +171,7 @@ def _environment(python: str | None, index: str, private: Path) -> dict[str, str
         "MY_HEADER": FAKES["rbeheader"],
         "ACCEL_CI_SQL_URL": f"postgresql://ci:{FAKES['sqlpassword']}@127.0.0.1:1/ci",
         "DEPLOY_TOKEN": FAKES["deploytoken"],
+        "HUB_TOKEN": FAKES["hubtoken"],  # which tests get, as the configuration says, and print
     }
 
 
@@ -183,7 +182,12 @@ def _config(sources: str, files: str, bazel: Path) -> dict[str, object]:
         "name": "py3", "python": f"3.{sys.version_info.minor}", "torch": "torch==2.13.0+toy", "runtime": "none",
         "requirements": ["pytest", f"extra-package @ {files}/extra_package-1.0-py3-none-any.whl"],
     }  # fmt: skip
-    pool = {"cards": 1, "card_environment": "TOY_CARD", **({"user": OTHER_USER} if os.getuid() == 0 else {})}
+    pool = {
+        "cards": 1,
+        "card_environment": "TOY_CARD",
+        "pass_environment": ["HUB_TOKEN"],
+        **({"user": OTHER_USER} if os.getuid() == 0 else {}),
+    }
     jobs = {**config["jobs"], "nightly_rbe": {"cron": "0 3 * * *"}}  # type: ignore[dict-item]
     rbe = {"targets": ["//..."], "bazel": str(bazel), "headers": {"x-api-key": "MY_HEADER"}}
     upstream = {"repository": f"{sources}/git/upstream", "ref": "refs/heads/main"}
@@ -293,6 +297,7 @@ def test_the_hunters_were_there(hunt: Hunt) -> None:
     looked = next(text for text in texts if b"LOOKED test" in text)
     as_user = OTHER_USER.partition(":")[0] if os.getuid() == 0 else str(os.getuid())
     assert f"LOOKED test as {as_user}".encode() in looked
+    assert b'"HUB_TOKEN": "***"' in looked
     logs = list((hunt.home / "runs").rglob("bazel.log"))
     assert any(b"x-api-key=***" in file.read_bytes() for file in logs)
 
