@@ -32,7 +32,8 @@ from accel_ci_tests.fixtures.toy_backend import PYPROJECT
 from accel_ci_tests.fixtures.toy_night import TORCH
 
 _KINDS = (
-    "git", "index", "requirement", "docker", "awsid", "awskey", "rbeheader", "sqlpassword", "deploytoken", "hubtoken", "home",
+    "git", "index", "requirement", "docker", "awsid", "awskey", "rbeheader", "sqlpassword", "deploytoken", "hubtoken",
+    "home",
 )  # fmt: skip
 FAKES = {kind: f"fake{number}{kind}Zq8Lm3" for number, kind in enumerate(_KINDS)}
 OTHER_USER = "23456:23456"
