@@ -135,9 +135,9 @@ _COMMANDS = {
     "broken": ("run", "manual", "--name", "broken", "--backend-ref", "refs/heads/broken"),
     "absent": ("run", "manual", "--name", "absent", "--backend-ref", "refs/heads/absent"),
     "source build": ("run", "nightly_rbe"),
-    "status": ("status",),
-    "failures": ("results", "failures"),
-    "export": ("results", "to-sql"),
+    "status": ("status", "manual-good"),
+    "failures": ("results", "failures", "manual-good"),
+    "export": ("results", "to-sql", "manual-good"),
     "reproduce": ("reproduce", "manual-good", "test_that_looks"),
     "doctor": ("doctor",),
 }
