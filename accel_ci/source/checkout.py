@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,6 +34,9 @@ MARK = "accel-ci-checkout"
 """The file in the `.git` of a checkout that tells it from other repositories; it has the path of the sources."""
 
 _SEAL = f".git/{MARK}-seal"
+_OF_BAZEL = re.compile(r"(^|/)MODULE\.bazel(\.lock)? was added$|(^|/)MODULE\.bazel\.lock was changed$")
+"""Bazel writes these files itself into the workspace that it builds."""
+
 _FETCH_S = 3600.0
 _CHECKOUT_S = 1800.0
 _EXACTLY = {"core.autocrlf": "false", "core.symlinks": "true", "core.fileMode": "true", "core.longpaths": "true"}
@@ -78,7 +82,7 @@ def checkout(
     destination = sources / f"{source.label}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     sources.mkdir(parents=True, exist_ok=True)
     with FileLock(sources / f".{destination.name}.lock"):  # large repositories are fetched only once
-        if destination.is_dir() and (changed := changes(destination, _SEAL)):
+        if destination.is_dir() and (changed := changes_of_checkout(destination)):
             kept = destination.with_name(f"{destination.name}.changed")
             _LOG.warning("%s is checked out anew: %s; see the changed files in %s", source.label, in_short(changed), kept)
             shutil.rmtree(kept, ignore_errors=True)
@@ -94,7 +98,7 @@ def checkout(
 
 def changes_of_checkout(folder: Path) -> list[str]:
     """Return what has changed in the checkout that a folder is in since it was made, one line for each path."""
-    return changes(checkout_root(folder), _SEAL)
+    return [line for line in changes(checkout_root(folder), _SEAL) if not _OF_BAZEL.search(line)]
 
 
 def seal_checkout(folder: Path) -> None:

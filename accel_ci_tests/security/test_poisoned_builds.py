@@ -79,6 +79,16 @@ def test_a_changed_checkout_is_made_anew(
     assert changes_of_checkout(sources.parent.with_name(f"{sources.parent.name}.changed") / "backend")
 
 
+def test_what_bazel_writes_itself_is_no_change(repository: Path, tmp_path: Path) -> None:
+    state = resolve_source("repository", "refs/heads/main", "backend", tmp_path, timeout_s=30)
+    sources = checkout(state, "repository", tmp_path, tmp_path / "sources", timeout_s=30)
+    for name in ("MODULE.bazel", "MODULE.bazel.lock"):
+        (sources / name).write_text("{}")
+    assert changes_of_checkout(sources) == []
+    (sources / "BUILD.bazel").write_text("")
+    assert changes_of_checkout(sources) == ["backend/BUILD.bazel was added"]
+
+
 @pytest.fixture
 def wheel(toy_project: Project, toy_sources: Path, tmp_path: Path) -> Wheel:
     """The toy backend's wheel, in the store `artifacts`."""
