@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -31,12 +31,16 @@ from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.run import Finished
 from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
+from accel_ci.rounds.claim_record import ClaimRecord
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.engine import WorkerGroup
 from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.round_bucket import CONNECTIONS, RoundStore
+from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
-from accel_ci.runner.claims import Claims, FolderClaims
+from accel_ci.runner.channel import Channel
+from accel_ci.runner.claims import Claims
+from accel_ci.runner.round import ChannelClaims
 from accel_ci.runner.signed_round import News, SignedClaims, chunk_name
 from accel_ci.runner.signed_store import SignedStore
 from accel_ci.storage.s3 import environment_keys
@@ -95,6 +99,10 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     record.prepare(1, batches, WorkerSpec("python3", "/sources", {}, "CARD"), Limits(), 0)
     slots = [Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)]
     url = record.invite(slots) if isinstance(record, BucketRound) else ""
+    channels = None if isinstance(record, BucketRound) else WorkerChannels(record.path)
+    for rank in range(RACERS) if channels is not None else ():
+        (record.path / round_folder.ROOMS / f"w0-{rank}").mkdir(parents=True)
+        channels.listen(f"w0-{rank}", "socket", (os.getuid(), os.getgid()))
     context = multiprocessing.get_context("spawn")
     began = context.Barrier(RACERS)
     answers: Any = context.SimpleQueue()
@@ -104,6 +112,8 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     results = [answers.get() for _ in racers]
     for racer in racers:
         racer.join()
+    if channels is not None:
+        channels.close()
     if isinstance(record, BucketRound) and store is not None:
         record.close()
         store.of_round(run).clear()
@@ -119,6 +129,14 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     }
 
 
+class _AskedClaims(ChannelClaims):
+    """Claims of a channel that ask for news whenever a worker would."""
+
+    def taken(self) -> Mapping[str, str]:
+        self.refresh()
+        return super().taken()
+
+
 def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> None:
     claims: Claims
     if url:
@@ -127,7 +145,7 @@ def _claim_all(rank: int, folder: Path, url: str, began: Any, answers: Any) -> N
         urls = store.read(invitation["claim_urls"], "URLs")
         claims = SignedClaims(store, urls, f"w0-{rank}", News(store, invitation["news"], invitation["every_s"]))
     else:
-        claims = FolderClaims(folder / round_folder.CLAIMS, f"w0-{rank}")
+        claims = _AskedClaims(Channel(str(folder / round_folder.ROOMS / f"w0-{rank}" / "socket")))
     first = rank * BATCHES // RACERS
     order = [f"b{(first + step) % BATCHES}" for step in range(BATCHES)]
     claims.taken()
@@ -206,10 +224,12 @@ def _merge(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
         bucket.put("report", b'{"makespan_s": 1.0}')
         run_dir = run_dir.with_name("empty")
     else:
+        claims = ClaimRecord(record.path / round_folder.CLAIMS)
         for worker in range(WORKERS):
             own = record.path / round_folder.WORKERS / f"w0-{worker}"
             own.mkdir()
             (own / round_folder.EVENTS).write_bytes(b"".join(_events(worker)))
+            claims.take(f"b{worker:05d}", own.name)
         record.finish(1.0)
     began, busy = time.perf_counter(), time.process_time()
     merged = run_rounds(

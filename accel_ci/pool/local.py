@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
+import fcntl
 import os
-import signal
 import subprocess
 import tempfile
 import time
@@ -22,13 +21,12 @@ from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.environment import clean_environment
 from accel_ci.process.own_user import OwnUser
 from accel_ci.process.run import Finished, run_tool
-from accel_ci.process.waiting import poll
 from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
+from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
 
-_LOG = logging.getLogger(__name__)
 _GRACE_S = 10.0
-_DYING_S = 5.0  # the limit of the wait for killed processes: where process 1 does not reap them, zombies stay
+_KEEPER_ENDS_S = 15.0  # the time that a keeper takes to end what a worker leaves, beyond the worker's own
 
 
 class LocalPool(ProjectPool):
@@ -64,7 +62,6 @@ class LocalPool(ProjectPool):
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
         if self._user is not None:
             make_home(self._user, spec)
-            self._user.give(folder / round_folder.CLAIMS)
         worker_group = _LocalWorkerGroup(build_runner(folder / "runner.pyz"), folder, spec, attempt, self._user)
         try:
             for rank, card in enumerate(cards):
@@ -93,7 +90,11 @@ def make_home(user: OwnUser, spec: WorkerSpec) -> None:
 
 
 class _LocalWorkerGroup:
-    """The worker processes of one round."""
+    """The worker processes of one round.
+
+    Each runs below a keeper, which ends whatever a worker that was killed leaves: no process is ended by a number that
+    somebody else has written down.
+    """
 
     def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int, user: OwnUser | None) -> None:
         self._identity: dict[str, Any] = {}
@@ -102,24 +103,34 @@ class _LocalWorkerGroup:
         self._user = user
         self._runner, self._folder = runner.resolve(), folder.resolve()
         self._spec, self._attempt = spec, attempt
+        self._channels = WorkerChannels(self._folder)
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
-        self._cleared: set[str] = set()
+        self._finished: set[str] = set()
 
     def add(self, card: str, rank: int) -> None:
         name = f"w{self._attempt}-{len(self._processes)}"
-        own = self._folder / round_folder.WORKERS / name
-        own.mkdir(parents=True)
-        command = [
-            self._spec.python, str(self._runner), "work", "--run-dir", str(self._folder), "--worker", name,
-            f"--card={card}", "--rank", str(rank), "--end-with", str(os.getpid()),
-        ]  # fmt: skip
-        with (own / round_folder.LOG).open("wb") as log:
-            if self._user is not None:
-                self._user.give(own)
+        record, room = (self._folder / each / name for each in (round_folder.WORKERS, round_folder.ROOMS))
+        for folder in (record, room):
+            folder.mkdir(parents=True)
+        if self._user is not None:
+            self._user.give(room)
+        runner = [self._spec.python, str(self._runner)]
+        with (
+            (record / round_folder.LOG).open("wb") as log,
+            (record / round_folder.ALIVE).open("wb") as alive,
+            self._channels.pair(name) as driver,
+        ):
+            fcntl.flock(alive, fcntl.LOCK_EX)  # until all processes have ended that inherit it: the keeper and the worker
+            command = [
+                *runner, "keep", "--grace", str(_GRACE_S), *runner, "work", "--plan", str(self._folder / round_folder.PLAN),
+                "--scratch", str(room), "--driver", str(driver.fileno()), "--worker", name, f"--card={card}",
+                "--rank", str(rank), "--end-with", "0",
+            ]  # fmt: skip
             try:
                 process = subprocess.Popen(
                     command, cwd=self._spec.root, env={**self._spec.environment, self._spec.card_environment: card},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                    pass_fds=(alive.fileno(), driver.fileno()),
                     **self._identity,
                 )  # fmt: skip
             except OSError as error:
@@ -128,12 +139,14 @@ class _LocalWorkerGroup:
         self._processes[name] = (card, process)
 
     def workers(self) -> Sequence[WorkerState]:
-        """All workers that were started, in that order. Also ends what an ended one left behind."""
+        """All workers that were started, in that order; of one that has ended, all events are recorded."""
         states = []
+        self._channels.check()
         for name, (card, process) in self._processes.items():
             code = process.poll()
-            if code is not None:
-                self._clear(name)
+            if code is not None and name not in self._finished:
+                self._finished.add(name)
+                self._channels.finish(name)
             states.append(WorkerState(name, card, None if code is None else end_of_process(code)))
         return states
 
@@ -143,14 +156,16 @@ class _LocalWorkerGroup:
     def stop(self, worker: str) -> None:
         """Ask one worker to end; kill it after 10 s."""
         self._processes[worker][1].terminate()
-        self._finish(worker, time.monotonic() + _GRACE_S)
+        self._finish(worker, time.monotonic() + _GRACE_S + _KEEPER_ENDS_S)
 
     def close(self) -> None:
         for _, process in self._processes.values():
             process.terminate()
         deadline = time.monotonic() + _GRACE_S
         for name in self._processes:
-            self._finish(name, deadline)
+            self._finish(name, deadline + _KEEPER_ENDS_S)
+            self._channels.finish(name)
+        self._channels.close()
 
     def _finish(self, name: str, deadline: float) -> None:
         process = self._processes[name][1]
@@ -159,17 +174,3 @@ class _LocalWorkerGroup:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._clear(name)
-
-    def _clear(self, name: str) -> None:
-        """Kill the process group of the pytest child that a killed worker left, and wait for its end."""
-        if name in self._cleared:
-            return
-        self._cleared.add(name)
-        child = self._folder / round_folder.WORKERS / name / round_folder.CHILD
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError, ValueError):
-            group = int(child.read_text("ascii"))
-            os.killpg(group, signal.SIGKILL)
-            child.unlink()
-            for _ in poll(_LOG, f"process group {group} to end", 0.005, _DYING_S):
-                os.killpg(group, 0)  # raises as soon as the group is gone

@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from accel_ci.rounds.claim_record import ClaimRecord
 from accel_ci.rounds.folder_round import DRIVER
 from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
-from accel_ci.runner.claims import FolderClaims
 from accel_ci.runner.signed_round import chunk_name
 from accel_ci.storage.archive import gunzip
 from accel_ci.storage.atomic_file import write_whole_file
@@ -22,37 +23,41 @@ from accel_ci.storage.atomic_file import write_whole_file
 _INVITATION_BYTES = 1 << 28
 
 _WORKERS_PER_SECOND = 256
+_MOST_CLAIM_BYTES = 4096
+_MOST_EVENT_BYTES = 8 << 30  # of one worker; one that writes more falls silent for the driver, which ends it
 _CHUNK = re.compile(rf"(w\d+-\d+)/{round_folder.EVENT_CHUNKS}/(\d{{12}})")
 
 
-class BatchClaims:
-    """The driver's claims in a bucket; see `accel_ci.runner.claims.Claims`. `owners` are the claims fetched so far."""
+class BatchClaims(ClaimRecord):
+    """The driver's claims in a bucket, copied to a folder. `owners` are the claims fetched so far."""
 
     def __init__(self, bucket: RoundBucket, folder: Path) -> None:
         """Copy claims to `folder`, which exists."""
+        super().__init__(folder)
         self.owners: dict[str, str] = {}
-        self._bucket, self._folder = bucket, folder
-        self._copied = FolderClaims(folder, DRIVER)
+        self._bucket = bucket
         self._lock = threading.Lock()
 
-    def take(self, batch: str) -> bool:
-        """Claim a batch for the driver; False when a worker has it."""
-        won = self._bucket.create(f"claims/{batch}", DRIVER.encode())
+    def take(self, batch: str, owner: str) -> bool:
+        """Claim a batch; False when it has an owner."""
+        won = self._bucket.create(f"claims/{batch}", owner.encode())
         self.fetch()
         return won
 
     def taken(self) -> Mapping[str, str]:
         """Fetch new claims and return the owners of batches by batch id."""
         self.fetch()
-        return self._copied.taken()
+        return super().taken()
 
     def fetch(self) -> None:
         """Copy new claims to the folder."""
         with self._lock:
-            fresh = [batch for batch in self._bucket.listed("claims/") if batch not in self.owners]
-            for batch, owner in self._bucket.get_all("claims/", fresh):
-                write_whole_file(self._folder / batch, owner)
-                self.owners[batch] = owner.decode("utf-8", "replace")
+            found = self._bucket.listed("claims/")
+            fresh = {batch: found[batch] for batch in found if batch not in self.owners}
+            for batch, content in _contents(self._bucket, "claims/", fresh):
+                owner = content.decode("ascii", "replace")
+                write_whole_file(self._folder / batch, owner.encode())
+                self.owners[batch] = owner
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,9 @@ class SlotClaims:
         """Fetch the holders of slots that had none."""
         if len(self.holders) == len(self._slots):
             return
-        fresh = [name for name in self._bucket.listed("slots/") if name in self._slots and name not in self.holders]
-        for worker, content in self._bucket.get_all("slots/", fresh):
+        found = self._bucket.listed("slots/")
+        fresh = {name: found[name] for name in found if name in self._slots and name not in self.holders}
+        for worker, content in _contents(self._bucket, "slots/", fresh):
             (self._workers / worker).mkdir(exist_ok=True)
             try:
                 self.holders[worker] = str(json.loads(content)["identity"])
@@ -116,7 +122,7 @@ class SlotClaims:
 def fetch_events(bucket: RoundBucket, workers: Path, worker: str) -> None:
     """Append the chunks that a worker has sent since the last call to its events."""
     with (workers / worker / round_folder.EVENTS).open("ab") as file:
-        while chunk := bucket.get(_name(worker, file.tell())):
+        while file.tell() < _MOST_EVENT_BYTES and (chunk := bucket.get(_name(worker, file.tell()))):
             file.write(chunk)
             file.flush()
 
@@ -148,6 +154,15 @@ def fetch_all_events(bucket: RoundBucket, workers: Path) -> None:
                     file.write(bucket.get(_name(worker, offset)) or b"")
 
     bucket.map(fetch, list(ends))
+
+
+def _contents(bucket: RoundBucket, folder: str, found: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """The contents of claims that were listed; of one that is too long to be a claim, something that names nobody.
+
+    Workers write these objects by signed URLs, which do not limit their size.
+    """
+    short = [name for name, item in found.items() if item["Size"] <= _MOST_CLAIM_BYTES]
+    return bucket.get_all(folder, short) + [(name, b"?") for name in found.keys() - set(short)]
 
 
 def _name(worker: str, offset: int) -> str:

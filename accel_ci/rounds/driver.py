@@ -42,7 +42,7 @@ class PoolRun:
     `not_run` has the tests without an attempt. `makespan_s` is the time from a round's start to its last attempt, summed
     over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
     `carried_over` counts the attempts that were there already, from a run that was stopped, and `left_out` those of them
-    whose tests are not selected any more.
+    whose tests are not selected any more. `offences` has a line for each time that tests wrote what cannot be true.
     """
 
     rows: pa.Table
@@ -54,6 +54,7 @@ class PoolRun:
     lost: tuple[str, ...] = ()
     carried_over: int = 0
     left_out: int = 0
+    offences: tuple[str, ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -85,6 +86,7 @@ def run_rounds(
         tally = Tally(cards, batches, on_progress)
         earlier = EarlierAttempts(run_dir, batches, tally)
         reports: list[RoundReport] = []
+        offences: list[str] = []
         first = {batch.id for batch in batches[:urgent]}
         for number in range(1, max_rounds + 3):
             earlier.take(number, number)
@@ -100,6 +102,10 @@ def run_rounds(
                 record = pool.open_round(run_dir / phase.folder)
                 record.prepare(number, phase.batches, spec, limits, phase.urgent)
                 makespan_s += _run_phase(pool, record, number, phase.batches, spec, limits, tally, earlier.driver)
+                offences += [
+                    *record.offences,
+                    *(f"worker {name} is in quarantine: {reason}" for name, reason in record.quarantined.items()),
+                ]
             if phases or earlier.has(number):
                 reports.append(tally.round_report(number, makespan_s))
         set_aside(pool, run_dir, max_rounds + 3)
@@ -108,6 +114,7 @@ def run_rounds(
         tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0, not_run=tuple(tally.not_run(batches)),
         lost=tuple(tally.lost), carried_over=tally.carried_over, left_out=earlier.left_out,
+        offences=tuple(offences),
     )  # fmt: skip
 
 
@@ -225,7 +232,7 @@ def _attend(
             break
         if tally.last_event == began:
             wait.still_waiting()
-        for name, reason in watch.silent(living).items():
+        for name, reason in watch.to_end(living).items():
             _LOG.warning("worker %s %s; ending it", name, reason)
             worker_group.stop(name)
         if living != seen or time.monotonic() - looked > _LOOK_AGAIN_S:

@@ -1,53 +1,68 @@
-"""Decode the events of workers, one JSON line each, as `accel_ci.runner.events` writes them. `tally.py` adds them up."""
+"""Decode the events of workers, one JSON line each, as `accel_ci.runner.events` writes them. `tally.py` adds them up.
+
+Each line is checked on its own: its form, the range of its numbers and the length of its texts. `admission.py` checks
+whether an event can be true.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-_LOG = logging.getLogger(__name__)
+from accel_ci.model import Outcome
+
+_Short = Annotated[str, msgspec.Meta(max_length=4096)]
+_Long = Annotated[str, msgspec.Meta(max_length=1 << 18)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e8)]
 
 
 class Event(msgspec.Struct, gc=False):
     """A line of a worker. Each kind of event has some of the fields; what a kind does not have is None."""
 
-    event: str
-    at: datetime
-    suite: str | None = None
-    test: str | None = None
-    outcome: str | None = None
-    started_at: str | None = None
-    duration_s: float | None = None
-    message: str | None = None
-    output_tail: str | None = None
-    card: str | None = None
-    host: str | None = None
+    event: _Short
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    suite: _Short | None = None
+    test: _Long | None = None
+    outcome: Outcome | None = None
+    started_at: _Short | None = None
+    duration_s: _Seconds | None = None
+    message: _Long | None = None
+    output_tail: _Long | None = None
+    card: _Short | None = None
+    host: _Short | None = None
     healthy: bool | None = None
-    reason: str | None = None
-    setup_s: float | None = None
+    reason: _Long | None = None
+    setup_s: _Seconds | None = None
+
+
+@dataclass(frozen=True)
+class InvalidEvent:
+    """A line that is no event; `problem` says why."""
+
+    problem: str
 
 
 _DECODER = msgspec.json.Decoder(Event)
 
 
-def decode_events(lines: bytes) -> list[Event]:
-    r"""Decode complete lines. Half surrogates become `\ud800`; a line that is not an event is logged and left out."""
+def decode_events(lines: bytes) -> Sequence[Event | InvalidEvent]:
+    r"""Decode complete lines. Half surrogates become `\ud800`."""
     try:
         return _DECODER.decode_lines(lines)
-    except msgspec.MsgspecError:
-        return [event for line in lines.splitlines() if (event := _decode_line(line)) is not None]
+    except (msgspec.MsgspecError, RecursionError):
+        return [_decode_line(line) for line in lines.split(b"\n") if line]
 
 
-def _decode_line(line: bytes) -> Event | None:
+def _decode_line(line: bytes) -> Event | InvalidEvent:
     try:
         return msgspec.convert(_with_valid_text(json.loads(line)), Event)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        _LOG.warning("a worker wrote a line that is not an event (%s): %.200r", error, line)
-        return None
+        return InvalidEvent(f"it wrote a line that is no event ({error}): {line[:200]!r}")
 
 
 def _with_valid_text(value: Any) -> Any:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +21,20 @@ import msgspec
 from accel_ci.errors import PoolError
 from accel_ci.model import Batch, Limits, WorkerSpec
 from accel_ci.process.waiting import poll
-from accel_ci.rounds.events import Event, decode_events
+from accel_ci.rounds.admission import Admission
+from accel_ci.rounds.claim_record import ClaimRecord
+from accel_ci.rounds.events import Event, InvalidEvent, decode_events
 from accel_ci.runner import round_folder
-from accel_ci.runner.claims import Claims, FolderClaims
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.file_lock import is_locked
+from accel_ci.storage.untrusted_file import UntrustedFileError, open_untrusted
 
 DRIVER = "driver"  # the owner of batches that the driver has claimed to keep them from workers
 REPORT = "report.json"  # the driver's record that the round is done
 _LOG = logging.getLogger(__name__)
 _OLD_WORKERS_LIMIT_S = 60.0
+_READ_BYTES = 16 << 20  # of events at a time
+_WORKER = re.compile(r"w\d{1,9}-\d{1,9}")
 
 
 class FolderRound:
@@ -41,6 +46,7 @@ class FolderRound:
         """The folder need not exist yet."""
         self.path = path
         self._offsets: dict[str, int] = {}
+        self._admission = Admission(self.claimed, self.batches)
 
     def has_plan(self, number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> bool:
         """Return whether the folder has exactly this plan."""
@@ -75,14 +81,20 @@ class FolderRound:
             records += json.loads(path.read_text("utf-8"))
         return msgspec.convert(records, list[Batch])
 
+    def isolated_suites(self) -> set[str]:
+        """The suites of the plan of which each file has its own process."""
+        suites = json.loads((self.path / round_folder.PLAN).read_text("utf-8"))["suites"]
+        return {name for name, session in suites.items() if session.get("isolate")}
+
     def workers(self) -> list[str]:
         """The names of all workers that the round has had, in the order of their start."""
-        names = (path.name for path in (self.path / round_folder.WORKERS).glob("*"))
+        found = (path.name for path in (self.path / round_folder.WORKERS).glob("*"))
+        names = [name for name in found if _WORKER.fullmatch(name)]
         return sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
 
     def await_old_workers(self) -> bool:
         """Wait for workers of an earlier driver here to end; return whether there were any. `PoolError` after a minute."""
-        old = list(self.path.glob(f"*/*/{round_folder.ALIVE}"))
+        old = list(self.path.glob(f"{round_folder.WORKERS}/*/{round_folder.ALIVE}"))
         waited = False
         for _ in poll(_LOG, f"workers of an earlier driver in {self.path} to end", 0.05, _OLD_WORKERS_LIMIT_S):
             old = [alive for alive in old if is_locked(alive)]
@@ -92,26 +104,50 @@ class FolderRound:
         raise PoolError(f"a worker of an earlier run still holds {old[0]}; end it, or use another folder")
 
     def events(self, worker: str) -> list[Event]:
-        """The complete events that a worker has written since the last call."""
-        path = self.path / round_folder.WORKERS / worker / round_folder.EVENTS
+        """The complete events of a worker since the last call, up to the first that puts it in quarantine."""
+        admitted: list[Event] = []
+        if worker in self.quarantined:
+            return admitted
         try:
-            with path.open("rb") as file:
+            with open_untrusted(self.path / round_folder.WORKERS / worker, round_folder.EVENTS) as file:
                 file.seek(self._offsets.get(worker, 0))
-                data = file.read()
+                while data := file.read(_READ_BYTES):
+                    complete = data[: data.rfind(b"\n") + 1]
+                    if len(data) == _READ_BYTES and not complete:
+                        admitted += self._admission.admit(worker, [InvalidEvent("it wrote a line that does not end")])
+                    if not complete:
+                        break
+                    admitted += self._admission.admit(worker, decode_events(complete))
+                    self._offsets[worker] = self._offsets.get(worker, 0) + len(complete)
+                    file.seek(self._offsets[worker])
         except FileNotFoundError:
-            return []
-        complete = data[: data.rfind(b"\n") + 1]
-        self._offsets[worker] = self._offsets.get(worker, 0) + len(complete)
-        return decode_events(complete)
+            return admitted
+        except (UntrustedFileError, NotADirectoryError) as error:
+            self._admission.admit(worker, [InvalidEvent(f"its record is no record any more: {error}")])
+        return admitted
+
+    @property
+    def quarantined(self) -> Mapping[str, str]:
+        """The workers from which nothing more is accepted, with the reason."""
+        return self._admission.quarantined
+
+    @property
+    def offences(self) -> Sequence[str]:
+        """A line for each lie of tests that a worker has refused."""
+        return self._admission.offences
 
     def log(self, worker: str) -> str:
         """The end of a worker's output."""
-        path = self.path / round_folder.WORKERS / worker / round_folder.LOG
-        return path.read_bytes()[-2048:].decode("utf-8", "replace").strip() if path.exists() else ""
+        try:
+            with open_untrusted(self.path / round_folder.WORKERS / worker, round_folder.LOG) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 2048))
+                return file.read(2048).decode("utf-8", "replace").strip()
+        except (OSError, UntrustedFileError):
+            return ""
 
     @cached_property
-    def _claims(self) -> Claims:
-        return FolderClaims(self.path / round_folder.CLAIMS, DRIVER)
+    def _claims(self) -> ClaimRecord:
+        return ClaimRecord(self.path / round_folder.CLAIMS)
 
     def claimed(self) -> dict[str, str]:
         """The owners of claimed batches, by batch id."""
@@ -119,7 +155,7 @@ class FolderRound:
 
     def withdraw(self, batch: str) -> bool:
         """Claim a batch for the driver, so that no worker gets it; False when a worker has it."""
-        return self._claims.take(batch)
+        return self._claims.take(batch, DRIVER)
 
     def requeue(self, batches: Iterable[Batch]) -> list[Batch]:
         """Hand batches out again, under new ids and before all others; return them."""

@@ -33,6 +33,7 @@ _Result = TypeVar("_Result")
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _RESIGN_S = 600.0
+LARGEST_OBJECT = 16 << 20  # bytes of an object that a worker writes by a form
 
 
 @dataclass(frozen=True)
@@ -174,11 +175,12 @@ class RoundBucket:
         return self._retry("", lambda: Signer(self._session, client, self._store.bucket, self._prefix, seconds))
 
     def form(self, folder: str) -> dict[str, Any]:
-        """Return a signed form that writes any object below a folder: `url`, `fields`, and the `prefix` of its `key`."""
+        """Return a signed form that writes any object of up to 16 MiB below a folder: `url`, `fields`, `prefix` of `key`."""
         prefix = f"{self._prefix}{folder}"
         ask = partial(
             self._outside.generate_presigned_post, self._store.bucket, f"{prefix}${{filename}}",
-            Conditions=[["starts-with", "$key", prefix]], ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
+            Conditions=[["starts-with", "$key", prefix], ["content-length-range", 0, LARGEST_OBJECT]],
+            ExpiresIn=int(min(self._store.signed_for_s, LONGEST_S)),
         )  # fmt: skip
         return {**self._retry(folder, ask), "prefix": prefix}
 

@@ -2,7 +2,9 @@
 
 A worker records the start of each test before the test runs, so its last record names the test that was running when it
 ended. A process can also be ended from outside, so that test is a suspect at first: it is run again, apart from others, and
-only the second worker that ends while it runs makes it `crashed`. Silence beyond the limit of a test makes it `timeout`.
+only the second worker that ends while it runs makes it `crashed`. Silence beyond the limit of a test makes it `timeout`, and
+a worker in quarantine (`accel_ci.rounds.admission`) makes it `crashed` at once. Where each file has its own process, a
+file at whose import two workers end is charged in the same way; no card is taken for unfit because of it.
 Starting and stopping workers belongs to the driver.
 """
 
@@ -18,6 +20,7 @@ from accel_ci.rounds.engine import WorkerState
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.tally import Tally, TestKey
+from accel_ci.runner.round_folder import file_of
 
 _GRACE_S = 20.0  # for a worker to end a test that is past its limit, and for its last event to come
 _STEP_S = 1.0  # the most that counts between two looks: a driver that stalls uses up no limit
@@ -36,15 +39,20 @@ class WorkerWatch:
         self._clock_s, self._looked = 0.0, time.monotonic()
         self._signs: dict[str, tuple[float, float]] = {}  # by worker: its last sign, and since when in `_clock_s`
         self._silent: dict[str, str] = {}
+        self._deadly: set[tuple[str, str]] = set()  # suites and files at whose import a worker may have ended
         self._judged: set[str] = set()
+        self._ended: set[str] = set()  # from the quarantine
         self._fruitless: Counter[str] = Counter()  # by card
 
-    def silent(self, workers: Iterable[str]) -> dict[str, str]:
-        """Return those of the living workers that are past their limit, with the reason to end them."""
+    def to_end(self, workers: Iterable[str]) -> dict[str, str]:
+        """Return those of the living workers that must be ended, with the reason: past a limit, or in quarantine."""
         now = time.monotonic()
         self._clock_s, self._looked = self._clock_s + min(_STEP_S, now - self._looked), now
         found = {}
         for worker in workers:
+            if worker in self._record.quarantined and worker not in self._ended:
+                self._ended.add(worker)
+                found[worker] = f"is in quarantine: {self._record.quarantined[worker]}"
             sign = self._tally.last_sign(self._phase, worker)
             if sign is None:
                 self._signs.pop(worker, None)
@@ -71,6 +79,8 @@ class WorkerWatch:
 
     def _judge(self, worker: WorkerState) -> None:
         start = self._tally.running(self._phase, worker.name)
+        if start is None and self._judge_import(worker):
+            return
         if start is not None or self._tally.attempts_of(self._phase, worker.name):
             self._fruitless.pop(worker.card, None)
         else:
@@ -78,7 +88,9 @@ class WorkerWatch:
         if start is None or worker.end is None:
             return
         test = start.suite or "", start.test or ""
-        if worker.name in self._silent:
+        if (reason := self._record.quarantined.get(worker.name)) is not None:
+            self._charge(worker, start, "crashed", f"its worker was put in quarantine while it ran: {reason}")
+        elif worker.name in self._silent:
             self._charge(worker, start, "timeout", f"its worker {self._silent[worker.name]} while it ran")
         elif not worker.end.may_be_by_a_test:
             return
@@ -86,6 +98,22 @@ class WorkerWatch:
             self._charge(worker, start, "crashed", f"two workers ended while it ran; the second: {worker.end}")
         else:
             self.suspects.add(test)
+
+    def _judge_import(self, worker: WorkerState) -> bool:
+        """Return whether a worker may have ended at the import of the file of its batch; charge the second such end."""
+        end = worker.end
+        if end is None or not (end.may_be_by_a_test or worker.name in self._silent):
+            return False
+        owners, isolated = self._record.claimed(), self._record.isolated_suites()
+        held = [each for each in self._record.batches() if each.suite in isolated and owners.get(each.id) == worker.name]
+        left = self._tally.open_tests(held, self._number)
+        for suite, test in sorted(left):
+            file = suite, file_of(test)
+            if file in self._deadly:
+                start = Event("started", datetime.now(timezone.utc), suite, test)
+                self._charge(worker, start, "crashed", f"two workers ended while {file[1]} was imported; the second: {end}")
+        self._deadly.update((suite, file_of(test)) for suite, test in left)
+        return bool(left)
 
     def _charge(self, worker: WorkerState, start: Event, outcome: Outcome, message: str) -> None:
         attempt = Event(

@@ -32,21 +32,23 @@ def _parser() -> argparse.ArgumentParser:
 
     work = commands.add_parser("work", help="claim batches and run them on one card")
     where = work.add_mutually_exclusive_group(required=True)
-    where.add_argument("--run-dir", help="the folder of the round: plan.json, claims/, workers/")
+    where.add_argument("--plan", metavar="FILE", help="the plan of a round whose driver is on this machine")
     where.add_argument(
         "--round-url", metavar="URL", help=f"a signed URL of the round's invitation; '-' takes it from ${ROUND_URL}"
     )
-    work.add_argument("--worker", help="with --run-dir: a name that no other worker of the round has or had")
-    work.add_argument("--card", help="with --run-dir: the card's name")
-    work.add_argument("--rank", type=int, default=0, help="with --run-dir: its position among workers that start together")
+    work.add_argument("--driver", metavar="SOCKET", help="with --plan: an inherited descriptor or a path, to the driver")
+    work.add_argument("--worker", help="with --plan: the name that the driver has given")
+    work.add_argument("--card", help="with --plan: the card's name")
+    work.add_argument("--rank", type=int, default=0, help="with --plan: its position among workers that start together")
     work.add_argument("--identity", help="with --round-url: the name of this process for the driver (default: its host)")
     work.add_argument("--host", help="with --round-url: the name of the card's machine (default: this one's)")
-    work.add_argument("--scratch", help="with --round-url: a folder for this worker alone (default: a new one)")
+    work.add_argument("--scratch", help="a folder for this worker alone (default, with --round-url: a new one)")
     work.add_argument("--card-environment", metavar="NAME", help="with --round-url: set this variable to the card's name")
-    work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent process ends")
+    work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent ends; 0: any parent")
     work.add_argument("--end-with-lock", default=None, metavar="FILE", help="end when this file's lock is not held")
 
     kept = commands.add_parser("keep", help="run a command, and end everything that it leaves behind")
+    kept.add_argument("--grace", type=float, default=0.0, metavar="SECONDS", help="for the command to end by SIGTERM")
     kept.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND")
 
     child = commands.add_parser("child")
@@ -70,8 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.report_fd, arguments.parent, arguments.root, arguments.output, arguments.pytest_args, arguments.paths
         )
     if arguments.command == "work":
-        from .work import work_by_invitation, work_in_folder
+        from .work import work_by_channel, work_by_invitation
 
+        parent = os.getppid() if arguments.end_with == 0 else arguments.end_with
         if arguments.round_url is not None:
             given = os.environ.pop(ROUND_URL, "")
             url = given if arguments.round_url == "-" else arguments.round_url
@@ -80,17 +83,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             here = os.uname().nodename
             return work_by_invitation(
                 url, arguments.identity or here, arguments.host or here, arguments.scratch, arguments.card_environment,
-                arguments.end_with,
+                parent,
             )  # fmt: skip
-        if arguments.worker is None or arguments.card is None:
-            parser.error("--run-dir needs --worker and --card")
-        return work_in_folder(
-            arguments.run_dir, arguments.worker, arguments.card, arguments.rank, arguments.end_with, arguments.end_with_lock
-        )
+        if None in (arguments.driver, arguments.scratch, arguments.worker, arguments.card):
+            parser.error("--plan needs --driver, --scratch, --worker and --card")
+        return work_by_channel(
+            arguments.plan, arguments.scratch, arguments.driver, arguments.worker, arguments.card, arguments.rank, parent,
+            arguments.end_with_lock,
+        )  # fmt: skip
     if arguments.command == "keep":
         from .keeper import end_like, keep
 
-        end_like(keep(arguments.argv))
+        end_like(keep(arguments.argv, grace_s=arguments.grace))
     from .child import run
 
     return run(arguments.commands_fd, arguments.results_fd, arguments.control_fd, arguments.parent)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -51,7 +52,11 @@ class CapturedOutput:
         """Open the files; those that cannot be opened are left out."""
         for name in names:
             with contextlib.suppress(OSError):
-                self._files.append(os.fdopen(os.open(name, os.O_RDWR | os.O_APPEND), "r+b", buffering=0))
+                file = os.fdopen(os.open(name, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK), "r+b", buffering=0)
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    self._files.append(file)
+                else:
+                    file.close()
 
     def has_grown(self) -> bool:
         """Return whether the files have changed since the last call; cut those that are over 8 MB."""

@@ -100,7 +100,9 @@ class _Probe:
         command = [sys.executable if argv[0] == "python" else argv[0], *argv[1:]]
         keeper = [sys.executable, sys.argv[0], "keep"]
         self._began, self._limit_s = time.monotonic(), limit_s
-        self._output = output.open("w+b")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.unlink(missing_ok=True)  # a test may have put anything there
+        self._output = output.open("x+b")
         self._process: subprocess.Popen[bytes] | None = None
         try:
             if shutil.which(command[0]) is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import round_folder
 from .captured import CapturedOutput
 from .child_messages import ProtocolError
 from .copies import CopyError
@@ -21,6 +22,9 @@ POLL_S = 0.1
 SESSION = "(session)"  # stands for a test in the record of an error that belongs to none
 
 _CUT_OFF_S = 2.0  # after which a process that has closed its pipe is not just about to end
+_OFFENCES_TOLD = 5  # of one child, which may write thousands
+_OF_TESTS = frozenset({"start", "result"})
+_OF_UNRUN = frozenset({"error", "skipped", "not_run"})  # outcomes of a test that cannot be run
 _BEFORE_READY = frozenset({"captures", "collecting", "collected"})
 _OUTPUT_KEPT = FAILING | {"xpassed", "not_run"}
 
@@ -65,7 +69,11 @@ class ChildSession:
         It is a copy of the original of the session that has `ended`, if that can still be copied.
         """
         self.suite, self.arguments, self.ignored = suite, arguments, tuple(ignored)
-        request = {**vars(arguments), "ignored": self.ignored, "scratch": str(folder.resolve())}
+        self._folder: str | None = None  # that no test of another child can have prepared
+        if arguments.isolate:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folder = tempfile.mkdtemp(dir=folder.resolve())
+        request = {**vars(arguments), "ignored": self.ignored, "scratch": self._folder or str(folder.resolve())}
         self._captured = CapturedOutput()
         self._captures: list[str] = []
         self.original: PytestChild | None = None
@@ -85,10 +93,9 @@ class ChildSession:
         self.running: RunningTest | None = None
         self._started = 0
         self.stopped: str | None = None
+        self._offences = 0
         self._collecting: tuple[str, float] | None = None  # the file, and since when in the child's `observed_s`
-        self._limits, self._log, self._pid_file = plan.limits, log, folder / round_folder.CHILD
-        self._pid_file.parent.mkdir(parents=True, exist_ok=True)
-        self._pid_file.write_text(str(self.child.process.pid), "ascii")
+        self._limits, self._log = plan.limits, log
 
     @property
     def importing(self) -> str | None:
@@ -105,7 +112,10 @@ class ChildSession:
                 if message is not None and message["kind"] == "original":
                     self._start_first_copy()
                     continue
-            except (ProtocolError, CopyError) as error:
+            except CopyError as error:
+                return str(error)
+            except ProtocolError as error:
+                self.report(error)
                 return str(error)
             if message is not None and message["kind"] == "ready":
                 pid, setup_s = child.process.pid, child.observed_s
@@ -126,7 +136,6 @@ class ChildSession:
         self.original = self.child
         self.child = PytestChild("", {}, self.original)
         self.child.observed_s = self.child.last_sign_s = self.original.observed_s
-        self._pid_file.write_text(str(self.child.process.pid), "ascii")
 
     def can_be_copied_for(self, other: ChildSession) -> bool:
         """Return whether the original of this session, which has ended, can run the other one.
@@ -146,10 +155,11 @@ class ChildSession:
         """Take in a message of a child that waits for a batch; return False when the child is of no use any more."""
         try:
             message = self.child.receive(timeout_s)
-        except ProtocolError:
+            if message is not None:
+                self._note_without_tests(message)
+        except ProtocolError as error:
+            self.report(error)
             return False
-        if message is not None:
-            self.note(message)
         return not self.child.finished
 
     def send(self, batch: PlannedBatch, tests: Iterable[str]) -> None:
@@ -176,7 +186,7 @@ class ChildSession:
         only how the tries of one test share its time is the child's account.
         """
         test, running = message["test"], self.running
-        if test != running.test if running is not None else test not in expected or message["outcome"] == "passed":
+        if test != running.test if running is not None else test not in expected or message["outcome"] not in _OF_UNRUN:
             raise ProtocolError(f"a result of a test that is not running was written to the worker's pipe: {test:.200}")
         self.running = None
         left_s = self.child.observed_s - running.since_s if running is not None else 0.0
@@ -190,7 +200,7 @@ class ChildSession:
                 known |= {"started_at": running.started_at, "duration_s": duration_s}
                 printed = self.child.output.of_test(running.number) if is_last else ""
                 if each["outcome"] in _OUTPUT_KEPT:
-                    known["output_tail"] = "\n".join(filter(None, (each.get("output"), printed))) or None
+                    known["output_tail"] = "\n".join(filter(None, (_bounded_output(each.get("output")), printed))) or None
             attempts.append(known)
         return attempts
 
@@ -235,6 +245,30 @@ class ChildSession:
             raise ProtocolError("a batch was asked for in the middle of another one")
         self.note(message)
 
+    def _note_without_tests(self, message: dict[str, Any]) -> None:
+        """Note a message of a child that has no test to run. Raises `ProtocolError` for one about a test."""
+        if message["kind"] in _OF_TESTS:
+            raise ProtocolError(
+                f"something of a test that is not running was written to the worker's pipe: {message['test']:.200}"
+            )
+        self.note(message)
+
+    def _note_at_end(self, message: dict[str, Any]) -> None:
+        try:
+            self._note_without_tests(message)
+        except ProtocolError as error:
+            if not self._offences:
+                self.end_in_error("error", str(error))
+            self.report(error)
+
+    def report(self, error: ProtocolError, test: str | None = None) -> None:
+        """Record that the child wrote what cannot be true, while it ran the test if there is one."""
+        self._offences += 1
+        if self._offences <= _OFFENCES_TOLD:
+            self._log.write(
+                "offence", suite=self.suite, test=test or ", ".join(self.arguments.paths)[:200], message=str(error)
+            )
+
     def end_in_error(self, outcome: str, message: str, output_tail: str | None = None) -> None:
         """Record an error that belongs to no test, but to the session of its suite."""
         known = {"output_tail": output_tail} if output_tail else {}
@@ -260,7 +294,7 @@ class ChildSession:
     def end(self, *, gently: bool, grace_s: float) -> None:
         """End the child and all that it left; one that is ended gently may tear its fixtures down first."""
         limit_s = self._limits.test_timeout_s
-        in_time = self.child.close(limit_s, self.note) if gently else True
+        in_time = self.child.close(limit_s, self._note_at_end, self.report) if gently else True
         code = self.child.end(grace_s)
         if gently and not in_time:
             self.end_in_error("timeout", f"the session did not end within {limit_s:g} s", self.child.output.of_child())
@@ -269,4 +303,9 @@ class ChildSession:
             self.end_in_error("crashed" if code < 0 else "error", ending, self.child.output.of_child())
         self._log.write("child_ended", pid=self.child.process.pid, exit_code=code)
         self._left = output_text(self._captured.close())
-        self._pid_file.unlink(missing_ok=True)
+        if self._folder is not None and self.original is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _bounded_output(text: str | None) -> str | None:
+    return text and bounded(text, 16 * 1024)

@@ -28,11 +28,12 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIMIT_S = 10.0
 
 
-def keep(command: Sequence[str], parent: int = 0, user: str = "") -> int:
+def keep(command: Sequence[str], parent: int = 0, grace_s: float = 0.0, user: str = "") -> int:
     """Run the command, then end what it left; return its exit code, negative for a signal. `user` is `uid:gid`, or empty.
 
     `parent` is the process that has started this one, which may have ended before this function knows; 0 stands for the
-    parent of now.
+    parent of now. The command inherits all descriptors that this process has inherited. When this process is told to end,
+    the command gets SIGTERM and `grace_s` seconds.
     """
     parent = parent or os.getppid()
     signal.signal(signal.SIGTERM, _end)
@@ -43,10 +44,18 @@ def keep(command: Sequence[str], parent: int = 0, user: str = "") -> int:
     if os.getppid() != parent:
         return 1
     group = None
+    process: subprocess.Popen[bytes] | None = None
     try:
-        process = subprocess.Popen(command, start_new_session=True, **_identity(user))
+        process = subprocess.Popen(command, start_new_session=True, close_fds=False, **_identity(user))
         group = process.pid
         return process.wait()
+    except SystemExit:
+        if process is None or not grace_s:
+            raise
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(grace_s)
+        raise
     except OSError as error:
         sys.stderr.write(f"{command[0]} cannot be started: {error}\n")
         return CANNOT_START
@@ -98,4 +107,4 @@ if __name__ == "__main__":
     while arguments and (option := re.fullmatch(r"--(parent|user)=(.*)", arguments[0])):
         options[option[1]] = option[2]
         del arguments[0]
-    end_like(keep(arguments, int(options.get("parent", "0")), options.get("user", "")))
+    end_like(keep(arguments, int(options.get("parent", "0")), user=options.get("user", "")))

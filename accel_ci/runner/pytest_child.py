@@ -50,6 +50,8 @@ class PytestChild:
         self._results, results = os.pipe()
         self._printed, printed = os.pipe()
         self.control: socket.socket | None = None
+        # no test of another file may have left a module there that this process imports at its start
+        environment = {**os.environ, "PYTHONNOUSERSITE": "1"} if request.get("isolate") else None
         try:
             if original is None:
                 self.control, control = socket.socketpair()
@@ -57,7 +59,7 @@ class PytestChild:
                     numbers = commands, results, control.fileno()
                     self.process: subprocess.Popen[bytes] | CopiedProcess = subprocess.Popen(
                         [sys.executable, "-u", sys.argv[0], "child", *map(str, numbers), str(os.getpid())],
-                        cwd=root, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+                        cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
                         pass_fds=numbers, start_new_session=True,
                     )  # fmt: skip
             else:
@@ -163,14 +165,19 @@ class PytestChild:
         out_of_memory = code == -signal.SIGKILL and _memory_kills() > self._memory_kills
         return f"{describe_end(code)}{': out of memory' if out_of_memory else ''}"
 
-    def close(self, limit_s: float, take: Callable[[dict[str, Any]], None]) -> bool:
-        """Let the session tear its fixtures down and end by itself; return whether it did so within the limit."""
+    def close(self, limit_s: float, take: Callable[[dict[str, Any]], None], refuse: Callable[[ProtocolError], None]) -> bool:
+        """Let the session tear its fixtures down and end by itself; return whether it did so within the limit.
+
+        `take` gets the messages that still come, `refuse` what is none.
+        """
         self._close_commands()
         deadline = time.monotonic() + limit_s
         while not self.finished and time.monotonic() < deadline:
-            with contextlib.suppress(ProtocolError):
+            try:
                 if (message := self.receive(0.05)) is not None:
                     take(message)
+            except ProtocolError as error:
+                refuse(error)
         return self.finished
 
     def end(self, grace_s: float) -> int:

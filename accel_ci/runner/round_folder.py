@@ -1,14 +1,15 @@
-"""The folder of one round as a worker sees it: the names of its files, the plan, and the requeued batches.
+"""The folder of one round: the names of its files, the plan, and the requeued batches.
 
-    plan.json            limits and batches, written once by the driver
+    plan.json            limits and batches
     claims/<batch id>    the name of the worker that runs the batch
-    requeued/<n>.json    more batches of the same round, written by the driver
+    requeued/<n>.json    more batches of the same round
     charged/<n>.json     attempts that the driver charges to the tests that lost workers were running
-    round_over           written by the driver when there will be no more batches
-    workers/<worker>/    events.jsonl, log, alive (locked while the worker lives), child (process id of its pytest),
-                         probe (output of the last health probe)
+    round_over           there will be no more batches
+    workers/<worker>/    events.jsonl, log, alive (locked while the worker lives)
+    rooms/<worker>/      the worker's own: scratch files of its pytest, output of the last health probe
 
-The driver's side, which writes plans and reads events, is in `accel_ci.rounds`.
+All of it is written by the driver alone, except for the rooms: whatever is in one may be a test's doing, so the driver reads
+nothing there. The driver's side is in `accel_ci.rounds`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EVENTS = "events.jsonl"
 EVENT_CHUNKS = "events"
 LOG = "log"
 ALIVE = "alive"
-CHILD = "child"
+ROOMS = "rooms"
 PROBE = "probe"
 
 
@@ -55,11 +56,15 @@ def file_of(test: str) -> str:
 
 @dataclass(frozen=True)
 class SuiteArguments:
-    """The arguments of a suite's pytest: paths relative to the root, and options; with `copies`, it may be forked."""
+    """The arguments of a suite's pytest: paths relative to the root, and options; with `copies`, it may be forked.
+
+    With `isolate`, each file has its own process, since a test can do anything to others in its process.
+    """
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...]
     copies: bool = True
+    isolate: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,9 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     batches = tuple(map(batch_of, record["batches"]))
     suites = {
-        name: SuiteArguments(tuple(given["paths"]), tuple(given["pytest_args"]), given.get("copies", True))
+        name: SuiteArguments(
+            tuple(given["paths"]), tuple(given["pytest_args"]), given.get("copies", True), given.get("isolate", False)
+        )
         for name, given in record["suites"].items()
     }
     files: dict[str, dict[str, None]] = {}

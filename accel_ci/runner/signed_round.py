@@ -26,7 +26,7 @@ from typing import Any
 
 from . import round_folder
 from .claims import Claims
-from .events import EventLog
+from .events import EventFile, EventLog
 from .long_wait import LongWait
 from .round_folder import PlannedBatch
 from .signed_store import SignedStore, StoreError, parse
@@ -94,7 +94,7 @@ class SignedClaims:
 
 
 class SignedRound:
-    """A round by pre-signed URLs, with the attributes and methods of `round.FolderRound`."""
+    """A round by pre-signed URLs, with the attributes and methods of `round.ChannelRound`."""
 
     def __init__(self, store: SignedStore, invitation: Any, slot: Any, host: str, folder: Path) -> None:
         """Join with a slot that has been claimed. Raises `StoreError` when the plan cannot be read."""
@@ -105,14 +105,14 @@ class SignedRound:
         self._urls: dict[str, ClaimUrls] = store.read(invitation["claim_urls"], "the URLs of claims")
         self._news = News(store, invitation["news"], invitation["every_s"])
         self.claims: Claims = SignedClaims(store, self._urls, self.worker, self._news)
-        self.log = EventLog(folder / round_folder.EVENTS)
+        self.log = EventLog(EventFile(folder / round_folder.EVENTS).append)
         self._form = invitation["form"]
         self._uploads = SignedStore()
         self._uploader = Uploader(folder / round_folder.EVENTS, self._send, invitation["every_s"])
         self._requeued_seen = 0
 
     def requeued(self) -> Sequence[PlannedBatch]:
-        """See `FolderRound`. Raises `StoreError`, also when events cannot be sent any more."""
+        """See `ChannelRound`. Raises `StoreError`, also when events cannot be sent any more."""
         if self._uploader.failed is not None:
             raise self._uploader.failed
         self._news.refresh()
@@ -123,7 +123,7 @@ class SignedRound:
         return [round_folder.batch_of(record) for record in fresh]
 
     def is_over(self) -> bool:
-        """See `FolderRound`; also True after so long without changed news that the driver must have ended."""
+        """See `ChannelRound`; also True after so long without changed news that the driver must have ended."""
         self._news.refresh()
         return self._news.over or time.monotonic() - self._news.changed_at > DRIVER_SILENCE_S
 

@@ -1,4 +1,4 @@
-"""The `work` command: join a round, in a folder or by a signed URL, and run one worker on it."""
+"""The `work` command: join a round, by a channel to its driver or by a signed URL, and run one worker on it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ import tempfile
 from pathlib import Path
 
 from . import round_folder
+from .channel import Channel
 from .ending import Termination, adopt_orphans, end_with_lock, end_with_parent, hide_memory
-from .round import FolderRound, lock_file
+from .round import ChannelRound, lock_file
 from .worker import Worker
 
 
-def work_in_folder(run_dir: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None) -> int:
-    """Run one worker on a folder until it finishes, also because its card is unhealthy or its `parent` ends; return 0."""
+def work_by_channel(
+    plan: str, scratch: str, driver: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None
+) -> int:
+    """Run one worker on a plan until it finishes, also because its card is unhealthy or its `parent` ends; return 0.
+
+    `driver` is the channel to the driver (`channel.Channel`), `scratch` a folder for this worker alone.
+    """
     termination = _begin(parent)
     if lock is not None:
         end_with_lock(Path(lock))
-    joined = FolderRound(Path(run_dir), worker, card, rank)
+    channel = Channel(driver)
+    hide_memory()
+    joined = ChannelRound(Path(plan), Path(scratch), channel, worker, card, rank)
     Worker(joined, termination).run()
     joined.close()
     return 0

@@ -23,7 +23,7 @@ from .choice import Choice, FreeBatches
 from .ending import Termination
 from .long_wait import LongWait
 from .outcomes import FAILING, bounded
-from .round import FolderRound
+from .round import ChannelRound
 from .round_folder import PlannedBatch, SuiteArguments, file_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _GRACE_S = 2.0
 class Worker:
     """One worker: a card, at most one pytest child, and the batch that it runs."""
 
-    def __init__(self, joined: FolderRound | SignedRound, termination: Termination) -> None:
+    def __init__(self, joined: ChannelRound | SignedRound, termination: Termination) -> None:
         self._round, self._plan, self._log = joined, joined.plan, joined.log
         self._termination = termination
         self._free = FreeBatches(joined.plan.batches, joined.card)
@@ -47,7 +47,8 @@ class Worker:
         self._open: dict[str, None] = {}  # its tests without an attempt
         self._next: PlannedBatch | None = None  # claimed while another batch was ending
         self._importing: str | None = None  # the file at whose import the last child died
-        self._one_file: set[str] = set()  # suites that need a child for each file, since one of all files was not ready
+        # suites that need a child for each file: since it is asked for, or since one of all files was not ready
+        self._one_file = {suite for suite, arguments in self._plan.suites.items() if arguments.isolate}
         self._broken: dict[str, dict[str, str]] = {}  # by suite: files for which no child runs a test, and why
 
     def run(self) -> str:
@@ -148,6 +149,7 @@ class Worker:
                 problem = session.problem()
             except ProtocolError as error:
                 problem = Problem("crashed", str(error))
+                session.report(error, session.running.test if session.running is not None else batch.file)
             if problem is not None:
                 self._give_up(session, problem)
                 return problem.description

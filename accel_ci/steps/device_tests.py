@@ -60,6 +60,7 @@ from accel_ci.storage.redacted_folder import redact_folder
 
 _PLAN = TypeAdapter(Plan)
 _CONTENT = "content"  # in the folder of a run: the digest of what its attempts tested
+_OFFENCES_SHOWN = 20
 _UNFINISHED = "plan.json"  # in the folder of a run until it is stored
 _UNFINISHED_PLAN = TypeAdapter(tuple[str, TestPlan])  # with the digest of the selected tests
 
@@ -272,9 +273,12 @@ def _rounds(
         if unfinished:
             write_whole_file(context.folder / _UNFINISHED, unfinished)
         times = Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
-        yield run_rounds(
+        run = run_rounds(
             pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests
         )
+        for offence in run.offences[:_OFFENCES_SHOWN]:
+            step.say(f"refused: {offence}")
+        yield run
 
 
 def _set_other_content_aside(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.errors import PoolError
-from accel_ci.rounds.folder_round import FolderRound
+from accel_ci_tests.fixtures.bucket_pool import await_processes
 from accel_ci_tests.fixtures.ground import Ground, Run, outcomes
 from accel_ci_tests.fixtures.processes import is_gone, wait_for
 from accel_ci_tests.fixtures.suite import Write, batch, numbered_batches
@@ -98,7 +98,7 @@ def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground
         driver.wait()
     before = ground.streamed()
     if ground.store is not None:
-        FolderRound(ground.run_dir / "round-1").await_old_workers()
+        await_processes(ground.run_dir)
         shutil.rmtree(ground.run_dir)  # the next driver has only what is in the bucket
     (tmp_path / "go").touch()
     tests = [f"test_a.py::test_n[{n}]" for n in range(60)]

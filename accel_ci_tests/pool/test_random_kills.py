@@ -25,7 +25,7 @@ from accel_ci.model import Build
 from accel_ci.results.rollups import judge_tests, named
 from accel_ci.results.rows import from_report
 from accel_ci.rounds.driver import PoolRun
-from accel_ci.runner.round_folder import CHILD, EVENTS
+from accel_ci.runner.round_folder import EVENTS
 from accel_ci_tests.fixtures.ground import Ground
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.suite import Write, numbered_batches, streamed
@@ -84,11 +84,9 @@ def kill(victim: str, driver: subprocess.Popen[bytes], run_dir: Path, rng: rando
     folders = sorted(run_dir.glob("round-1/workers/*"))
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = rng.choice(folders)
-        if victim == "worker":
-            pid = json.loads((folder / EVENTS).read_text().splitlines()[0])["pid"]
-        else:
-            pid = int((folder / CHILD).read_text())
-        os.kill(pid, signal.SIGKILL)
+        events = map(json.loads, (folder / EVENTS).read_text().splitlines())
+        kind = "worker_started" if victim == "worker" else "child_started"
+        os.kill([event["pid"] for event in events if event["event"] == kind][-1], signal.SIGKILL)
 
 
 @pytest.mark.parametrize("seed", range(KILLS))

@@ -18,7 +18,7 @@ from accel_ci.reports.attempt_tables import read_attempts
 from accel_ci.reports.fields import split_node_id
 from accel_ci.reports.parse import parse_path
 from accel_ci.reports.report import Report
-from accel_ci.runner.events import EventLog
+from accel_ci.runner.events import EventFile, EventLog
 
 from .comparison import end, parse_bytes
 
@@ -485,7 +485,7 @@ def test_bazel_events_without_a_configuration_count_for_each(tmp_path: Path) -> 
 
 def test_the_runners_events(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    events = EventLog(path)
+    events = EventLog(EventFile(path).append)
     events.write("worker_started", worker="w", card="0", host="h", pid=1, round=2)
     for outcome, fields in (("failed", {"message": "E\x1b"}), ("passed", {})):
         events.write("attempt", suite="unit", test="t/a.py::T::t[1]", outcome=outcome, duration_s=0.5, **fields)

@@ -102,7 +102,8 @@ LEAVING = {
     "files": ("resource.setrlimit(resource.RLIMIT_NOFILE, (24, 64)); [os.dup(0) for _ in range(64)]", "failed"),
     "folder": ("os.chdir(tempfile.mkdtemp()); os.rmdir(os.getcwd())", "passed"),
     "records": (
-        "shutil.rmtree(os.path.join(open(f'/proc/{os.getppid()}/cmdline').read().split('\\0')[4], 'workers'))", "passed",
+        "shutil.rmtree(os.path.join(os.path.dirname(open(f'/proc/{os.getppid()}/cmdline').read().split('\\0')[4]),"
+        " 'workers'))", "passed",
     ),
     "no_stdout": ("sys.stdout = sys.stderr = None", "passed"),
     "signals": ("signal.signal(signal.SIGTERM, signal.SIG_IGN); faulthandler.disable(); gc.disable()", "passed"),

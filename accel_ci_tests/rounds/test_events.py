@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timezone
 
 import pytest
 
-from accel_ci.model import Batch
-from accel_ci.rounds.events import Event, decode_events
+from accel_ci.model import Batch, Outcome
+from accel_ci.rounds.events import Event, InvalidEvent, decode_events
 from accel_ci.rounds.tally import Tally
 
 AT = datetime(2026, 11, 28, tzinfo=timezone.utc)
@@ -19,15 +18,26 @@ def test_lines_become_events() -> None:
     assert decode_events(b"") == []
 
 
-@pytest.mark.parametrize("line", [b"nonsense", b"[1]", b'{"event":1,"at":"x"}', LINE.replace(b":1}", b':"long"}')])
-def test_a_line_that_is_not_an_event_is_logged_and_the_others_count(line: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert [event.test for event in decode_events(b"%b\n%b\n%b\n" % (LINE, line, LINE))] == ["t", "t"]
-    assert "not an event" in caplog.text
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense", b"[1]", b"[" * 100_000, b'{"event":1,"at":"x"}', LINE.replace(b":1}", b':"long"}'),
+        *(LINE.replace(b":1}", b":%b}" % number) for number in (b"NaN", b"Infinity", b"1e999", b"-1", b"1e300")),
+        LINE.replace(b"passed", b"splendid"), LINE.replace(b'"t"', b"1"), LINE.replace(b'"s"', b'"' + b"s" * 5000 + b'"'),
+        LINE.replace(b"+00:00", b""), LINE.replace(b"2026-11-28T00:00:00+00:00", b"yesterday"), LINE[:-2],
+    ],
+    ids=lambda line: line[:20].hex() + str(len(line)),
+)  # fmt: skip
+def test_a_line_that_is_no_event_is_told_from_the_others(line: bytes) -> None:
+    first, second, third = decode_events(b"%b\n%b\n%b\n" % (LINE, line, LINE))
+    assert first == third == decode_events(LINE)[0]
+    assert isinstance(second, InvalidEvent)
+    assert "no event" in second.problem
 
 
 def test_half_surrogates_do_not_stop_the_rest() -> None:
     [event, _] = decode_events(LINE.replace(b'"t"', rb'"t[\ud800]"') + b"\n" + LINE + b"\n")
+    assert isinstance(event, Event)
     assert event.test == r"t[\ud800]"
 
 
@@ -35,7 +45,7 @@ def tally(*tests: str) -> Tally:
     return Tally(["0", "1"], [Batch("b", "s", "a.py", tests, 1.0)], lambda *_: None)
 
 
-def attempt(test: str, outcome: str, started_at: str | None = None) -> Event:
+def attempt(test: str, outcome: Outcome, started_at: str | None = None) -> Event:
     return Event("attempt", AT, "s", test, outcome, started_at, 2.0)
 
 
@@ -108,10 +118,3 @@ def test_a_start_that_is_no_time_is_null() -> None:
     times = tally("a", "b")
     times.take(1, "w0-0", "0", [attempt("a", "passed", "2026-11-28T01:00:00+00:00"), attempt("b", "passed", "yesterday")])
     assert times.rows()["started_at"].to_pylist() == [AT.replace(hour=1), None]
-
-
-def test_an_unknown_outcome_is_an_error() -> None:
-    strange = tally("a")
-    strange.take(1, "w0-0", "0", [attempt("a", "splendid")])
-    assert strange.rows()["outcome"].to_pylist() == ["error"]
-    assert strange.to_retry(Batch("b", "s", "a.py", ("a",), 1.0), 9) == ["a"]

@@ -13,6 +13,7 @@ import pytest
 
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.environment import clean_environment
+from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci_tests.fixtures.events import Work
 
 LIMITS = {"test_timeout_s": 60.0, "silence_s": 120.0, "startup_s": 60.0, "probe_timeout_s": 60.0}
@@ -40,7 +41,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         **limits: float,
     ) -> list[dict[str, Any]]:
         folder = tmp_path / "round"
-        for name in ("claims", "requeued", "workers"):
+        for name in ("claims", "requeued", "workers", "rooms/w0-0"):
             (folder / name).mkdir(parents=True)
         plan = {
             "round": 1,
@@ -67,13 +68,21 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         }
         (folder / "plan.json").write_text(json.dumps(plan), "utf-8")
         (folder / "round_over").touch()
-        done = subprocess.run(
-            [sys.executable, str(runner), "work", "--run-dir", str(folder), "--worker", "w0-0", "--card", "card:0"],
-            env=clean_environment({}),
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        channels = WorkerChannels(folder)
+        with channels.pair("w0-0") as driver:
+            done = subprocess.run(
+                [
+                    *(sys.executable, str(runner), "work", "--plan", str(folder / "plan.json"), "--worker", "w0-0"),
+                    *("--scratch", str(folder / "rooms" / "w0-0"), "--driver", str(driver.fileno()), "--card", "card:0"),
+                ],
+                env=clean_environment({}),
+                capture_output=True,
+                timeout=120,
+                check=False,
+                pass_fds=[driver.fileno()],
+            )
+        channels.finish("w0-0")
+        channels.close()
         (tmp_path / "worker.log").write_bytes(done.stderr)
         assert done.returncode == status, done.stderr.decode()
         lines = (folder / "workers" / "w0-0" / "events.jsonl").read_text("utf-8").splitlines()

@@ -17,7 +17,6 @@ from accel_ci.docker.engine import explained
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
 from accel_ci.process.waiting import poll
-from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import cards_in
 from accel_ci.source.checkout import checkout_root
 
@@ -34,26 +33,27 @@ _WORKER_LABEL, _CARD_LABEL = "accel-ci.worker", "accel-ci.card"
 
 
 def create_container(
-    client: DockerClient, settings: DockerPoolSettings, command: Sequence[str], spec: WorkerSpec, folder: Path,
-    cards: Sequence[str] = (), worker: str | None = None,
+    client: DockerClient, settings: DockerPoolSettings, command: Sequence[str], spec: WorkerSpec, run_dir: Path,
+    writable: Path, readable: Sequence[Path] = (), cards: Sequence[str] = (), worker: str | None = None,
 ) -> Any:  # fmt: skip
-    """Create a container without starting it: for `worker` of the round in `folder`, or for a command that writes there.
+    """Create a container without starting it, for `worker` or another command; `run_dir` has the lock that its driver holds.
 
-    The folder and the sources, these read-only, are mounted at their own paths, so that paths in the plan and in what
-    workers write mean the same on both sides. Raises `PoolError`.
+    It can write to the folder `writable` alone. That and what it can read, the sources included, are mounted at their own
+    paths, so that paths mean the same on both sides. Raises `PoolError`.
     """
     from docker.errors import ImageNotFound
     from docker.types import DeviceRequest, LogConfig, Mount
 
-    image, folder = image_of(settings, spec), folder.resolve()
-    run_dir = folder if worker is None else folder.parent
+    image = image_of(settings, spec)
     root = str(Path(spec.root).absolute())
     whole = checkout_root(Path(root))
-    mounts = [Mount(str(whole), str(whole.resolve()), "bind", read_only=True), Mount(str(folder), str(folder), "bind")]
+    mounts = [
+        Mount(str(whole), str(whole.resolve()), "bind", read_only=True),
+        Mount(str(writable), str(writable), "bind"),
+        *(Mount(str(path), str(path), "bind", read_only=True) for path in readable),
+    ]
     environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **spec.environment}
     if worker is not None:
-        lock = str(run_dir / DRIVER_LOCK)
-        mounts.append(Mount(lock, lock, "bind", read_only=True))
         environment[spec.card_environment] = ",".join(cards)
     labels = {
         RUN_LABEL: str(run_dir),
@@ -69,8 +69,8 @@ def create_container(
         with explained(f"make a container of {image}"):
             return client.containers.create(
                 image, entrypoint=list(command[:1]), command=list(command[1:]), environment=environment, working_dir=root,
-                name=_name(folder, worker) if worker is not None else None, labels=labels, mounts=mounts,
-                user=":".join(map(str, _user(settings))), devices=_devices(settings, cards), device_requests=gpus,
+                name=_name(writable, worker) if worker is not None else None, labels=labels, mounts=mounts,
+                user=":".join(map(str, user_of(settings))), devices=_devices(settings, cards), device_requests=gpus,
                 shm_size=settings.shm_size, mem_limit=settings.memory, memswap_limit=settings.memory,
                 pids_limit=settings.pids_limit, network_mode=settings.network,
                 init=True, cap_drop=["ALL"], security_opt=["no-new-privileges"],
@@ -105,7 +105,7 @@ def check_settings(client: DockerClient, settings: DockerPoolSettings) -> None:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         problem = f"{', '.join(missing[:3])}{more} of pool.devices"
         raise PoolError(f"this machine has no {problem}; load the cards' driver, or fix pool.devices and pool.cards")
-    if os.getuid() and _user(settings) != (os.getuid(), os.getgid()):
+    if os.getuid() and user_of(settings) != (os.getuid(), os.getgid()):
         raise PoolError(f"pool.user {settings.user} needs accel-ci to run as root or that user; remove the key, or do so")
 
 
@@ -133,13 +133,13 @@ def let_write(folder: Path, settings: DockerPoolSettings) -> None:
     if settings.user is None:
         return
     try:
-        os.chown(folder, *_user(settings))
+        os.chown(folder, *user_of(settings))
     except PermissionError as error:
         problem = f"{folder} cannot be given to pool.user {settings.user}"
         raise PoolError(f"{problem}: run accel-ci as root or that user, or remove the key") from error
 
 
-def _user(settings: DockerPoolSettings) -> tuple[int, int]:
+def user_of(settings: DockerPoolSettings) -> tuple[int, int]:
     """The user and group of containers."""
     if settings.user is None:
         return os.getuid(), os.getgid()
@@ -153,8 +153,8 @@ def _devices(settings: DockerPoolSettings, cards: Sequence[str]) -> list[str]:
 
 
 def _name(folder: Path, worker: str) -> str:
-    """A container name with build, stage, round and worker that is unique to the folder."""
-    words = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(folder.parts[-4:]).lstrip("/"))
+    """A container name with build, stage, round and worker that is unique to the worker's folder."""
+    words = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join(folder.parts[-6:-2]).lstrip("/"))
     return f"accel-ci-{words[-100:]}-{worker}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 

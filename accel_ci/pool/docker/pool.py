@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from accel_ci.config.pool_settings import DockerPoolSettings
@@ -27,6 +28,7 @@ from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in, end_of_process
+from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
 from accel_ci.storage.file_lock import is_locked
 
@@ -35,11 +37,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.2
+_SOCKET = "driver.socket"  # in the room of a worker, until it connects
 _ENGINE_AWAY_S = 30.0
 
 
 class DockerPool(ProjectPool):
-    """Runs workers as containers, which share the run's folder."""
+    """Runs workers as containers, each of which can write to one folder."""
 
     outlives_driver = True
 
@@ -61,7 +64,6 @@ class DockerPool(ProjectPool):
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
         build_runner(folder / "runner.pyz")
-        let_write(folder / round_folder.CLAIMS, self._settings)
         worker_group = _DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
         try:
             for rank, card in enumerate(cards):
@@ -80,9 +82,9 @@ class DockerPool(ProjectPool):
         """Run a command in a new container without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = connect()
         let_write(folder, self._settings)
-        with (folder / DRIVER_LOCK).open("wb") as lock:
+        with TemporaryDirectory(prefix="accel-ci-command-") as own, Path(own, DRIVER_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            container = create_container(client, self._settings, command, spec, folder)
+            container = create_container(client, self._settings, command, spec, Path(own).resolve(), folder.resolve())
             try:
                 with explained(f"run {command[0]} in {image_of(self._settings, spec)}"):
                     container.start()
@@ -121,6 +123,7 @@ class _DockerWorkerGroup:
         self._client, self._settings, self._spec, self._attempt = client, settings, spec, attempt
         self._folder = folder.resolve()
         self._run_label = f"{RUN_LABEL}={self._folder.parent}"
+        self._channels = WorkerChannels(self._folder)
         self._containers: dict[str, Any] = {}
         self._states: dict[str, WorkerState] = {}
         self._looked = self._answered = time.monotonic()
@@ -128,14 +131,20 @@ class _DockerWorkerGroup:
 
     def add(self, card: str, rank: int) -> None:
         name = f"w{self._attempt}-{len(self._states)}"
-        own = self._folder / round_folder.WORKERS / name
-        own.mkdir(parents=True)
-        let_write(own, self._settings)
+        (self._folder / round_folder.WORKERS / name).mkdir(parents=True)
+        room, run_dir = self._folder / round_folder.ROOMS / name, self._folder.parent
+        room.mkdir(parents=True)
+        let_write(room, self._settings)
+        runner, plan, lock = self._folder / "runner.pyz", self._folder / round_folder.PLAN, run_dir / DRIVER_LOCK
+        self._channels.listen(name, _SOCKET, containers.user_of(self._settings))
         command = [
-            self._spec.python, str(self._folder / "runner.pyz"), "work", "--run-dir", str(self._folder), "--worker", name,
-            f"--card={card}", "--rank", str(rank), "--end-with-lock", str(self._folder.parent / DRIVER_LOCK),
+            self._spec.python, str(runner), "work", "--plan", str(plan), "--scratch", str(room),
+            "--driver", str(room / _SOCKET), "--worker", name, f"--card={card}", "--rank", str(rank),
+            "--end-with-lock", str(lock),
         ]  # fmt: skip
-        container = create_container(self._client, self._settings, command, self._spec, self._folder, cards_in(card), name)
+        container = create_container(
+            self._client, self._settings, command, self._spec, run_dir, room, (runner, plan, lock), cards_in(card), name
+        )
         with explained(f"start a container of {image_of(self._settings, self._spec)} with {self._spec.python}"):
             container.start()
         self._containers[name] = container
@@ -143,6 +152,7 @@ class _DockerWorkerGroup:
 
     def workers(self) -> Sequence[WorkerState]:
         """All workers that were started, in that order. Raises `PoolError` when the engine is away for half a minute."""
+        self._channels.check()
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._looked = time.monotonic()
             self._look()
@@ -157,6 +167,7 @@ class _DockerWorkerGroup:
             living = {container.id for container in found if container.attrs["State"] not in containers.ENDED}
             for name, state in self._states.items():
                 if state.end is None and self._containers[name].id not in living:
+                    self._channels.finish(name)
                     self._states[name] = WorkerState(name, state.card, self._end_of(name))
         except (DockerException, RequestException) as error:
             if time.monotonic() - self._answered > _ENGINE_AWAY_S:
@@ -198,3 +209,6 @@ class _DockerWorkerGroup:
     def close(self) -> None:
         with explained("remove the containers of a run"):
             containers.remove(containers_with(self._client, self._run_label))
+        for name in self._states:
+            self._channels.finish(name)
+        self._channels.close()
