@@ -7,6 +7,7 @@ collected are reported and expected under their own names, so that they count as
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Scope, Suite
@@ -25,10 +27,30 @@ from accel_ci.process.run import Finished
 from accel_ci.runner.collect_apart import MOST_HANGS, STATE
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.scratch_folder import scratch_folder
+from accel_ci.storage.untrusted_file import UntrustedFileError, read_untrusted
 
+_OUTPUT = "collected.json"
+_MOST_BYTES = 512 << 20
 _TRIES = 4  # of a collection that one of its files ends
 NOT_INCLUDED = "matches no pattern of scope.include"
 _TESTS = TypeAdapter(list[SelectedTest])
+
+
+class _Error(msgspec.Struct):
+    path: str
+    message: str
+
+
+class _Document(msgspec.Struct):
+    """The document that `accel_ci.runner.collect_apart` writes."""
+
+    tests: list[str]
+    errors: list[_Error]
+    groups: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    deselected: dict[str, int] = {}
+    ignored: dict[str, str] = {}
+
 
 Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished]
 """Run a command in the runtime image and wait for its end, with the sources to read, a folder to write to, and seconds."""
@@ -122,7 +144,7 @@ def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: E
             raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
     with scratch_folder("collect") as scratch:
         folder = Path(scratch)
-        output = folder / "collected.json"
+        output = folder / _OUTPUT
         program = str(shutil.copy(runner, folder))
         options = [f"--pytest-arg={argument}" for argument in spec.sessions[name].pytest_args]
         command = [
@@ -131,26 +153,35 @@ def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: E
         ]  # fmt: skip
         for _ in range(_TRIES):
             done = execute(command, spec, folder, timeout_s * (MOST_HANGS + 1))
-            if output.is_file() or not output.with_name(output.name + STATE).is_file():
+            if os.path.lexists(output) or not os.path.lexists(f"{output}{STATE}"):
                 break  # else a file has ended the command, which leaves it out the next time
-        if done.status != 0 or not output.is_file():
+        if done.status != 0 or not os.path.lexists(output):
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
-        collected = json.loads(output.read_bytes())
-    errors = {_as_utf8(error["path"]): _as_utf8(error["message"]) for error in collected["errors"]}
-    unnamed = {test.partition("::")[0] for test in collected["tests"] if _as_utf8(test) != test}
+        document = _read_document(name, folder)
+    tests, errors = document.tests, {error.path: error.message for error in document.errors}
+    unnamed = {test.partition("::")[0] for test in tests if _as_utf8(test) != test}
     for file in unnamed:  # no report, database or page can hold its name
-        collected["tests"] = [test for test in collected["tests"] if test.partition("::")[0] != file]
+        tests = [test for test in tests if test.partition("::")[0] != file]
         errors[_as_utf8(file)] = "the name of this file is not UTF-8; rename it"
-    skipped = {_as_utf8(path): _as_utf8(reason) for path, reason in collected.get("skipped", {}).items()}
-    skipped = {
-        path: reason for path, reason in skipped.items() if path not in errors and path not in set(collected["tests"])
-    }
-    left_out = Counter({_as_utf8(who): count for who, count in collected.get("deselected", {}).items()})
-    left_out.update(_as_utf8(who) for who in collected.get("ignored", {}).values())
-    if not collected["tests"] and not unnamed and not skipped:
+    errors = {_as_utf8(path): _as_utf8(message) for path, message in errors.items()}
+    skipped = {_as_utf8(path): _as_utf8(reason) for path, reason in document.skipped.items()}
+    skipped = {path: reason for path, reason in skipped.items() if path not in errors and path not in set(tests)}
+    left_out = Counter({_as_utf8(who): count for who, count in document.deselected.items()})
+    left_out.update(_as_utf8(who) for who in document.ignored.values())
+    if not tests and not unnamed and not skipped:
         details = "".join(f"\n{path}: {message}" for path, message in errors.items())
         raise SelectionError(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
             f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
-    return _Collected(collected["tests"], collected.get("groups", {}), errors, skipped, dict(left_out))
+    return _Collected(tests, document.groups, errors, skipped, dict(left_out))
+
+
+def _read_document(suite: str, folder: Path) -> _Document:
+    """Read what a collection has written, which may be anything: the files of the suite ran meanwhile."""
+    try:
+        record = json.loads(read_untrusted(folder, _OUTPUT, _MOST_BYTES))
+        return msgspec.convert(record, _Document)
+    except (OSError, ValueError, RecursionError, UntrustedFileError, msgspec.ValidationError) as error:
+        problem = f"suite {suite!r}: its files have tampered with the result of the collection ({error})"
+        raise SelectionError(f"{problem}; find the file that does so, and leave it out by suites.{suite}.paths") from error
