@@ -279,12 +279,13 @@ class Limits:
 class SuiteSession:
     """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments.
 
-    With `copies`, it may be a fork of a process that has collected the suite.
+    With `copies`, it may be a fork of a process that has collected the suite. With `isolate`, each file has its own session.
     """
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...] = ()
     copies: bool = True
+    isolate: bool = False
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> 
     if revision is None:
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
     image = manifests.read(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
-    spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend))
+    spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend), revision.trigger)
     context = workspace.stage_context(revision, build.variant, "replay")
     with terminal()[1].step("replay") as step:
         return run_in_order(project.settings, session.tests, session.card, spec, context, step)

@@ -196,7 +196,8 @@ class Budgets(Section):
 class Suite(Section):
     """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once.
 
-    A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself.
+    A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself; with `isolate: file`, as that
+    runs each of its files in a new process. That is the default for pull requests, whose tests are a stranger's.
     """
 
     stage: Literal["smoke", "device"] = "device"
@@ -205,6 +206,11 @@ class Suite(Section):
     scope: Scope = Scope()
     cards: Annotated[int, Field(ge=1, le=64)] = 1
     budgets: Budgets = Budgets()
+    isolate: Literal["file", "none"] | None = None
+
+    def is_isolated(self, trigger: Trigger) -> bool:
+        """True if each file has its own process in builds of this trigger."""
+        return (self.isolate or ("file" if trigger == "pr" else "none")) == "file"
 
 
 class TimeLimits(Section):

@@ -303,6 +303,6 @@ def _worker(
         sources = tests_tree(
             sources, top_level_names(files), [path for suite in settings.suites.values() for path in suite.paths]
         )
-    spec = worker_spec_for(settings, image, sources)
+    spec = worker_spec_for(settings, image, sources, revision.trigger)
     place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
     return spec, replace(place, content=f"{image.digest} {revision.backend.label}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.config.settings import Settings
-from accel_ci.model import RuntimeImage, SuiteSession, WorkerSpec
+from accel_ci.model import RuntimeImage, SuiteSession, Trigger, WorkerSpec
 from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.runner.wheel_modules import WHEELS
 
@@ -28,13 +28,14 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
     return LocalPool(settings.pool)
 
 
-def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path) -> WorkerSpec:
-    """The spec of the project's workers, with the health probe and what pytest is started with."""
+def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path, trigger: Trigger = "manual") -> WorkerSpec:
+    """The spec of the project's workers, with the health probe and what pytest is started with in builds of the trigger."""
     spec = pool_for(settings).worker_spec(image, sources)
     general = settings.backend.pytest_args
     copies = settings.backend.copy_collected
     sessions = {
-        name: SuiteSession(suite.paths, general + suite.pytest_args, copies) for name, suite in settings.suites.items()
+        name: SuiteSession(suite.paths, general + suite.pytest_args, copies, suite.is_isolated(trigger))
+        for name, suite in settings.suites.items()
     }
     backend = settings.backend
     named = [(backend.distribution, backend.import_name)]
