@@ -31,6 +31,9 @@ from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.toy_backend import PYPROJECT
 from accel_ci_tests.fixtures.toy_night import TORCH
 
+pytestmark = pytest.mark.timeout(1800)
+"""Nine commands of the command line, two of them builds, in one fixture."""
+
 _KINDS = (
     "git", "index", "requirement", "docker", "awsid", "awskey", "rbeheader", "sqlpassword", "deploytoken", "hubtoken",
     "home",
