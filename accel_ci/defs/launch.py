@@ -4,10 +4,10 @@ import io
 import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
@@ -34,6 +34,7 @@ from accel_ci.progress import Progress
 from accel_ci.resumption import has_ended, take_up
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 from accel_ci.storage.file_lock import acquire_or_wait
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 
 
@@ -129,6 +130,11 @@ def _run_build(
         result = execute_run(InMemoryJob(definition), run, instance)
         interrupted = any(was_interrupted(event) for event in result.all_events)
         problems = () if result.success else tuple(_problems(result, interrupted, project.home, build))
+        if rest and LEDGER not in rest:  # no asset of this run is a stage, which would keep the record
+            ended = PipelineRun(run_id, triggered_at, datetime.now(timezone.utc), LEDGER, reported=True)
+            ending: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
+            kept = ended if result.success else replace(ended, ending=ending)
+            workspace.manifests.write(workspace.manifests.run_file(pipeline, build), kept)
     if not result.success:
         try:
             refresh_hud(workspace, current_flakiness(workspace))
