@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from accel_ci.config.pool_settings import DockerPoolSettings
@@ -31,6 +30,7 @@ from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in
 from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
 from accel_ci.storage.file_lock import is_locked
+from accel_ci.storage.scratch_folder import scratch_folder
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -82,9 +82,9 @@ class DockerPool(ProjectPool):
         """Run a command in a new container without a card. Raises `PoolError` when it cannot, or at the limit."""
         client = connect()
         let_write(folder, self._settings)
-        with TemporaryDirectory(prefix="accel-ci-command-") as own, Path(own, DRIVER_LOCK).open("wb") as lock:
+        with scratch_folder("command") as own, (own / DRIVER_LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            container = create_container(client, self._settings, command, spec, Path(own).resolve(), folder.resolve())
+            container = create_container(client, self._settings, command, spec, own.resolve(), folder.resolve())
             try:
                 with explained(f"run {command[0]} in {image_of(self._settings, spec)}"):
                     container.start()
