@@ -66,6 +66,7 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
         (gzip.compress(b"x")[:-4], "cut short"),
         (b"plain", "not a gzip stream"),
     ],
+    ids=["long", "cut", "plain"],
 )
 def test_gzip_streams_have_a_limit(content: bytes, problem: str) -> None:
     assert gunzip(gzip.compress(bytes(1000)), 1000) == bytes(1000)
