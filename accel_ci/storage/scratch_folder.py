@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PREFIX = "accel-ci-"
+PREFIX = "accel-ci-scratch-"
 """The beginning of the names of all scratch folders; one that is not locked yet has a dot before it."""
 
 _UNLOCKED_AT_MOST_S = 60
@@ -33,7 +33,10 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 
 
 def remove_abandoned_folders(place: Path | None = None, *, dry_run: bool = False) -> list[Path]:
-    """Remove this user's scratch folders whose processes have ended, and return them; with `dry_run` only return them."""
+    """Remove this user's scratch folders whose processes have ended, and return them; with `dry_run` only return them.
+
+    Root removes those of all users, since it gives some to the users that run the code of the sources.
+    """
     place = place or Path(tempfile.gettempdir())
     found = [*place.glob(f"{PREFIX}*"), *place.glob(f".{PREFIX}*")]
     abandoned = [folder for folder in found if _is_abandoned(folder)]
@@ -49,7 +52,7 @@ def _is_abandoned(folder: Path) -> bool:
         return False
     try:
         status = os.fstat(handle)
-        if status.st_uid != os.getuid():
+        if os.getuid() not in (0, status.st_uid):
             return False
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return not folder.name.startswith(".") or time.time() - status.st_mtime > _UNLOCKED_AT_MOST_S
