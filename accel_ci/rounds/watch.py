@@ -111,7 +111,11 @@ class WorkerWatch:
             file = suite, file_of(test)
             if file in self._deadly:
                 start = Event("started", datetime.now(timezone.utc), suite, test)
-                self._charge(worker, start, "crashed", f"two workers ended while {file[1]} was imported; the second: {end}")
+                reason = self._record.quarantined.get(worker.name)
+                how = f"was put in quarantine: {reason}" if reason else f"ended: {end}"
+                self._charge(
+                    worker, start, "crashed", f"two workers were lost while {file[1]} was imported; the second {how}"
+                )
         self._deadly.update((suite, file_of(test)) for suite, test in left)
         return bool(left)
 
