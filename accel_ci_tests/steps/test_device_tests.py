@@ -198,9 +198,9 @@ def test_an_ordered_class_runs_again_as_a_whole(
     )
     run_device(make_project(pool=TWO_CARDS, suites=suites()), root, context)
     assert attempts_of(context) == {
-        "test_a.py::TestShaky::test_1": [(1, "passed"), (2, "passed")],
-        "test_a.py::TestShaky::test_2": [(1, "failed"), (2, "passed")],
-        "test_a.py::TestShaky::test_3": [(1, "xfailed"), (2, "passed")],
+        "test_a.py::TestShaky::test_1": [(1, "passed"), (2, "passed"), (4, "passed")],
+        "test_a.py::TestShaky::test_2": [(1, "failed"), (2, "passed"), (4, "passed")],
+        "test_a.py::TestShaky::test_3": [(1, "xfailed"), (2, "passed"), (4, "passed")],
         "test_a.py::TestBad::test_1": [(1, "passed"), (2, "passed")],
         "test_a.py::TestBad::test_2": [(1, "failed"), (2, "failed")],
         "test_a.py::TestBad::test_3": [(1, "xfailed"), (2, "xfailed")],
