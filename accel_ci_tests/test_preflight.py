@@ -214,9 +214,11 @@ def test_a_cluster_without_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_real_cluster(api_server_gate: ApiServerGate) -> None:
     settings = cluster_settings()
     store = RoundStore("rounds")
-    assert settings.resource in KubernetesPool(settings, store, "toy").check()
-    with pytest.raises(PoolError, match=r"no node has 1 example\.com/no-such-card"):
-        KubernetesPool(settings.model_copy(update={"resource": "example.com/no-such-card"}), store, "toy").check()
+    answer = KubernetesPool(settings, store, "toy").check()
+    if "may not list nodes" not in answer:
+        assert settings.resource in answer
+        with pytest.raises(PoolError, match=r"no node has 1 example\.com/no-such-card"):
+            KubernetesPool(settings.model_copy(update={"resource": "example.com/no-such-card"}), store, "toy").check()
     with pytest.raises(PoolError, match="no-such-namespace"):
         KubernetesPool(settings.model_copy(update={"namespace": "no-such-namespace"}), store, "toy").check()
     api_server_gate.shut()

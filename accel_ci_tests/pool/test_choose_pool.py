@@ -51,7 +51,8 @@ def test_a_container_gets_only_what_is_passed(
     given = {**pool, "environment": {"OWN": "value", "CI": None}, "pass_environment": ["PASSED", "ABSENT"]}
     spec = worker_spec_for(make_project(pool=given).settings, IMAGE, Path("/sources"))
     home = {"HOME": "/tmp"} if pool is DOCKER else {}
-    assert spec.environment == {"PASSED": "of the driver: PASSED", "OWN": "value", **home}
+    own = {"ACCEL_CI_WHEELS": "toy-backend=toy_backend"}
+    assert spec.environment == {"PASSED": "of the driver: PASSED", "OWN": "value", **own, **home}
 
 
 def test_the_image_of_the_build_is_used_where_the_pool_has_none(make_project: MakeProject) -> None:

@@ -79,7 +79,7 @@ class KubernetesPool(ProjectPool):
         settings = self._settings.model_copy(update={"image": self._settings.image or "accel-ci", "python": "python3"})
         cluster = Cluster(settings, _CHECK_PATIENCE_S)
         name = job_name(self._project, uuid.uuid4().hex, "check")
-        request = JobRequest(name, self._project, name, 1, self._widest, "", (job_document.OWN_FOLDER,), {}, self._run)
+        request = JobRequest(name, self._project, name, 1, self._widest, "", (), {}, self._run)
         cluster.try_job(job_manifest(settings, request))
         nodes = cluster.nodes()
         if nodes is None:

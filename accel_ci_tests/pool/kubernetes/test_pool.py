@@ -149,7 +149,7 @@ def test_a_worker_that_is_lost_each_time_is_named(ground: Ground, write: Write) 
     )
     write("test_b.py", "def test_2(): pass\n")
     result = ground.run([batch("b0", "test_b.py::test_2"), batch("b1", "test_a.py::test_1")], ["0"], max_rounds=1)
-    assert outcomes(result) == {"test_b.py::test_2": "passed"}
+    assert outcomes(result) == {"test_b.py::test_2": "passed", "test_a.py::test_1": "crashed"}
     assert result.lost == (
         "worker w0-0 on card 0: Error (signal 15)",
         "worker w0-1 on card 0: Error (signal 15)",
