@@ -53,7 +53,7 @@ def built(repository: Path, make_project: Callable[..., Project]) -> Project:
     plan = plan_device_tests(settings, selection, {}, context.artifacts)
     with LineProgress().step("device") as step:
         results = run_device_stage(settings, selection.tests, ["unit"], plan, spec, context, step)
-    assert results.counts == {"passed": 5, "failed": 1}
+    assert results.counts == {"passed": 6, "failed": 1}
     return project
 
 
@@ -62,6 +62,7 @@ def test_a_worker_is_listed_and_replayed_in_order(accel_ci: Run, built: Project)
     assert listed.stdout.splitlines() == [
         "--stage device --round 1 --worker w0-0 (card 0): 5 tests, 1 failed",
         "--stage device --round 2 --worker w0-0 (card 0): 1 tests, 0 failed",
+        "--stage device --round 4 --worker w0-0 (card 0): 1 tests, 0 failed",
     ]
     victim = "tests/unit/test_b.py::test_victim"
     order = accel_ci("replay", BUILD.name, "--test", victim, "--dry-run")
@@ -77,7 +78,7 @@ def test_a_worker_is_listed_and_replayed_in_order(accel_ci: Run, built: Project)
 def test_errors_explain_what_cannot_be_replayed(accel_ci: Run, built: Project) -> None:
     unclear = accel_ci("replay", "--worker", "w0-0")
     assert unclear.returncode == 2
-    assert "2 sessions match, but one is needed; choose one of: --stage device --round 1 --worker w0-0" in unclear.stderr
+    assert "3 sessions match, but one is needed; choose one of: --stage device --round 1 --worker w0-0" in unclear.stderr
     assert "0 sessions match" in accel_ci("replay", "--test", "no/such.py::test").stderr
     for entry in (built.home / "results").rglob("*.parquet"):
         entry.unlink()

@@ -46,6 +46,4 @@ def test_a_wait_is_logged(
     lines = [line for line in (project.root / "errors").read_text().splitlines() if WAIT in line]
     assert [line.split(" ", 2)[2].split(":")[0] for line in lines] == ["accel_ci.storage.file_lock"] * len(options)
     with open_instance(project) as instance:
-        [run] = instance.get_runs()
-        logged = [entry for entry in instance.all_logs(run.run_id) if WAIT in entry.user_message]
-    assert [(entry.level, entry.dagster_event) for entry in logged] == [(20, None)]
+        assert instance.get_runs() == [], "the run begins when its turn has come"

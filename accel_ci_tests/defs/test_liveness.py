@@ -15,24 +15,21 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import UNFINISHED, open_instance
 from accel_ci.defs.liveness import LIVE_RUNS, end_dead_runs, living, lock_file
-from accel_ci.model import Build
-from accel_ci.pipelines import INTEGRATION
-from accel_ci.storage.manifests import ManifestStore
+from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.bench import Bench, make_bench
 from accel_ci_tests.fixtures.checkout import ROOT
 
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[tuple[Bench, subprocess.Popen[bytes]]]:
-    """A project, and a run of its command line that waits for another run of its build."""
+    """A project, and a run of its command line that waits for the cards."""
     bench = make_bench(tmp_path)
-    [variant] = bench.project.settings.variants
-    lock = ManifestStore(bench.project.home).pipeline_lock_file(INTEGRATION, Build("manual-waits", variant.name))
-    lock.parent.mkdir(parents=True)
+    lock = Workspace(bench.project).cards_lock
+    lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
         command = bench.start("run", "manual", "--name", "waits", stdout=subprocess.PIPE)
         assert command.stdout is not None
-        assert any(b"waiting for manual-waits~" in line for line in iter(command.stdout.readline, b""))
+        assert any(b"waiting for the cards" in line for line in iter(command.stdout.readline, b""))
         yield bench, command
         command.kill()
         command.wait()
