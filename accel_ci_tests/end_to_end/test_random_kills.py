@@ -1,6 +1,6 @@
 """Kills at random moments of whole builds: after resuming, no attempt is lost or doubled, and no complete stage is repeated.
 
-`ACCEL_CI_BUILD_KILLS` says how many builds are killed: 4 by default, 300 in `make test-nightly`. Each is drawn from its own
+`ACCEL_CI_BUILD_KILLS` says how many builds are killed: 2 by default, 300 in `make test-nightly`. Each is drawn from its own
 seed: the stage, the signal, whether it is for the command or its whole group, what is changed before the build is resumed,
 and how it is resumed. One in four has new sources, so that a wheel and an image are built.
 """
@@ -33,7 +33,7 @@ from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.suite import StreamedAttempt, streamed
 from accel_ci_tests.fixtures.toy_night import LOADS, ToyNight, make_toy_night
 
-KILLS = int(os.environ.get("ACCEL_CI_BUILD_KILLS", "4"))
+KILLS = int(os.environ.get("ACCEL_CI_BUILD_KILLS", "2"))
 COUNT = 12
 STAGES = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results", "ledger", "flakiness",
