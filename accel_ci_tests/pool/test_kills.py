@@ -108,7 +108,7 @@ def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground
     assert set(before) < set(tests)
     runs = [line.split() for line in log.read_text().splitlines()]
     repeated = {n for n, _ in runs if sum(other == n for other, _ in runs) > 1}
-    assert len(repeated) <= 4  # what each of two workers was at when each of two drivers was killed
+    assert len(repeated) <= 8  # the batches of two that each of two workers was at when each of two drivers was killed
     wait_for(lambda: all(is_gone(int(pid)) for _, pid in runs))
 
     again = ground.run(numbered_batches(60, size=2))
