@@ -1,4 +1,4 @@
-"""Which stages of a build are complete, and what makes them incomplete."""
+"""The complete stages of a build, and what makes them incomplete."""
 
 from __future__ import annotations
 
