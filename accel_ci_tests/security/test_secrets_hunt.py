@@ -80,7 +80,7 @@ def test_that_looks():
 
 @dataclass(frozen=True)
 class Hunt:
-    """What the runs have left: the data folder, the texts that they printed, and the command lines that held a fake."""
+    """The traces of the runs: their data folder, their output, and the command lines that held a fake."""
 
     home: Path
     printed: dict[str, str]
