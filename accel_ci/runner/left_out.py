@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections import Counter
@@ -12,13 +13,13 @@ from types import CodeType
 from typing import Any
 
 import _pytest
-import pluggy
 import pytest
 
 _MARKS = {"deselect_by_keyword": ("-k", "keyword"), "deselect_by_mark": ("-m", "markexpr")}
 _MODULES = {"main": "--deselect", "cacheprovider": "--last-failed", "stepwise": "--stepwise"}
 _PYTEST = Path(os.path.realpath(_pytest.__file__)).parent
-_MACHINERY = (_PYTEST, Path(os.path.realpath(pluggy.__file__)).parent)
+_PLUGGY = Path(os.path.realpath(inspect.getfile(pytest.PytestPluginManager.__bases__[0]))).parent
+_MACHINERY = (_PYTEST, _PLUGGY)
 _OWN = str(Path(__file__).parent)
 
 
