@@ -131,7 +131,7 @@ def _run_build(
         interrupted = any(was_interrupted(event) for event in result.all_events)
         problems = () if result.success else tuple(_problems(result, interrupted, project.home, build))
         if rest and LEDGER not in rest:  # no asset of this run is a stage, which would keep the record
-            ended = PipelineRun(run_id, triggered_at, datetime.now(timezone.utc), LEDGER, reported=True)
+            ended = PipelineRun(run_id, triggered_at, datetime.now(timezone.utc), LEDGER, reported=True, began=())
             ending: Literal["interrupted", "failed"] = "interrupted" if interrupted else "failed"
             kept = ended if result.success else replace(ended, ending=ending)
             workspace.manifests.write(workspace.manifests.run_file(pipeline, build), kept)

@@ -101,8 +101,12 @@ class RunRecord:
     def __init__(self, manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> None:
         asked = None if run.parent_run_id else run.tags.get(TRIGGERED_AT)  # a run that is executed again inherits its tags
         self._manifests, self._path = manifests, manifests.run_file(pipeline, build)
-        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc))
+        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc), began=())
         self.note()
+
+    def begin(self, stage: str) -> None:
+        """Note that a stage begins."""
+        self.note(stage=stage, began=(*(self._run.began or ()), stage))
 
     def note(self, **changes: Any) -> None:
         """Write the record with some fields changed."""
@@ -136,7 +140,7 @@ class Stages:
         name = context.asset_key.path[-1]
         _refuse_unresolved(self.workspace, build_of(context).revision)
         for record in self._records:
-            record.note(stage=name)
+            record.begin(name)
         try:
             with self.workspace.manifests.noting_failure(name, build_of(context)):
                 self._begin_once()

@@ -28,9 +28,10 @@ _NAMED = 3
 class BuildStatus:
     """A build in numbers.
 
-    `wall_s` is the time from the request to the end, `work_s` the part of it that went into building, installing and
-    testing, and `overhead_s` the rest, which is our own. `setup_s` is the part of the makespan for set-up: imports and
-    collection, the mean of the cards. All in seconds. `ratio` is that of `DeviceTestResults`. None while not known.
+    `wall_s` is the time from the request to the end of the last run of each pipeline, `work_s` the part of it that went into
+    building, installing and testing, and `overhead_s` the rest, which is our own. `setup_s` is the part of the makespan for
+    set-up: imports and collection, the mean of the cards. All in seconds. `ratio` is that of `DeviceTestResults`. None while
+    not known.
     """
 
     build: Build
@@ -94,7 +95,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     paths = {stage: manifests.path(stage, build.revision, build.variant) for stage in stages_of(manifests.pipelines)}
     made = [stage for stage, path in paths.items() if path.is_file()]
     seconds = {stage: _work_seconds(paths[stage]) for stage in made}
-    work = sum(each or 0.0 for each in seconds.values())
+    work = sum(seconds[stage] or 0.0 for stage in made if _is_of_the_last_run(manifests, build, stage))
     tested = manifests.read_history(paths[DEVICE_TEST_RESULTS], DeviceTestResults)
     cards = tested.cards if tested else ()
     ledger = manifests.read_history(paths[LEDGER], Ledger)
@@ -129,6 +130,13 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         ratio=ledger.ratio if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
     )
+
+
+def _is_of_the_last_run(manifests: ManifestStore, build: Build, stage: str) -> bool:
+    """Return whether the last run of the stage's pipeline made its manifest, and did not take it over."""
+    last = manifests.last_runs(build)
+    own = [run for pipeline, run in last.items() if stage in pipeline.stages]
+    return not last or any(run.began is None or stage in run.began for run in own)
 
 
 def _work_seconds(manifest: Path) -> float | None:

@@ -50,8 +50,9 @@ ASKED_AGAIN = ".asked"
 class PipelineRun:
     """The last run of a pipeline on a build.
 
-    `ended_at` is None until it has ended, and stays None if it was killed. `stage` is the last stage that began. `ending` is
-    how the run ended, if not well. `reported` is true once its ledger is there.
+    `ended_at` is None until it has ended, and stays None if it was killed. `stage` is the last stage that began, and `began`
+    has all that did: others were complete before. None in records of earlier versions. `ending` is how the run ended, if
+    not well. `reported` is true once its ledger is there.
     """
 
     run: str
@@ -60,6 +61,7 @@ class PipelineRun:
     stage: str | None = None
     ending: Literal["failed", "interrupted"] | None = None
     reported: bool = False
+    began: tuple[str, ...] | None = None
 
 
 class ManifestStore:

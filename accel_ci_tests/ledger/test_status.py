@@ -11,7 +11,7 @@ import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.status import find_build, read_status
-from accel_ci.model import Build, Ledger
+from accel_ci.model import Build, DeviceTestResults, Ledger
 from accel_ci.pipelines import PIPELINES
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci_tests.hud.samples import NOW, VARIANTS, lay_build, lay_revision
@@ -70,6 +70,12 @@ def test_the_wall_time_is_that_of_the_last_run_of_each_pipeline(manifests: Manif
     manifests.write(integration, times)
     status = read_status(manifests, BUILD)
     assert (status.wall_s, status.overhead_s) == (1000.0, round(1000 - status.work_s, 3))
+    continued = replace(times, began=("device_test_results", "ledger"))
+    manifests.write(integration, continued)
+    tested = manifests.read(manifests.path("device_test_results", BUILD.revision, BUILD.variant), DeviceTestResults)
+    assert 0 < tested.work_s < status.work_s
+    assert read_status(manifests, BUILD).work_s == tested.work_s, "the rest was made by the run before"
+    manifests.write(integration, times)
     manifests.write(rbe, replace(times, run="run-2"))
     assert read_status(manifests, BUILD).wall_s == 2000.0
     manifests.write(rbe, times)  # one run of both
