@@ -70,8 +70,13 @@ NIGHTLY = (
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 PROCESSES = (
-    ("end_to_end/test_nightly.py", "end_to_end/test_reproduce.py", "end_to_end/test_webserver.py"),
-    ("end_to_end/test_daemon.py", "end_to_end/test_kill.py", "end_to_end/test_rbe.py"),
+    (
+        "end_to_end/test_nightly.py",
+        "end_to_end/test_rbe.py",
+        "end_to_end/test_reproduce.py",
+        "end_to_end/test_webserver.py",
+    ),
+    ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
     ("hud/test_browser.py",),
     ("security/test_wrong_green.py",),

@@ -10,11 +10,25 @@ from pathlib import Path
 from filelock import FileLock
 
 from accel_ci.defs.instance import open_instance
+from accel_ci.ledger.status import read_status
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
+from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.fixtures.bench import Bench, assert_balanced, make_bench
+from accel_ci_tests.fixtures.bench import make_bench
 from accel_ci_tests.fixtures.suite import streamed
+from accel_ci_tests.fixtures.toy_night import make_toy_night
+
+COUNT = 40
+TESTS = {
+    "backend/tests/smoke/test_smoke.py": "def test_smoke():\n    pass\n",
+    "backend/tests/unit/test_unit.py": f"""
+import pytest, time
+@pytest.mark.parametrize("n", range({COUNT}))
+def test_n(n):
+    time.sleep(0.2)
+""",
+}
 
 
 def begun(stage: Path) -> dict[tuple[str, str], str]:
@@ -22,31 +36,33 @@ def begun(stage: Path) -> dict[tuple[str, str], str]:
     return {(found.suite, found.test): found.started_at for found in streamed(stage) if found.round == 1}
 
 
-def test_a_killed_run_continues_where_it_stopped(bench: Bench, faulty_nightly: Build) -> None:
-    bench.configure(jobs__nightly__suites=["integration", "pytorch"])  # a job may do without smoke
-    build = Build("manual-killed", faulty_nightly.variant)
-    stage = bench.project.home / "runs" / build.revision / build.variant / "device"
-    try:
-        command = bench.start("run", "manual", "--name", "killed")
-        deadline = time.monotonic() + 120
-        while len(kept := begun(stage)) < 5:
+def test_a_killed_run_continues_where_it_stopped(tmp_path: Path) -> None:
+    night = make_toy_night(tmp_path, TESTS)
+    home, build = night.project.home, Build("manual-killed", "py3")
+    stage = home / "runs" / build.revision / build.variant / "device"
+    arguments = ("run", "manual", "--name", "killed")
+    with subprocess.Popen(night.command(*arguments), cwd=night.folder, env=night.environment) as command:
+        deadline = time.monotonic() + 240
+        while len(begun(stage)) < 5:
             assert time.monotonic() < deadline, "no attempt was streamed"
             assert command.poll() is None
             time.sleep(0.02)
         command.kill()
-        command.wait()
-        kept = begun(stage)
-        killed = bench.status(build)["state"]
-        output = bench.accel_ci("run", "manual", "--name", "killed")
-    finally:
-        bench.configure()
-    assert killed == "stopped at device_test_results"
-    assert "attempts were carried over from the run that stopped" in output
-    assert_balanced(bench, build)
-    assert bench.status(build)["verdicts"]["not_run"] == 0
-    stored = {(a.suite, a.test): a.started_at.isoformat() for a in bench.attempts(build) if a.round == 1 and a.started_at}
+    kept = begun(stage)
+    manifests = ManifestStore(home)
+    assert read_status(manifests, build).state == "stopped at device_test_results"
+    assert "attempts were carried over from the run that stopped" in night.accel_ci(*arguments)
+    status = read_status(manifests, build)
+    assert (status.state, status.expected, status.counts["passed"]) == ("passed", COUNT + 1, COUNT + 1)
+    assert status.wall_s is not None
+    assert status.overhead_s is not None
+    assert 0 < status.overhead_s < status.wall_s
+    results = ResultsStore(home / "results")
+    [suite] = [each for each in results.suites(build=build) if each.suite == "unit"]
+    rows = results.read(suite, ["test", "round", "started_at"]).to_pylist()
+    stored = {("unit", row["test"]): row["started_at"].isoformat() for row in rows if row["round"] == 1}
     assert kept.items() <= stored.items(), "attempts streamed before the kill are kept and were not run again"
-    assert len(stored) > len(kept)
+    assert COUNT == len(stored) > len(kept)
 
 
 def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None:
