@@ -137,7 +137,7 @@ def run_beside_others(
         write(f"test_{name}.py", FILE.format(body=body))
     batches = [batch(f"b-{name}", *(f"test_{name}.py::test_{each}" for each in names)) for name in disasters]
     began = datetime.now(timezone.utc)
-    result = ground.run(batches, cards, max_rounds=1, limits=Limits(5, 60, 60, 60))
+    result = ground.run(batches, cards, max_rounds=1, limits=Limits(10, 60, 60, 60))
     ended = datetime.now(timezone.utc)
     found = {attempt.test: attempt.outcome for attempt in result.attempts}
     guilty = {f"test_{name}.py::test_guilty": outcome for name, (_, outcome) in disasters.items()}
