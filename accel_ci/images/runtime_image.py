@@ -35,9 +35,6 @@ from accel_ci.wheels.uv_environment import create, resolve, run_code
 
 _LOG = logging.getLogger(__name__)
 
-PYTHON_CACHE = "pycache"
-"""The folder of an environment for byte code, which workers write to."""
-
 _IMAGE = TypeAdapter(RuntimeImage)
 _RECORD, _SEAL = "image.json", ".seal"
 
@@ -66,7 +63,7 @@ def make_runtime_image(
     with FileLock(images / f"{digest[:16]}.lock"):
         if (existing := _existing(folder)) is not None:
             return existing
-        python = create(folder, variant.python, pins, packages, timeout_s=limit)
+        python = create(folder, variant.python, pins, packages, timeout_s=limit, compiled=True)
         _require_the_wheels(folder, files)
         with scratch_folder("home") as home:
             done = run_code([str(python), "-I", "-c", VERSIONS_CODE], packages, home, timeout_s=300)
@@ -83,14 +80,14 @@ def make_runtime_image(
             work_s=round(time.monotonic() - started, 3),
             sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),
         )
-        seal(folder, _SEAL, leave_out=(PYTHON_CACHE, _RECORD))
+        seal(folder, _SEAL, leave_out=(_RECORD,))
         write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))
     return image
 
 
 def changes_of_environment(python: Path) -> list[str]:
     """Return what has changed in the virtual environment of an interpreter since it was made, one line for each path."""
-    return changes(python.parents[1], _SEAL, leave_out=(PYTHON_CACHE, _RECORD))
+    return changes(python.parents[1], _SEAL, leave_out=(_RECORD,))
 
 
 def _existing(folder: Path) -> RuntimeImage | None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
-from accel_ci.images.runtime_image import PYTHON_CACHE
 from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.project_pool import ProjectPool
 from accel_ci.pool.runner_package import build_runner
@@ -47,14 +46,15 @@ class LocalPool(ProjectPool):
         return f"as user {self._user}"
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
-        """Workers start in the runtime image. Byte code is kept beside it, which halves the start of test processes.
+        """Workers start in the runtime image. They write no byte code, which tests could forge for the builds to come.
 
-        Another user gets a home folder, and byte code of nobody else.
+        Another user gets a home folder.
         """
         settings, user = self._settings, self._user
         home = str(Path(tempfile.gettempdir()) / f"accel-ci-home-{user.uid}") if user is not None else None
-        cache = {"PYTHONPYCACHEPREFIX": str(Path(image.python).parents[1] / PYTHON_CACHE)}
-        own = cache if home is None else {"HOME": home, "PYTHONPYCACHEPREFIX": None, "USER": None, "LOGNAME": None}
+        own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": None}
+        if home is not None:
+            own |= {"HOME": home, "USER": None, "LOGNAME": None}
         environment = clean_environment({**own, **settings.environment}, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
 

@@ -196,13 +196,17 @@ def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, 
     return "".join(f"{line}\n" for line in done.output.splitlines() if line and not line.startswith("warning:"))
 
 
-def create(folder: Path, python: str, pins: str, source: PackageSource, *, timeout_s: float) -> Path:
-    """Create a virtual environment with exactly `pins`, and return its interpreter. Raises `BuildError`."""
+def create(folder: Path, python: str, pins: str, source: PackageSource, *, timeout_s: float, compiled: bool = False) -> Path:
+    """Create a virtual environment with exactly `pins`, and return its interpreter. Raises `BuildError`.
+
+    With `compiled`, it has the byte code of all packages, so that nobody needs to write any there later.
+    """
     done = run_uv(["venv", "--python", python, "--clear", str(folder)], source, timeout_s=timeout_s)
     if done.status != 0:
         raise BuildError(f"an environment with Python {python} cannot be created:\n{done.tail}")
     interpreter = folder / "bin" / "python"
     arguments = ["pip", "install", "--python", str(interpreter), "-r", "-", "--no-deps", *source.options]
+    arguments += ["--compile-bytecode"] if compiled else []
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin=pins)
     if done.status != 0:
         raise BuildError(f"the packages cannot be installed:\n{done.tail}{_why_no_build(done, source)}")

@@ -108,10 +108,8 @@ def test_a_changed_environment_is_made_anew(
         return Path(make_runtime_image(settings, variant, wheel, store, tmp_path / "images").python)
 
     python = make()
-    subprocess.run([str(python), "-c", "import torch"], check=True, timeout=60, env={
-        "PYTHONPYCACHEPREFIX": str(python.parents[1] / "pycache"),
-    })  # fmt: skip
-    assert changes_of_environment(python) == []
+    subprocess.run([str(python), "-c", "import torch"], check=True, timeout=60, env={})
+    assert changes_of_environment(python) == [], "the byte code of all packages was there"
     before = python.parents[1].stat().st_ino
     assert make().parents[1].stat().st_ino == before
     poison = "import torch; open(torch.__file__, 'a').write('poison = True\\n')"
@@ -122,6 +120,12 @@ def test_a_changed_environment_is_made_anew(
     read = [str(python), "-B", "-c", "import torch; print(hasattr(torch, 'poison'))"]
     assert subprocess.run(read, check=True, capture_output=True, text=True, timeout=60).stdout == "False\n"
     assert "torch/__init__.py was changed" in caplog.text
+    forged = "import torch; open(torch.__cached__, 'r+b').write(b'x' * 64)"
+    subprocess.run([str(python), "-c", forged], check=True, timeout=60)
+    [line] = changes_of_environment(python)
+    assert "torch/__pycache__/__init__" in line
+    make()
+    assert changes_of_environment(python) == []
 
 
 def toy_torch(folder: Path) -> str:
