@@ -13,6 +13,9 @@ from accel_ci.config.section import Mistake, as_mapping, as_sequence
 WORKER = "worker"
 """The name of the container that runs tests."""
 
+SOURCES = "accel-ci-sources"
+"""The name of the container that unpacks the sources before, which the worker can only read."""
+
 _RESERVED = {
     "restartPolicy": "it must be Never, because the Job replaces pods that end",
     "activeDeadlineSeconds": "use pool.round_seconds",

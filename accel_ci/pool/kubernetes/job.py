@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accel_ci.config.pod_template import WORKER, overlay
+from accel_ci.config.pod_template import SOURCES, WORKER, overlay
 from accel_ci.config.pool_settings import KubernetesPoolSettings
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "accel-ci"}
@@ -34,8 +34,9 @@ _ENTRY = Path(__file__).with_name("pod_entry.py")
 class JobRequest:
     """A Job to create.
 
-    `folders` are mounted empty, writable and at their own paths, so that the driver's paths are valid in a pod. `cards` is
-    how many each pod asks for. `errand_url` is a signed URL: whoever may read the Job's pods may use it.
+    The folder `sources` and `folders` are mounted at their own paths, so that the driver's paths are valid in pods. They are
+    empty; `sources` is filled before the worker starts, which can only read it. `cards` is how many each pod asks for.
+    `errand_url` is a signed URL: whoever may read the Job's pods may use it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class JobRequest:
     pods: int
     cards: int
     errand_url: str
+    sources: str
     folders: tuple[str, ...]
     environment: Mapping[str, str]
     run: str = ""
@@ -78,13 +80,13 @@ def job_manifest(settings: KubernetesPoolSettings, request: JobRequest) -> dict[
             "backoffLimit": 6 + 4 * request.pods,
             "activeDeadlineSeconds": int(settings.queue_seconds + settings.round_seconds),
             "ttlSecondsAfterFinished": settings.keep_seconds,
-            "template": overlay(template, settings.pod_template),
+            "template": _with_sources(overlay(template, settings.pod_template), settings, request),
         },
     }
 
 
 def _pod_spec(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str, Any]:
-    folders = (OWN_FOLDER, *dict.fromkeys(request.folders))
+    folders = (OWN_FOLDER, *_by_depth(request.sources, *request.folders))
     optional = {
         "runtimeClassName": settings.runtime_class,
         "priorityClassName": settings.priority_class,
@@ -116,7 +118,10 @@ def _pod_spec(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": [
-                    *({"name": f"folder-{index}", "mountPath": path} for index, path in enumerate(folders)),
+                    *(
+                        {"name": f"folder-{index}", "mountPath": path, "readOnly": path == request.sources}
+                        for index, path in enumerate(folders)
+                    ),
                     {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
                 ],
             }
@@ -127,6 +132,21 @@ def _pod_spec(settings: KubernetesPoolSettings, request: JobRequest) -> dict[str
         ],
         **{key: value for key, value in optional.items() if value},
     }
+
+
+def _with_sources(template: dict[str, Any], settings: KubernetesPoolSettings, request: JobRequest) -> dict[str, Any]:
+    """Add the container that unpacks the sources: it is the worker's, but may write them, and asks for no card."""
+    spec = template["spec"]
+    [worker] = spec["containers"]
+    unpacks = {
+        **worker,
+        "name": SOURCES,
+        "env": [*worker["env"], {"name": "ACCEL_CI_PART", "value": "sources"}],
+        "resources": _resources(settings, 0),
+        "volumeMounts": [{**mount, "readOnly": False} if mount["mountPath"] == request.sources else mount
+                         for mount in worker["volumeMounts"]],
+    }  # fmt: skip
+    return {**template, "spec": {**spec, "initContainers": [*spec.get("initContainers", ()), unpacks]}}
 
 
 def _environment(request: JobRequest) -> list[dict[str, Any]]:
@@ -145,6 +165,6 @@ def _resources(settings: KubernetesPoolSettings, cards: int) -> dict[str, Any]:
     return {"limits": {**card, **memory}, "requests": {**card, **memory, **cpu}}
 
 
-def folders_of(root: str, others: Sequence[str] = ()) -> tuple[str, ...]:
-    """The folders that a pod needs at their own paths, outer ones first."""
-    return tuple(sorted({str(Path(path).absolute()) for path in (root, *others)}))
+def _by_depth(*folders: str) -> list[str]:
+    """Folders without doubles, outer ones first."""
+    return sorted(set(folders))

@@ -1,6 +1,7 @@
 """A pod's first program, passed as text to `python -c`: standard library only, any Python from 3.9.
 
 An errand, a JSON object at a signed URL, lists what to unpack where and what to run; its result is uploaded to a signed URL.
+The part `sources` of it is done by a container of its own, before the others have the sources to read.
 A worker has no result: the runner takes over this process. Nothing here depends on Kubernetes.
 """
 
@@ -64,6 +65,10 @@ def main() -> None:
     """Do the errand at `ACCEL_CI_ERRAND_URL`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 of a container has no default for it
     errand = json.loads(gzip.decompress(ask(os.environ.pop("ACCEL_CI_ERRAND_URL"), "the errand")))
+    if os.environ.pop("ACCEL_CI_PART", "") == "sources":
+        url, folder = errand["sources"]
+        unpack(ask(url, "the sources"), folder)
+        return
     for url, folder in errand["unpack"]:
         unpack(ask(url, "an archive"), folder)
     for name in errand["unset"]:

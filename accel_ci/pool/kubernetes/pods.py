@@ -49,8 +49,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     """The state of a pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     name = metadata["name"]
-    container: Mapping[str, Any] = next((c for c in status.get("containerStatuses") or () if c["name"] == WORKER), {})
-    state = container.get("state") or {}
+    state = _state(status)
     terminated = state.get("terminated")
     log_tail = (terminated or {}).get("message") or ""
     if status.get("reason"):  # Evicted, NodeLost, DeadlineExceeded, Preempting, UnexpectedAdmissionError …
@@ -72,6 +71,17 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         reason = (waiting or {}).get("reason") or "Pending"
         return PodState(name, reason, reason)
     return PodState(name)
+
+
+def _state(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The state of the worker's container, or of one before it that cannot start or has failed."""
+    for container in status.get("initContainerStatuses") or ():
+        state: Mapping[str, Any] = container.get("state") or {}
+        waits, code = (state.get("waiting") or {}).get("reason"), (state.get("terminated") or {}).get("exitCode", 0)
+        if code or waits not in (None, "ContainerCreating", "PodInitializing"):
+            return state
+    worker = next((each for each in status.get("containerStatuses") or () if each["name"] == WORKER), None)
+    return (worker or {}).get("state") or {}
 
 
 def _end(terminated: Mapping[str, Any] | None, phase: str | None) -> WorkerEnd | None:

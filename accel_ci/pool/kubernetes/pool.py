@@ -27,7 +27,7 @@ from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.environment import container_spec
 from accel_ci.pool.kubernetes import job as job_document
 from accel_ci.pool.kubernetes.cluster import Cluster
-from accel_ci.pool.kubernetes.job import RUN_LABEL, JobRequest, folders_of, job_manifest, job_name, label
+from accel_ci.pool.kubernetes.job import RUN_LABEL, JobRequest, job_manifest, job_name, label
 from accel_ci.pool.kubernetes.pods import PendingPods, PodState, cards_of_nodes, job_end, pod_state, too_few_cards
 from accel_ci.pool.kubernetes.worker_group import KubernetesWorkerGroup, can_attach, delete_jobs
 from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
@@ -79,7 +79,7 @@ class KubernetesPool(ProjectPool):
         settings = self._settings.model_copy(update={"image": self._settings.image or "accel-ci", "python": "python3"})
         cluster = Cluster(settings, _CHECK_PATIENCE_S)
         name = job_name(self._project, uuid.uuid4().hex, "check")
-        request = JobRequest(name, self._project, name, 1, self._widest, "", (), {}, self._run)
+        request = JobRequest(name, self._project, name, 1, self._widest, "", "/sources", (), {}, self._run)
         cluster.try_job(job_manifest(settings, request))
         nodes = cluster.nodes()
         if nodes is None:
@@ -111,7 +111,7 @@ class KubernetesPool(ProjectPool):
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         request = JobRequest(
             name, self._project, round=name, pods=len(slots), cards=len(cards_in(cards[0])), errand_url="",
-            folders=folders_of(_sources(spec)), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
+            sources=_sources(spec), folders=(), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
             plan=record.plan_digest,
         )  # fmt: skip
         found = cluster.job(name)
@@ -126,10 +126,8 @@ class KubernetesPool(ProjectPool):
             undo.callback(record.close)
             errand = {
                 "round": record.invite(slots),
-                "unpack": [
-                    [record.put("runner", _pack(build_runner(folder / runner))), own],
-                    [record.put("sources", _pack(Path(_sources(spec)))), _sources(spec)],
-                ],
+                "sources": [record.put("sources", _pack(Path(_sources(spec)))), _sources(spec)],
+                "unpack": [[record.put("runner", _pack(build_runner(folder / runner))), own]],
                 "unset": settings.unset_environment,
                 "root": root,
                 "command": [f"{own}/{runner}", "work", "--round-url", "-", "--scratch", f"{own}/worker"],
@@ -158,7 +156,8 @@ class KubernetesPool(ProjectPool):
             bucket.put("sources", _pack(Path(sources)))
             bucket.put("folder", _pack(folder))
             errand = {
-                "unpack": [[signer.get("sources"), sources], [signer.get("folder"), str(folder)]],
+                "sources": [signer.get("sources"), sources],
+                "unpack": [[signer.get("folder"), str(folder)]],
                 "unset": settings.unset_environment,
                 "root": root,
                 "folder": str(folder),
@@ -167,8 +166,7 @@ class KubernetesPool(ProjectPool):
             }
             bucket.put("errand", _packed(errand))
             request = JobRequest(
-                name, self._project, name, 1, 0, signer.get("errand"), folders_of(sources, [str(folder)]), spec.environment,
-                self._run,
+                name, self._project, name, 1, 0, signer.get("errand"), sources, (str(folder),), spec.environment, self._run,
             )  # fmt: skip
             cluster.create_job(job_manifest(settings, request))
             self._await_end(cluster, settings, name, timeout_s)

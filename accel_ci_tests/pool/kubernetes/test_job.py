@@ -20,7 +20,7 @@ from accel_ci.rounds.engine import WorkerEnd
 from accel_ci_tests.fixtures.checkout import ROOT
 
 REQUEST = JobRequest(
-    "job-1", "toy", "round-a", 4, 2, "https://s3.example.com/x?X-Amz-Signature=abc", ("/srv/sources",), {"A": "$(B) $c"},
+    "job-1", "toy", "round-a", 4, 2, "https://s3.example.com/x?X-Amz-Signature=abc", "/srv/sources", (), {"A": "$(B) $c"},
     "run-1", "r/v/device", "digest",
 )  # fmt: skip
 
@@ -67,6 +67,49 @@ def test_a_pod_asks_for_its_cards_and_has_its_folders() -> None:
     assert worker["resources"]["limits"] == {"example.com/accel": "2", "memory": "4Gi"}
     assert worker["resources"]["requests"] == {"example.com/accel": "2", "memory": "4Gi", "cpu": "2"}
     assert [mount["mountPath"] for mount in worker["volumeMounts"]] == ["/accel-ci", "/srv/sources", "/dev/shm"]
+
+
+def test_only_the_container_before_the_worker_can_write_the_sources() -> None:
+    template = {"spec": {"initContainers": [{"name": "mine"}], "containers": [{"name": "worker", "env": [{"name": "CA"}]}]}}
+    spec = pod_spec(pod_template=template)
+    [mine, before], [worker] = spec["initContainers"], spec["containers"]
+    assert mine == {"name": "mine"}
+    writable = [
+        {mount["mountPath"] for mount in each["volumeMounts"] if not mount.get("readOnly")} for each in (before, worker)
+    ]
+    assert writable == [{"/accel-ci", "/srv/sources", "/dev/shm"}, {"/accel-ci", "/dev/shm"}]
+    assert [entry["value"] for entry in before["env"] if entry["name"] == "ACCEL_CI_PART"] == ["sources"]
+    assert not [entry for entry in worker["env"] if entry["name"] == "ACCEL_CI_PART"]
+    assert {"name": "CA"} in before["env"], "what the template gives the worker to reach the store"
+    assert "example.com/accel" not in before["resources"]["limits"]
+    assert {name: before[name] for name in ("image", "command", "securityContext")} == {
+        name: worker[name] for name in ("image", "command", "securityContext")
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "found"),
+    [
+        ({"running": {}}, "Pending", ("PodInitializing", None)),
+        ({"terminated": {"exitCode": 0}}, "Running", (None, None)),
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}, "Pending",
+         ("ImagePullBackOff: no such image", None)),
+        ({"terminated": {"exitCode": 1, "reason": "Error", "message": "the store refused the sources"}}, "Failed",
+         (None, WorkerEnd("failed", "Error (exit code 1)"))),
+    ],
+)  # fmt: skip
+def test_what_the_container_of_the_sources_does_is_told(
+    state: dict[str, Any], phase: str, found: tuple[str | None, WorkerEnd | None]
+) -> None:
+    waiting = {} if phase == "Running" else {"waiting": {"reason": "PodInitializing"}}
+    status = {
+        "phase": phase,
+        "initContainerStatuses": [{"name": "accel-ci-sources", "state": state}],
+        "containerStatuses": [{"name": "worker", "state": waiting}],
+    }
+    seen = pod_state({"metadata": {"name": "p"}, "status": status})
+    assert (seen.waits, seen.end) == found
+    assert seen.log_tail == state.get("terminated", {}).get("message", "")
 
 
 def test_where_pods_go_and_how() -> None:

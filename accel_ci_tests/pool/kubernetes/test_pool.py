@@ -262,12 +262,12 @@ def test_leftovers_of_runs_that_are_over(ground: Ground, write: Write) -> None:
 def test_a_driver_ends_the_job_of_a_round_that_needs_no_workers(ground: Ground, write: Write) -> None:
     """An earlier driver was killed between the last attempt and the end of its pods."""
     write("test_a.py", "def test_a(): pass")
-    batches = [batch("test_a.py::test_a")]
+    batches = [batch("b0", "test_a.py::test_a")]
     ground.run(batches, max_rounds=1)
     name = job_name(ground.project, "/".join(ground.run_dir.parts[-3:]), "round-1")
     manifest = job_manifest(
         ground.cluster_settings.model_copy(update={"python": "python3"}),
-        JobRequest(name, ground.project, name, 1, 0, "http://127.0.0.1:9/", ("/tmp",), {}, RUN_NAME),
+        JobRequest(name, ground.project, name, 1, 0, "http://127.0.0.1:9/", "/tmp", (), {}, RUN_NAME),
     )
     assert ground.cluster.create_job(manifest)
     result = ground.run(batches, max_rounds=1)
