@@ -242,13 +242,17 @@ class SuiteSelection:
 
 @dataclass(frozen=True)
 class TestSelection:
-    """The tests in scope of a build; `tests` is a JSON artifact with a list of `SelectedTest`."""
+    """The tests in scope of a build; `tests` is a JSON artifact with a list of `SelectedTest`.
+
+    `scope` is a Parquet file with a row for each collected test (`accel_ci.scope.table`), None in earlier versions.
+    """
 
     __test__ = False
 
     tests: Artifact
     suites: tuple[SuiteSelection, ...]
     work_s: float
+    scope: Artifact | None = None
 
     @property
     def collected(self) -> int:

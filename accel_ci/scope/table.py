@@ -1,0 +1,54 @@
+"""The table of a build's scope: a row for each collected test, with its facts and what the scope's rules decided.
+
+Facts are read from pytest's and PyTorch's own objects at collection; those that a test does not have are null, or an empty
+list.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from accel_ci.model import Artifact
+from accel_ci.storage.artifacts import ArtifactStore
+
+Status = Literal["enabled", "not_enabled", "out_of_scope"]
+"""A test that runs; one in scope that does not yet; one that a rule, which has a reason, leaves out."""
+
+Mode = Literal["must_pass", "xfail", "xfail_strict", "skip", "flaky_known"]
+"""The outcome that a rule expects of an enabled test."""
+
+SCOPE = pa.schema(
+    [
+        pa.field("suite", pa.string(), nullable=False),
+        pa.field("test", pa.string(), nullable=False),  # the node id, as in `SelectedTest.test`
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("class_name", pa.string()),
+        pa.field("method", pa.string()),  # without the suffix of device and dtype, where PyTorch's objects tell it
+        pa.field("op", pa.string()),  # the full name of its OpInfo
+        pa.field("dtypes", pa.list_(pa.string()), nullable=False),
+        pa.field("device", pa.string()),  # the device type
+        pa.field("module", pa.string()),  # the name of its ModuleInfo
+        pa.field("markers", pa.list_(pa.string()), nullable=False),
+        pa.field("decorators", pa.list_(pa.string()), nullable=False),
+        pa.field("status", pa.string(), nullable=False),  # `Status`
+        pa.field("reason", pa.string()),  # null for an enabled test that no rule names
+        pa.field("rule", pa.string()),  # identifies the rule that decided: `exclude[3]`, `skips.yaml:exclude[7]`
+        pa.field("mode", pa.string(), nullable=False),  # `Mode`
+    ]
+)
+_NAME = "scope.parquet"
+
+
+def write_scope(table: pa.Table, artifacts: ArtifactStore) -> Artifact:
+    """Keep a table with the schema `SCOPE`."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.cast(SCOPE), sink, compression="zstd")
+    return artifacts.put_bytes(sink.getvalue().to_pybytes(), _NAME)
+
+
+def read_scope(artifact: Artifact, artifacts: ArtifactStore) -> pa.Table:
+    """Read a table of `write_scope`. Raises `AccelCiError` when it is gone or damaged."""
+    return pq.read_table(artifacts.checked_path(artifact), schema=SCOPE)
