@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ COLLECTED = ""  # the place that is reported when all files are collected
 class _Found:
     """Tests in order, those that must stay together, and what cannot be collected.
 
-    `skipped` are files that skip themselves, with the reasons. `deselected` has the numbers of tests that were left out, and
-    `ignored` the paths of files that were, by who did it.
+    `facts` are those of the tests (`test_facts.py`). `skipped` are files that skip themselves, with the reasons.
+    `deselected` has the numbers of tests that were left out, and `ignored` the paths of files that were, by who did it.
     """
 
     tests: list[str] = field(default_factory=list)
@@ -40,6 +40,7 @@ class _Found:
     skipped: dict[str, str] = field(default_factory=dict)
     deselected: dict[str, int] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
 
 
 def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Sequence[str], paths: Sequence[str]) -> int:
@@ -57,6 +58,7 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
     from .collection_report import CollectionReport
     from .left_out import LeftOut
     from .quiet_pytest import QuietPytest, run_pytest
+    from .test_facts import facts_of
     from .test_ids import TestIds, groups_of
 
     class Recorder:
@@ -83,6 +85,7 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
             self.found.groups = groups_of(items, quiet.dist)
             self.found.deselected = left_out.deselected(session)
             self.found.ignored = left_out.ignored
+            self.found.facts = facts_of(items.values())
 
         def pytest_internalerror(self, excrepr: Any) -> None:
             self.stopped.append(str(excrepr))
@@ -105,5 +108,5 @@ def collect(report_fd: int, parent: int, root: str, output: str, pytest_args: Se
             "\n".join(recorder.stopped) or printed.getvalue().strip() or f"pytest ended with exit code {status}"
         )
         return INCOMPLETE
-    target.write_text(json.dumps(asdict(recorder.found)), "utf-8")
+    target.write_text(json.dumps(vars(recorder.found)), "utf-8")
     os._exit(0)

@@ -48,7 +48,8 @@ def collect_apart(root: str, output: str, pytest_args: Sequence[str], paths: Seq
     began, target = time.monotonic(), Path(output).resolve()
     state = target.with_name(target.name + STATE)
     lost = _lost_before(state)
-    record: dict[str, Any] = {"tests": [], "groups": {}, "errors": [], "skipped": {}, "deselected": {}, "ignored": {}}
+    empty: dict[str, Any] = {"skipped": {}, "deselected": {}, "ignored": {}, "facts": {}}
+    record: dict[str, Any] = {"tests": [], "groups": {}, "errors": [], **empty}
     hangs = 0
     while left := [path for path in paths if path not in lost]:
         arguments = [*pytest_args, *(f"--ignore={Path(root).resolve() / place}" for place in lost)]
