@@ -222,6 +222,7 @@ class SelectedTest:
 class SuiteSelection:
     """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason.
 
+    `not_enabled` counts tests in scope that do not run yet. With `selected` and `out_of_scope`, they sum to `collected`.
     `left_out` has the numbers of tests, or of files, that pytest's own means left out, by who did it. `skipped_files` are
     files that skip themselves: each is expected under its own name, as are those with `collection_errors`.
     """
@@ -233,6 +234,12 @@ class SuiteSelection:
     collection_errors: tuple[str, ...] = ()
     left_out: dict[str, int] = field(default_factory=dict)
     skipped_files: dict[str, str] = field(default_factory=dict)
+    not_enabled: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def in_scope(self) -> int:
+        """The tests that run, and those that will one day."""
+        return self.selected + sum(self.not_enabled.values())
 
     @property
     def expected(self) -> int:
@@ -260,8 +267,13 @@ class TestSelection:
         return sum(suite.collected for suite in self.suites)
 
     @property
+    def in_scope(self) -> int:
+        """Tests in scope in all suites, enabled or not."""
+        return sum(suite.in_scope for suite in self.suites)
+
+    @property
     def selected(self) -> int:
-        """Tests in scope in all suites."""
+        """Tests that run in all suites: those in scope and enabled."""
         return sum(suite.selected for suite in self.suites)
 
 
@@ -280,16 +292,27 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class ExpectedMode:
+    """The mode that a rule gives to tests (`xfail`, `xfail_strict`, `skip`, `flaky_known`), and the words for its reason."""
+
+    mode: str
+    reason: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SuiteSession:
     """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments.
 
     With `copies`, it may be a fork of a process that has collected the suite. With `isolate`, each file has its own session.
+    `modes` say what is expected of some tests.
     """
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...] = ()
     copies: bool = True
     isolate: bool = False
+    modes: tuple[ExpectedMode, ...] = ()
 
 
 @dataclass(frozen=True)

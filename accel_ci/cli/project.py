@@ -36,9 +36,11 @@ def init(folder: Path) -> None:
 def validate(workspace: Workspace) -> None:
     """Check the configuration and print a line for each mistake."""
     from accel_ci.config.extras import require_configured_extras
+    from accel_ci.scope.rule_files import with_rule_files
 
     project, settings = workspace.project, workspace.project.settings
     require_configured_extras(settings)
+    with_rule_files(settings.suites, project.root)
     click.echo(f"{project.config_path} is valid: backend {settings.backend.name}")
     click.echo(f"variants: {', '.join(variant.name for variant in settings.variants)}")
     click.echo(f"suites: {', '.join(settings.suites)}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -27,6 +27,9 @@ from accel_ci.secrets import learn_secrets
 CONFIG_ENVIRONMENT = "ACCEL_CI_CONFIG"
 HOME_ENVIRONMENT = "ACCEL_CI_HOME"
 CONFIG_NAME = "accel_ci.yaml"
+
+_Kind = TypeVar("_Kind", bound=Section)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 _MATRIX_KEYS = ("python", "torch", "torch_source", "runtime")
 """The keys of a variant that may be lists. In its name, `{python}` and so on stand for the value."""
@@ -71,17 +74,7 @@ def data_folder(config_path: Path) -> Path:
 
 def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     """Validate the text of a configuration file. Raises `ConfigError` with a line `file:line: path: mistake` for each."""
-    try:
-        document = yaml.compose(text, Loader=yaml.SafeLoader)
-        content = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
-        raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        expected = "must be a mapping with keys such as 'backend'; `accel-ci init` writes a starter file"
-        raise ConfigError(f"{file_name}:1: {expected}")
+    document, content = _read_mapping(text, file_name, "'backend'; `accel-ci init` writes a starter file")
     variants = list(_expand_matrix(as_sequence(content.get("variants"))))
     if variants:
         content = {**content, "variants": [variant for _, variant in variants]}
@@ -89,16 +82,56 @@ def parse_settings(text: str, file_name: str = CONFIG_NAME) -> Settings:
     try:
         settings = Settings.model_validate(content)
     except ValidationError as error:
-        details = error.errors()
-        places = [detail["loc"] for detail in details]
-        mistakes += [m for detail in details if not _is_consequence(detail, places) for m in _explain(detail)]
+        mistakes += _mistakes_of(error, Settings)
     else:
         if not mistakes:
             return settings
     entries = [entry for entry, _ in variants]
-    placed = {(_place_in_file(where, entries), what) for where, what in mistakes}
-    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in placed)
-    raise ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
+    raise _refusal(file_name, document, ((_place_in_file(where, entries), what) for where, what in mistakes))
+
+
+def read_section(kind: type[_Kind], path: Path, name: str) -> _Kind:
+    """Read a file that holds one section. Raises `ConfigError` with a line `name:line: path: mistake` for each mistake."""
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from None
+    document, content = _read_mapping(text, name, f"{next(iter(kind.model_fields))!r}")
+    mistakes = list(_duplicate_keys(document, ()))
+    try:
+        section = kind.model_validate(content)
+    except ValidationError as error:
+        mistakes += _mistakes_of(error, kind)
+    else:
+        if not mistakes:
+            return section
+    raise _refusal(name, document, mistakes)
+
+
+def _read_mapping(text: str, file_name: str, such_as: str) -> tuple[yaml.Node | None, dict[str, Any]]:
+    """The document and the content of a YAML file; `such_as` names a key that it has. Raises `ConfigError`."""
+    try:
+        document = yaml.compose(text, Loader=_LOADER)
+        content = yaml.load(text, Loader=_LOADER)  # noqa: S506 - it is a safe one
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{file_name}:{line}: not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
+        raise ConfigError(f"{file_name}:1: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file_name}:1: must be a mapping with keys such as {such_as}")
+    return document, content
+
+
+def _mistakes_of(error: ValidationError, kind: type[Section]) -> Iterator[Mistake]:
+    details = error.errors()
+    places = [detail["loc"] for detail in details]
+    return (m for detail in details if not _is_consequence(detail, places) for m in _explain(detail, kind))
+
+
+def _refusal(file_name: str, document: yaml.Node | None, mistakes: Iterable[Mistake]) -> ConfigError:
+    lines = sorted((_line_of(document, where), _dotted(where), what) for where, what in set(mistakes))
+    return ConfigError("\n".join(f"{file_name}:{line}: {where}: {what}" for line, where, what in lines))
 
 
 def _expand_matrix(entries: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -177,12 +210,12 @@ def _place_in_file(where: tuple[str | int, ...], entries: Sequence[int]) -> tupl
     return where
 
 
-def _explain(detail: Any) -> Iterator[Mistake]:
+def _explain(detail: Any, kind_of_file: type[Section]) -> Iterator[Mistake]:
     tagged, kind, context = tuple(detail["loc"]), detail["type"], detail.get("ctx", {})
     where = (tagged[0], *tagged[2:]) if tagged[0] == "pool" else tagged  # pydantic inserts the kind of the pool
     cause = context.get("error")
     if kind == "extra_forbidden":
-        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1]))}"
+        yield where, f"unknown key{_did_you_mean(str(where[-1]), _known_keys(tagged[:-1], kind_of_file))}"
     elif kind == "union_tag_invalid":
         known = re.findall(r"'([^']*)'", context["expected_tags"])
         yield (*where, "kind"), f"there is no kind {context['tag']!r}{_did_you_mean(context['tag'], known)}"
@@ -232,8 +265,7 @@ def _is_consequence(detail: Any, places: Sequence[tuple[str | int, ...]]) -> boo
     )
 
 
-def _known_keys(where: tuple[str | int, ...]) -> list[str]:
-    section: Any = Settings
+def _known_keys(where: tuple[str | int, ...], section: Any) -> list[str]:
     for step in where:
         if _is_section(section) and step in section.model_fields:
             section = section.model_fields[str(step)].annotation

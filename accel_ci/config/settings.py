@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from accel_ci.config.pool_settings import Pool
+from accel_ci.config.scope_settings import Scope
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
     BazelConfig,
@@ -158,20 +159,6 @@ class Variant(Section):
     wheels: Wheels | None = None
     image: Image | None = None
     torch_backend: TorchBackend | None = None
-
-
-class ScopeRule(Section):
-    """Node-id patterns that are out of scope, and the reason. `*` and `?` are wildcards; everything else is literal."""
-
-    tests: tuple[str, ...] = Field(min_length=1)
-    reason: str
-
-
-class Scope(Section):
-    """The collected tests that belong to a suite: included by a pattern and excluded by no rule."""
-
-    include: tuple[str, ...] = ("*",)
-    exclude: tuple[ScopeRule, ...] = ()
 
 
 Share = Annotated[float, Field(ge=0, le=1)]

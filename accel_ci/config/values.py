@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +33,19 @@ def _requirement(value: str) -> str:
     return value
 
 
-def _relative_path(value: str) -> str:
-    path = Path(value)
-    if path.is_absolute() or ".." in path.parts or value.startswith("-"):
-        raise ValueError("must be a path below the root of the backend's sources")
-    return value
+def path_below(message: str) -> Callable[[str], str]:
+    """A validator for paths below a folder; `message` describes what is expected."""
+
+    def check(value: str) -> str:
+        path = Path(value)
+        if path.is_absolute() or ".." in path.parts or value.startswith("-"):
+            raise ValueError(message)
+        return value
+
+    return check
+
+
+_relative_path = path_below("must be a path below the root of the backend's sources")
 
 
 def _workspace(value: str) -> str:

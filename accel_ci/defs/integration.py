@@ -29,6 +29,8 @@ from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
+from accel_ci.scope.modes import with_modes
+from accel_ci.scope.rule_files import with_rule_files
 from accel_ci.source.revision import checkout_backend
 from accel_ci.source.tests_tree import tests_tree
 from accel_ci.steps.device_tests import (
@@ -100,6 +102,7 @@ def smoke_results(
     with stages.stage(context) as step:
         revision = stages.revision(context)
         suites = settings.suites_of(revision.trigger, "smoke", revision.suites)
+        suites = with_rule_files(suites, stages.workspace.project.root)
         spec, place = _worker(context, stages.workspace, revision, runtime_image, "smoke")
         results = run_smoke_stage(settings, suites, spec, place, step)
         changed = _changed_by_tests(context, spec, runtime_image, step)
@@ -120,13 +123,13 @@ def test_selection(
     context: dg.AssetExecutionContext, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
 ) -> dg.MaterializeResult:
     """The tests in scope: what pytest collects in the image, less what the scope rules leave out, and why."""
-    settings = stages.workspace.project.settings
+    workspace, settings = stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         revision = stages.revision(context)
-        spec, place = _worker(context, stages.workspace, revision, runtime_image, "device")
-        suites = settings.suites_of(revision.trigger, "device", revision.suites)
+        spec, place = _worker(context, workspace, revision, runtime_image, "device")
+        suites = with_rule_files(settings.suites_of(revision.trigger, "device", revision.suites), workspace.project.root)
         selection = collect_tests(settings, suites, spec, place)
-        step.note(f"{selection.selected} of {selection.collected} collected tests are in scope")
+        step.note(selection_note(selection))
     return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection))
 
 
@@ -160,6 +163,7 @@ def device_test_results(
     workspace, suites = stages.workspace, [suite.suite for suite in test_selection.suites]
     with stages.stage(context) as step:
         spec, place = _worker(context, workspace, stages.revision(context), runtime_image, "device")
+        spec = with_modes(spec, test_selection.scope, workspace.artifacts)
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
@@ -232,10 +236,18 @@ def image_note(image: RuntimeImage) -> str:
     return f"torch {image.torch_version}" + (f" ({', '.join(reused)})" if reused else "")
 
 
+def selection_note(selection: TestSelection) -> str:
+    """Describe a selection in a line."""
+    later = selection.in_scope - selection.selected
+    enabled = f", {selection.selected} of them enabled" if later else ""
+    return f"{selection.in_scope} of {selection.collected} collected tests are in scope{enabled}"
+
+
 def selection_metadata(selection: TestSelection) -> dict[str, Any]:
     """Describe a selection: counts by suite, what is out of scope and why, and files that cannot be collected."""
     suites = [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites]
     out_of_scope = [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()]
+    not_enabled = [[s.suite, count, reason] for s in selection.suites for reason, count in s.not_enabled.items()]
     left_out = [[s.suite, count, who] for s in selection.suites for who, count in s.left_out.items()]
     skipped = [[s.suite, file, reason] for s in selection.suites for file, reason in s.skipped_files.items()]
     return {
@@ -244,6 +256,8 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
         "collected": selection.collected,
         "selected": selection.selected,
         "suites": table(["suite", "collected", "selected", "cannot be collected"], suites),
+        "in_scope": selection.in_scope,
+        "not_enabled": table(["suite", "tests", "reason"], not_enabled),
         "out_of_scope": table(["suite", "tests", "reason"], out_of_scope),
         "collection_errors": table(["file"], [[e] for s in selection.suites for e in s.collection_errors]),
         "work_seconds": selection.work_s,

@@ -103,23 +103,24 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
 
 
 def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
-    """Check that neither pipeline lost tests since the build before."""
+    """Check that neither pipeline lost tests since the build before: collected, in scope or enabled."""
     manifests, reason = workspace.manifests, workspace.project.settings.quality.fewer_tests_reason
     faults, counts = [], []
-    for what, stage, kind in (("", TEST_SELECTION, TestSelection), ("Bazel: ", BAZEL_TEST_RESULTS, BazelTestResults)):
-        count, before = _collected(manifests.find(stage, build, kind)), _collected(manifests.previous(stage, build, kind))
-        if count is not None:
-            if fault := collected_drop(count, before, reason):
-                faults.append(f"{what}{fault}")
-            counts.append(f"{what}{count} collected, {'none' if before is None else before} in the build before")
+    for pipeline, stage, kind in (("", TEST_SELECTION, TestSelection), ("Bazel: ", BAZEL_TEST_RESULTS, BazelTestResults)):
+        earlier = _collected(manifests.previous(stage, build, kind))
+        for what, count in _collected(manifests.find(stage, build, kind)).items():
+            before = earlier.get(what)
+            if fault := collected_drop(count, before, reason, what):
+                faults.append(f"{pipeline}{fault}")
+            counts.append(f"{pipeline}{count} {what}, {'none' if before is None else before} in the build before")
     return CheckResult("collected", not faults, "; ".join(faults or counts) or "nothing was collected yet")
 
 
-def _collected(results: object) -> int | None:
-    """Return the number of collected tests; None where a stage has not ended, or Bazel met bad infrastructure."""
+def _collected(results: object) -> dict[str, int]:
+    """Return the numbers of tests; none where a stage has not ended, or Bazel met bad infrastructure."""
     if isinstance(results, TestSelection):
-        return results.collected
-    return results.expected if isinstance(results, BazelTestResults) and results.infra is None else None
+        return {"collected": results.collected, "in scope": results.in_scope, "enabled": results.selected}
+    return {"collected": results.expected} if isinstance(results, BazelTestResults) and results.infra is None else {}
 
 
 def _checks(workspace: Workspace, account: Ledger) -> list[CheckResult]:

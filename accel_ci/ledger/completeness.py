@@ -7,13 +7,16 @@ more. Without one it stays among the expected tests of later builds, until someb
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
+import pyarrow as pa
 from pydantic import TypeAdapter
 
-from accel_ci.config.settings import Budgets, Scope
+from accel_ci.config.scope_settings import Scope
+from accel_ci.config.settings import Budgets
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.account import expected_tests
 from accel_ci.model import (
@@ -29,7 +32,10 @@ from accel_ci.model import (
     Verdict,
 )
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
-from accel_ci.scope.selection import in_scope, read_selection
+from accel_ci.scope.apply import apply_scope
+from accel_ci.scope.rule_files import whole_scope
+from accel_ci.scope.selection import read_selection
+from accel_ci.scope.table import FACTS, facts_table, read_scope
 from accel_ci.source.revision import checkout_backend, removed_files
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.manifests import ManifestStore
@@ -65,7 +71,8 @@ def judge_completeness(workspace: Workspace, revision: Revision, account: Ledger
         baseline = _baseline(manifests, artifacts, before, suite)
         missing = [test for test in baseline - expected[suite] if SelectedTest(suite, test) not in known]
         scope = suites[suite].scope if suite in suites else Scope()
-        unexplained = _unexplained(workspace, revision, before.build, missing, scope)
+        facts = _facts(manifests, artifacts, (account.build, before.build), suite, missing)
+        unexplained = _unexplained(workspace, revision, before.build, facts, scope)
         gone += [SelectedTest(suite, test) for test in unexplained]
         broken = _broken_files(selection)
         counted = [test for test in unexplained if SelectedTest(suite, test).file not in broken]
@@ -182,13 +189,34 @@ def _baseline(manifests: ManifestStore, artifacts: ArtifactStore, before: Ledger
     return expected | {test.test for test in carried if test.suite == suite}
 
 
-def _unexplained(
-    workspace: Workspace, revision: Revision, before: Build, tests: Collection[str], scope: Scope
-) -> Collection[str]:
+def _facts(
+    manifests: ManifestStore, artifacts: ArtifactStore, builds: Iterable[Build], suite: str, tests: Iterable[str]
+) -> pa.Table:
+    """Return the facts of tests, as the first of the builds with the test has them; of others, no more than their ids."""
+    unknown, found = set(tests), [FACTS.empty_table()]
+    for build in builds:
+        selection = manifests.find(TEST_SELECTION, build, TestSelection)
+        if not unknown or selection is None or selection.scope is None:
+            continue
+        try:
+            table = read_scope(selection.scope, artifacts)
+        except AccelCiError as error:
+            _LOG.warning("the scope of %s is not known any more: %s", build.name, error)
+            continue
+        wanted = [test in unknown and of == suite for test, of in zip(*map(_texts(table), ("test", "suite")), strict=True)]
+        found.append(table.filter(pa.array(wanted, pa.bool_())).select(FACTS.names))
+        unknown -= {str(test) for test in found[-1]["test"].to_pylist()}
+    return pa.concat_tables([*found, facts_table(sorted(unknown), {})])
+
+
+def _unexplained(workspace: Workspace, revision: Revision, before: Build, facts: pa.Table, scope: Scope) -> Collection[str]:
     """Return the tests that neither the scope, nor a file that was removed, nor a person's word in the settings explains."""
-    if not tests or workspace.project.settings.quality.fewer_tests_reason:
+    if not len(facts) or workspace.project.settings.quality.fewer_tests_reason:
         return ()
-    in_question, _ = in_scope(tests, scope)
+    judged = apply_scope("", whole_scope(scope, workspace.project.root), facts).table
+    in_question = [
+        str(test) for test, status in zip(*map(_texts(judged), ("test", "status")), strict=True) if status == "enabled"
+    ]
     earlier = workspace.manifests.revision(before.revision)
     if not in_question or earlier is None:
         return in_question
@@ -199,6 +227,10 @@ def _unexplained(
         _LOG.warning("the files of %s are not known, so that none counts as removed: %s", earlier.backend.label, error)
         return in_question
     return [test for test in in_question if SelectedTest("", test).file not in removed]
+
+
+def _texts(table: pa.Table) -> Callable[[str], list[Any]]:
+    return lambda column: table[column].to_pylist()
 
 
 def _broken_files(selection: SuiteSelection | None) -> set[str]:

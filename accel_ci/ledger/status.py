@@ -155,18 +155,18 @@ def beside_the_ledger(activity: Mapping[str, str]) -> list[str]:
     ]
 
 
-def collected_drop(collected: int, previous: int | None, reason: str | None = None) -> str | None:
-    """Report a number of collected tests that is too low against the variant's last build; None when it is not.
+def collected_drop(collected: int, previous: int | None, reason: str | None = None, what: str = "collected") -> str | None:
+    """Report a number of tests that is too low against the variant's last build; None when it is not.
 
-    A build may lose tests for a reason that somebody gave, or up to `ALLOWED_DROP`. A variant's first build (`previous`
-    is None) has nothing to lose; a build that collects nothing is always wrong.
+    They are collected, or `what` says what they are. A build may lose tests for a reason that somebody gave, or up to
+    `ALLOWED_DROP`. A variant's first build (`previous` is None) has nothing to lose; a build without tests is always wrong.
     """
     if collected <= 0:
-        return "no tests were collected"
+        return f"no tests were {what}"
     if previous is None or reason or previous - collected <= previous * ALLOWED_DROP:
         return None
     share = (previous - collected) / previous
-    return f"{collected} tests were collected, {share:.1%} fewer than the last build's {previous}; fix it, or give a reason"
+    return f"{collected} tests were {what}, {share:.1%} fewer than the last build's {previous}; fix it, or give a reason"
 
 
 def shortcomings(ledger: Ledger) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from .ending import end_with_parent
 from .outcomes import TEST_MARK, bounded, captured_output, outcome_of, skip_reason
 from .quiet_pytest import QuietPytest, run_pytest
 from .test_ids import TestIds
+from .test_modes import TestModes
 from .tries import Tries
 from .wheel_modules import WheelModules
 
@@ -99,12 +100,13 @@ class _NextItem:
 class _BatchSession:
     """The pytest plugin that runs batches and sends the worker their results."""
 
-    def __init__(self, worker: WorkerPipes, root: str, ignored: Sequence[str]) -> None:
+    def __init__(self, worker: WorkerPipes, root: str, ignored: Sequence[str], modes: Sequence[dict[str, Any]]) -> None:
         self._worker, self._root = worker, root
         self._ignored = {str(Path(root, path)) for path in ignored}
         self._began = time.monotonic()
         self._ids = TestIds(root, root)
         self._items: dict[str, Any] = {}
+        self._modes = TestModes(modes)
         self._problems: dict[str, tuple[str, str]] = {}  # of files and folders that cannot be collected, or skip themselves
         self._collecting: tuple[str, float, int] | None = None  # a file, since when, and the number of tests before it
         self._collected = 0
@@ -164,6 +166,7 @@ class _BatchSession:
         """Run batches until the worker closes its pipe."""
         self._end_file()
         self._items = self._ids.of_items(session.items)
+        self._modes.mark(self._items)
         if self.copy_by is not None and may_copy():
             self._worker.send("original")
             self.copy_by()
@@ -231,11 +234,11 @@ class _BatchSession:
         self._tries, self._last, self._item = Tries(), test, item
         self._worker.send_start(test, self._tests)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
-        *earlier, last = map(self._result_of, self._tries.end())
+        *earlier, last = (self._result_of(test, reports) for reports in self._tries.end())
         self._worker.send("result", test=test, earlier=earlier, **last)
 
-    def _result_of(self, reports: Sequence[Any]) -> dict[str, Any]:
-        outcome, message = outcome_of(reports)
+    def _result_of(self, test: str, reports: Sequence[Any]) -> dict[str, Any]:
+        outcome, message = self._modes.outcome(test, *outcome_of(reports))
         whole = (report for report in reports if report.when != "call" or not hasattr(report, "context"))
         seconds = sum(report.duration for report in whole)  # subtests have a context, and are part of their test
         output = captured_output(reports) if outcome in _OUTPUT_KEPT else None
@@ -339,7 +342,7 @@ def run(commands_fd: int, results_fd: int, control_fd: int, parent: int) -> int:
     if not paths:
         return _run_nothing(worker)
     scratch = Path(request["scratch"])
-    batches = _BatchSession(worker, os.path.realpath(root), ignored)
+    batches = _BatchSession(worker, os.path.realpath(root), ignored, request.get("modes", ()))
     if request["copies"]:
         batches.copy_by = lambda: serve_copies(control, commands_fd, results_fd, output, parent)
     plugins = [QuietPytest(root, scratch), batches]

@@ -58,13 +58,15 @@ def file_of(test: str) -> str:
 class SuiteArguments:
     """The arguments of a suite's pytest: paths relative to the root, and options; with `copies`, it may be forked.
 
-    With `isolate`, each file has its own process, since a test can do anything to others in its process.
+    With `isolate`, each file has its own process, since a test can do anything to others in its process. `modes` say what is
+    expected of some tests (`test_modes.py`).
     """
 
     paths: tuple[str, ...]
     pytest_args: tuple[str, ...]
     copies: bool = True
     isolate: bool = False
+    modes: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,11 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     batches = tuple(map(batch_of, record["batches"]))
     suites = {
         name: SuiteArguments(
-            tuple(given["paths"]), tuple(given["pytest_args"]), given.get("copies", True), given.get("isolate", False)
+            tuple(given["paths"]),
+            tuple(given["pytest_args"]),
+            given.get("copies", True),
+            given.get("isolate", False),
+            tuple(given.get("modes", ())),
         )
         for name, given in record["suites"].items()
     }

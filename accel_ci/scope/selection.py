@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections import Counter
@@ -18,13 +17,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+import pyarrow as pa
 from pydantic import TypeAdapter
 
-from accel_ci.config.settings import Scope, Suite
+from accel_ci.config.scope_settings import Scope
+from accel_ci.config.settings import Suite
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection, WorkerSpec
 from accel_ci.process.run import Finished
 from accel_ci.runner.collect_apart import MOST_HANGS, STATE
+from accel_ci.scope.apply import apply_scope
+from accel_ci.scope.table import SCOPE, facts_table, write_scope
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.storage.untrusted_file import UntrustedFileError, read_untrusted
@@ -32,13 +35,17 @@ from accel_ci.storage.untrusted_file import UntrustedFileError, read_untrusted
 _OUTPUT = "collected.json"
 _MOST_BYTES = 512 << 20
 _TRIES = 4  # of a collection that one of its files ends
-NOT_INCLUDED = "matches no pattern of scope.include"
 _TESTS = TypeAdapter(list[SelectedTest])
 
 
 class _Error(msgspec.Struct):
     path: str
     message: str
+
+
+class _Fact(msgspec.Struct):
+    values: list[str | list[str]]
+    of: list[int]
 
 
 class _Document(msgspec.Struct):
@@ -50,6 +57,7 @@ class _Document(msgspec.Struct):
     skipped: dict[str, str] = {}
     deselected: dict[str, int] = {}
     ignored: dict[str, str] = {}
+    facts: dict[str, _Fact] = {}
 
 
 Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished]
@@ -66,50 +74,38 @@ def select_tests(
     started = time.monotonic()
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
+    tables = [SCOPE.empty_table()]
     for name, suite in suites.items():
         found = _collect(name, suite, spec, runner, execute, timeout_s)
-        kept, out_of_scope = in_scope(found.tests, suite.scope)
-        files, _ = in_scope(found.skipped, suite.scope)
+        scope = apply_scope(name, suite.scope, found.facts)
+        statuses = zip(found.tests, scope.table["status"].to_pylist(), strict=True)
+        kept = [test for test, status in statuses if status == "enabled"]
+        out_of_scope, not_enabled = scope.reasons("out_of_scope"), scope.reasons("not_enabled")
+        files = [file for file, status in statuses_of(found.skipped, suite.scope).items() if status != "out_of_scope"]
         if not kept and not found.errors and not files:
-            reasons = "; ".join(f"{count} {reason}" for reason, count in out_of_scope.items())
+            reasons = "; ".join(f"{count} {reason}" for reason, count in (out_of_scope | not_enabled).items())
             raise SelectionError(
-                f"suite {name!r}: none of the {len(found.tests)} collected tests is in scope ({reasons}). "
+                f"suite {name!r}: none of the {len(found.tests)} collected tests is in scope and enabled ({reasons}). "
                 f"Widen suites.{name}.scope, or remove the suite from the job"
             )
+        tables.append(scope.table)
         broken = tuple(f"{path}: {message}" for path, message in found.errors.items())
         skipped = {path: found.skipped[path] for path in files}
-        reports.append(SuiteSelection(name, len(found.tests), len(kept), out_of_scope, broken, found.left_out, skipped))
+        counts = (len(found.tests), len(kept), out_of_scope, broken, found.left_out, skipped, not_enabled)
+        reports.append(SuiteSelection(name, *counts))
         # A file that cannot be collected, or skips itself, is expected under its own name, so that it does not vanish.
         selected += [SelectedTest(name, test, found.groups.get(test)) for test in (*kept, *found.errors, *files)]
     content = _TESTS.dump_json(selected, exclude_defaults=True)
     work_s = round(time.monotonic() - started, 3)
-    return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s)
+    scopes = write_scope(pa.concat_tables(tables), artifacts)
+    return TestSelection(artifacts.put_bytes(content, "selection.json"), tuple(reports), work_s, scopes)
 
 
-def in_scope(tests: Iterable[str], scope: Scope) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The node ids in scope, in order, and the number of tests left out for each reason."""
-    included = [_pattern(text) for text in scope.include]
-    excluded = [(_pattern(text), rule.reason) for rule in scope.exclude for text in rule.tests]
-    kept: list[str] = []
-    left_out: Counter[str] = Counter()
-    for test in tests:
-        reason = _reason(test, included, excluded)
-        if reason is None:
-            kept.append(test)
-        else:
-            left_out[reason] += 1
-    return tuple(kept), dict(left_out)
-
-
-def _reason(test: str, included: Sequence[re.Pattern[str]], excluded: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
-    if not any(pattern.fullmatch(test) for pattern in included):
-        return NOT_INCLUDED
-    return next((reason for pattern, reason in excluded if pattern.fullmatch(test)), None)
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern: `*` and `?` are wildcards; brackets are literal, because node ids hold parameters in them."""
-    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+def statuses_of(tests: Iterable[str], scope: Scope) -> dict[str, str]:
+    """The status of tests, or files, of which nothing but the ids is known."""
+    ids = list(tests)
+    statuses = apply_scope("", scope, facts_table(ids, {})).table["status"].to_pylist()
+    return {test: str(status) for test, status in zip(ids, statuses, strict=True)}
 
 
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:
@@ -124,13 +120,14 @@ def _as_utf8(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Collected:
-    """The node ids that pytest finds, and the groups of tests.
+    """The node ids that pytest finds, the facts of the tests (columns of `FACTS`), and their groups.
 
     `errors` has pytest's message for each file that it cannot collect, `skipped` the reason of each that skips itself.
     `left_out` counts what pytest's own means leave out, by who does it.
     """
 
     tests: list[str]
+    facts: pa.Table
     groups: dict[str, str]
     errors: dict[str, str]
     skipped: dict[str, str]
@@ -158,11 +155,14 @@ def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: E
         if done.status != 0 or not os.path.lexists(output):
             raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
         document = _read_document(name, folder)
+    facts = _facts(name, document)
     tests, errors = document.tests, {error.path: error.message for error in document.errors}
     unnamed = {test.partition("::")[0] for test in tests if _as_utf8(test) != test}
     for file in unnamed:  # no report, database or page can hold its name
-        tests = [test for test in tests if test.partition("::")[0] != file]
         errors[_as_utf8(file)] = "the name of this file is not UTF-8; rename it"
+    if unnamed:
+        named = [test.partition("::")[0] not in unnamed for test in tests]
+        facts, tests = facts.filter(pa.array(named)), [test for test, fine in zip(tests, named, strict=True) if fine]
     errors = {_as_utf8(path): _as_utf8(message) for path, message in errors.items()}
     skipped = {_as_utf8(path): _as_utf8(reason) for path, reason in document.skipped.items()}
     skipped = {path: reason for path, reason in skipped.items() if path not in errors and path not in set(tests)}
@@ -174,7 +174,7 @@ def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: E
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
             f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
-    return _Collected(tests, document.groups, errors, skipped, dict(left_out))
+    return _Collected(tests, facts, document.groups, errors, skipped, dict(left_out))
 
 
 def _read_document(suite: str, folder: Path) -> _Document:
@@ -183,5 +183,18 @@ def _read_document(suite: str, folder: Path) -> _Document:
         record = json.loads(read_untrusted(folder, _OUTPUT, _MOST_BYTES))
         return msgspec.convert(record, _Document)
     except (OSError, ValueError, RecursionError, UntrustedFileError, msgspec.ValidationError) as error:
-        problem = f"suite {suite!r}: its files have tampered with the result of the collection ({error})"
-        raise SelectionError(f"{problem}; find the file that does so, and leave it out by suites.{suite}.paths") from error
+        raise _tampered(suite, error) from error
+
+
+def _facts(suite: str, document: _Document) -> pa.Table:
+    """The facts of the tests, which anything may have written."""
+    try:
+        facts = {name: (column.values, column.of) for name, column in document.facts.items()}
+        return facts_table([_as_utf8(test) for test in document.tests], facts)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise _tampered(suite, error) from error
+
+
+def _tampered(suite: str, error: Exception) -> SelectionError:
+    problem = f"suite {suite!r}: its files have tampered with the result of the collection ({error})"
+    return SelectionError(f"{problem}; find the file that does so, and leave it out by suites.{suite}.paths")

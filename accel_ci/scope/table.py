@@ -6,7 +6,8 @@ list.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +17,6 @@ from accel_ci.storage.artifacts import ArtifactStore
 
 Status = Literal["enabled", "not_enabled", "out_of_scope"]
 """A test that runs; one in scope that does not yet; one that a rule, which has a reason, leaves out."""
-
-Mode = Literal["must_pass", "xfail", "xfail_strict", "skip", "flaky_known"]
-"""The outcome that a rule expects of an enabled test."""
 
 SCOPE = pa.schema(
     [
@@ -36,10 +34,31 @@ SCOPE = pa.schema(
         pa.field("status", pa.string(), nullable=False),  # `Status`
         pa.field("reason", pa.string()),  # null for an enabled test that no rule names
         pa.field("rule", pa.string()),  # identifies the rule that decided: `exclude[3]`, `skips.yaml:exclude[7]`
-        pa.field("mode", pa.string(), nullable=False),  # `Mode`
+        pa.field("mode", pa.string(), nullable=False),  # `accel_ci.config.scope_settings.Mode`
     ]
 )
+FACTS = pa.schema([field for field in SCOPE if field.name not in ("suite", "status", "reason", "rule", "mode")])
+"""The columns that say what a test is."""
+
 _NAME = "scope.parquet"
+
+
+def facts_table(tests: Sequence[str], facts: Mapping[str, tuple[Sequence[Any], Sequence[int]]]) -> pa.Table:
+    """A table with the columns `FACTS` of tests in their order; `facts` are as `accel_ci.runner.test_facts` has them.
+
+    Each column has its distinct values, and of each test the index of its value, or -1. Raises `ValueError` for others.
+    """
+    columns: dict[str, Any] = {"test": tests, "file": [test.partition("::")[0] for test in tests]}
+    for field in FACTS:
+        if field.name in columns:
+            continue
+        values, of = facts.get(field.name, ((), [-1] * len(tests)))
+        if len(of) != len(tests) or not all(-1 <= place < len(values) for place in of):
+            raise ValueError(f"the facts {field.name!r} are not those of {len(tests)} tests")
+        nothing: list[str] | None = None if field.nullable else []
+        known = pa.array([*values, nothing], field.type)
+        columns[field.name] = known.take(pa.array([place if place >= 0 else len(values) for place in of], pa.int32()))
+    return pa.table(columns, schema=FACTS)
 
 
 def write_scope(table: pa.Table, artifacts: ArtifactStore) -> Artifact:

@@ -51,6 +51,7 @@ from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
+from accel_ci.scope.modes import with_modes
 from accel_ci.scope.selection import read_selection, select_tests
 from accel_ci.source.checkout import changes_of_checkout
 from accel_ci.storage.artifacts import ArtifactStore
@@ -147,6 +148,7 @@ def run_smoke_stage(
     """
     started = time.monotonic()
     selection = collect_tests(settings, suites, spec, context)
+    spec = with_modes(spec, selection.scope, context.artifacts)
     plan = make_plan(read_selection(selection.tests, context.artifacts), {}, 1)
     step.total(selection.selected)
     reasons = []

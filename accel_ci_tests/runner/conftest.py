@@ -37,6 +37,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
         probe: Sequence[str] = (),
         pytest_args: Sequence[str] = (),
         suites: Sequence[str] = ("suite",),
+        modes: Sequence[dict[str, Any]] = (),
         status: int = 0,
         **limits: float,
     ) -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             "round": 1,
             "root": str(root),
             "suites": {
-                suite: {"paths": files_of(each), "pytest_args": list(pytest_args)}
+                suite: {"paths": files_of(each), "pytest_args": list(pytest_args), "modes": list(modes)}
                 for place, suite in enumerate(suites)
                 if (each := [tests for number, tests in enumerate(batches) if number % len(suites) == place])
             },

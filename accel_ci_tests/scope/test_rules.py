@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from accel_ci.config.settings import Scope, ScopeRule
-from accel_ci.scope.selection import NOT_INCLUDED, in_scope
+from accel_ci.config.scope_settings import Scope, ScopeRule
+from accel_ci.scope.apply import NOT_INCLUDED, apply_scope
+from accel_ci.scope.table import facts_table
 
 TESTS = ["tests/a.py::test_op[add]", "tests/a.py::test_op[nn.linear]", "tests/b.py::T::test_train", "tests/b.py::test_add"]
 
@@ -23,4 +24,7 @@ TESTS = ["tests/a.py::test_op[add]", "tests/a.py::test_op[nn.linear]", "tests/b.
 )
 def test_scope(include: list[str], exclude: list[tuple[str, list[str]]], kept: list[str], left_out: dict[str, int]) -> None:
     rules = tuple(ScopeRule(tests=tuple(tests), reason=reason) for reason, tests in exclude)
-    assert in_scope(TESTS, Scope(include=tuple(include), exclude=rules)) == (tuple(kept), left_out)
+    applied = apply_scope("unit", Scope(include=tuple(include), exclude=rules), facts_table(TESTS, {}))
+    pairs = zip(TESTS, applied.table["status"].to_pylist(), strict=True)
+    assert [test for test, status in pairs if status == "enabled"] == kept
+    assert applied.reasons("out_of_scope") == left_out
