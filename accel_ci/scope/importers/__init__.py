@@ -1,0 +1,1 @@
+"""Importers: what other projects know of their tests, as rules of a scope."""
