@@ -22,6 +22,7 @@ from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
+from accel_ci.cli.scope import scope
 from accel_ci.errors import AccelCiError
 from accel_ci.process.hidden import hide_from_same_user
 from accel_ci.redaction import redact_console
@@ -100,6 +101,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
-    janitor, prune,
+    janitor, prune, scope,
 ):  # fmt: skip
     main.add_command(command)

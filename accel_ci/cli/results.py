@@ -55,12 +55,12 @@ def parse(path: Path, as_json: bool) -> None:
     else:
         warnings = ", ".join(sorted(report.warnings)) or "none"
         click.echo(f"{path}: {report.status}, {len(report.rows)} rows, warnings: {warnings}")
-        _print_table(["warning", "meaning"], [[code, meaning(code)] for code in sorted(report.warnings)])
+        print_table(["warning", "meaning"], [[code, meaning(code)] for code in sorted(report.warnings)])
         if report.files:
             files = [[name, file.status, ", ".join(sorted(file.warnings))] for name, file in report.files.items()]
-            _print_table(["file", "status", "warnings"], [file for file in files if file[1] != "complete" or file[2]])
+            print_table(["file", "status", "warnings"], [file for file in files if file[1] != "complete" or file[2]])
         rows = [[r.outcome, r.classname, r.name, r.attempt, r.duration_s, r.message or ""] for r in report.rows]
-        _print_table(["outcome", "class", "name", "attempt", "seconds", "message"], rows)
+        print_table(["outcome", "class", "name", "attempt", "seconds", "message"], rows)
         counts = Counter(row.outcome for row in report.rows)
         click.echo(f"total: {', '.join(f'{counts[one]:,} {one}' for one in OUTCOMES if counts[one]) or 'no tests'}")
     for sentence in doubtful:
@@ -116,9 +116,9 @@ def ingest(
     if as_json:
         click.echo(json.dumps(summary, default=str))
     else:
-        _print_table(["file", "status", "rows", "why"], troubled)
-        _print_table(["expected, but not run"], [[test] for test in missing])
-        _print_table(["run, but not expected"], [[test] for test in unexpected])
+        print_table(["file", "status", "rows", "why"], troubled)
+        print_table(["expected, but not run"], [[test] for test in missing])
+        print_table(["run, but not expected"], [[test] for test in unexpected])
         click.echo(", ".join(f"{count:,} {verdict}" for verdict, count in counts.items() if count) or "nothing was stored")
     sys.exit(max(report.exit_code, int(bool(missing))))
 
@@ -138,7 +138,7 @@ def _prints(*columns: str, empty: str, status: int = 0) -> Callable[[Callable[..
             if as_json:
                 click.echo(json.dumps([dataclasses.asdict(row) for row in found], default=str))
             else:
-                _print_table(columns, [[getattr(row, column) for column in columns] for row in found])
+                print_table(columns, [[getattr(row, column) for column in columns] for row in found])
             if not found:
                 click.echo(empty.format(**options), err=as_json)
                 sys.exit(status)
@@ -318,7 +318,8 @@ def _today() -> date:
     return datetime.now(timezone.utc).date()
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table, at most its first rows; nothing if it has none."""
     from rich.markup import escape
     from rich.table import Table
 
