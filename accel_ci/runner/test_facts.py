@@ -31,16 +31,16 @@ def facts_of(items: Iterable[Any]) -> dict[str, dict[str, list[Any]]]:
     places: dict[str, list[int]] = {column: [] for column in COLUMNS}
     pairs = [(columns[column], places[column]) for column in COLUMNS]
     for item in items:
-        facts = _read(lambda: reader.facts(item), (None,) * len(COLUMNS))  # noqa: B023 - called at once
+        facts = _read(reader.facts, item, default=(None,) * len(COLUMNS))
         for (known, of), value in zip(pairs, facts):  # noqa: B905 - not in Python 3.9
             of.append(known.setdefault(value, len(known)) if value else -1)
     return {column: {"values": list(values), "of": places[column]} for column, values in columns.items() if values}
 
 
-def _read(read: Callable[[], Any], default: Any) -> Any:
-    """Return what `read` returns, and the default where an object of a test raises something instead."""
+def _read(read: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
+    """Return what `read` returns for the arguments, and the default where an object of a test raises something instead."""
     try:
-        return read()
+        return read(*arguments)
     except KeyboardInterrupt:
         raise
     except BaseException:  # pytest's own outcomes, such as a skip, are no `Exception`
@@ -59,7 +59,7 @@ class _Once:
             return None
         found = self._known.get((read, id(value)))
         if found is None:
-            found = self._known[read, id(value)] = value, _read(lambda: read(value), None)
+            found = self._known[read, id(value)] = value, _read(read, value)
         return found[1]
 
 
@@ -78,18 +78,18 @@ class _Reader:
         callspec = getattr(item, "callspec", None)
         given = {**(callspec.params if callspec is not None else {}), **(instantiated or {})}
         original = _original_name(function, item.name) if instantiated is not None else getattr(item, "originalname", None)
-        marks = _read(lambda: {mark.name for mark in item.iter_markers()}, set())
+        marks = {*(self._once(_marks_of_node, item.parent) or ()), *(mark.name for mark in item.own_markers)}
         if given.get("training") is True:
             marks.add("training")
         return (
             self._once(_class_name, cls),
             _text(original) or _text(item.name),
             self._once(_op, given.get("op")),
-            _read(lambda: self._dtypes(given), ()),
-            _read(lambda: _device(given, cls), None),
+            _read(self._dtypes, given, default=()),
+            _read(_device, given, cls),
             self._once(_module, given.get("module_info")),
             _sorted(marks) if marks else (),
-            _read(lambda: self._decorators.of(function, cls), ()),
+            _read(self._decorators.of, function, cls, default=()),
         )
 
     def _dtypes(self, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -97,6 +97,11 @@ class _Reader:
         some = some if isinstance(some, (tuple, list)) else (some,)
         names = [self._once(_dtype, each) for each in some[:_MOST]]
         return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _marks_of_node(node: Any) -> tuple[str, ...]:
+    """Return the names of the marks that all tests below a node have, such as those of their class or file."""
+    return tuple(dict.fromkeys(mark.name for mark in node.iter_markers()))
 
 
 def _function(item: Any, cls: Any) -> Any:
@@ -191,6 +196,7 @@ class _Decorators:
 
     def __init__(self, once: _Once) -> None:
         self._once = once
+        self._sorted: dict[frozenset[str], tuple[str, ...]] = {}
         self._names: dict[CodeType, str | None] = {}
         self._homes: dict[int, dict[CodeType, str]] = {}
 
@@ -201,7 +207,10 @@ class _Decorators:
         for attribute, name in _ATTRIBUTES:
             if getattr(function, attribute, False) or getattr(cls, attribute, False):
                 found.add(name)
-        return _sorted(found) if found else ()
+        names = frozenset(found)
+        if names not in self._sorted:
+            self._sorted[names] = _sorted(names)
+        return self._sorted[names]
 
     def _name(self, function: FunctionType) -> str | None:
         """Return the name of the decorator that made a function, None for a test's own."""
