@@ -28,3 +28,10 @@ def test_fewer_tests_than_before_need_a_reason(
     found = collected_drop(collected, previous, reason)
     assert (found is None) == (fault is None)
     assert fault is None or re.search(fault, found or "")
+
+
+def test_a_fall_says_what_the_tests_were() -> None:
+    assert collected_drop(90, 100, None, "enabled") == (
+        "90 tests were enabled, 10.0% fewer than the last build's 100; fix it, or give a reason"
+    )
+    assert collected_drop(0, None, None, "in scope") == "no tests were in scope"
