@@ -138,9 +138,10 @@ def _shown(text: str) -> str:
 def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> PoolRun:
     """Run a session's tests with the build's image and sources. Raises `AccelCiError` if these no longer exist."""
     from accel_ci.errors import AccelCiError
-    from accel_ci.model import RuntimeImage
-    from accel_ci.pipelines import RUNTIME_IMAGE
+    from accel_ci.model import RuntimeImage, TestSelection
+    from accel_ci.pipelines import RUNTIME_IMAGE, TEST_SELECTION
     from accel_ci.pool.choose_pool import worker_spec_for
+    from accel_ci.scope.modes import with_modes
     from accel_ci.source.revision import checkout_backend
     from accel_ci.steps.device_tests import run_in_order
 
@@ -150,6 +151,8 @@ def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> 
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
     image = manifests.read(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
     spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend), revision.trigger)
+    if selection := manifests.find(TEST_SELECTION, build, TestSelection):
+        spec = with_modes(spec, selection.scope, workspace.artifacts)
     context = workspace.stage_context(revision, build.variant, "replay")
     with terminal()[1].step("replay") as step:
         return run_in_order(project.settings, session.tests, session.card, spec, context, step)
