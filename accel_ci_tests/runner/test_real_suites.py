@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.model import Limits
 from accel_ci.process.environment import clean_environment
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.runner import plain_oracle
@@ -76,7 +77,8 @@ def test_real_suite(name: str, runner: Path, tmp_path: Path) -> None:
         if second.get(test, ("",))[0] == outcome
     }
     unstable = {*first, *second} - {*expected}
-    found = by_workers(python, root, runner, {name: (suite.arguments, paths)}, tmp_path)[name]
+    limits = Limits(test_timeout_s=900, silence_s=900)  # plain pytest has none
+    found = by_workers(python, root, runner, {name: (suite.arguments, paths)}, tmp_path, limits)[name]
     compared = {test: verdict for test, verdict in found.items() if test not in unstable}
     different = differences(compared, expected)
     print(f"{name}: {len(expected)} tests, {len(unstable)} unstable in plain pytest, {len(different)} different")

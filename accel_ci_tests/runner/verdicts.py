@@ -19,7 +19,6 @@ Verdicts = dict[str, tuple[str, str]]
 """The outcome of each test by id, and the beginning of its message."""
 
 _WORST = ("failed", "subtests failed", "error", "xpassed", "xfailed", "skipped", "passed")
-_LIMITS = Limits(test_timeout_s=900, silence_s=900)  # plain pytest has none
 
 
 def verdicts_of(reports: Mapping[str, list[tuple[str, str]]]) -> Verdicts:
@@ -37,7 +36,12 @@ def verdicts_of(reports: Mapping[str, list[tuple[str, str]]]) -> Verdicts:
 
 
 def by_workers(
-    python: Path, root: Path, runner: Path, suites: Mapping[str, tuple[Sequence[str], Sequence[str]]], scratch: Path
+    python: Path,
+    root: Path,
+    runner: Path,
+    suites: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    scratch: Path,
+    limits: Limits | None = None,
 ) -> dict[str, Verdicts]:
     """Collect suites, given with their arguments and paths, and run them on two cards."""
     sessions = {name: SuiteSession(tuple(paths), tuple(arguments)) for name, (arguments, paths) in suites.items()}
@@ -54,7 +58,7 @@ def by_workers(
         tests += [SelectedTest(name, error["path"]) for error in collected["errors"]]
     spec = WorkerSpec(str(python), str(root), clean_environment({}), "CARD", sessions=sessions)
     plan = make_plan(tests, {}, 2)
-    run = run_rounds(LOCAL_POOL, plan.batches, ["0", "1"], spec, _LIMITS, scratch / "run", lambda *_: None, 1)
+    run = run_rounds(LOCAL_POOL, plan.batches, ["0", "1"], spec, limits or Limits(), scratch / "run", lambda *_: None, 1)
     found: dict[str, Verdicts] = {name: {} for name in suites}
     for attempt in run.attempts:
         found[attempt.suite][attempt.test] = attempt.outcome, comparable(attempt.outcome, attempt.message or "")

@@ -1,7 +1,7 @@
 """A pod's first program, passed as text to `python -c`: standard library only, any Python from 3.9.
 
 An errand, a JSON object at a signed URL, lists what to unpack where and what to run; its result is uploaded to a signed URL.
-The part `sources` of it is done by a container of its own, before the others have the sources to read.
+A container that runs before the others does its part `sources`: it unpacks what the others can only read.
 A worker has no result: the runner takes over this process. Nothing here depends on Kubernetes.
 """
 
