@@ -303,6 +303,47 @@ class Quality(Section):
     fewer_tests_reason: str | None = None
 
 
+class RampStage(Section):
+    """A stage of the ramp: it is reached with a `share` of the tests in scope enabled, on so many cards, so often."""
+
+    name: Name
+    cards: Annotated[int, Field(ge=1)]
+    share: Share
+    frequency: Annotated[str, Field(min_length=1)]
+
+
+class Sweep(CronJob):
+    """The job that runs tests which are not enabled, to find those that pass: at most `card_hours` of them."""
+
+    cron: Cron = "0 4 * * 6"
+    card_hours: Annotated[float, Field(gt=0)] = 24
+
+
+class Ramp(Section):
+    """The growth of the enabled share of the tests in scope: its stages, and the sweep that finds tests to enable.
+
+    A proposal looks back `window_days`. A build whose enabled share fell is incomplete without a `lower_share_reason`.
+    """
+
+    stages: tuple[RampStage, ...] = (
+        RampStage(name="first-cards", cards=24, share=0, frequency="nightly"),
+        RampStage(name="nightly", cards=128, share=0.05, frequency="nightly"),
+        RampStage(name="quarter", cards=512, share=0.25, frequency="nightly"),
+        RampStage(name="half", cards=1024, share=0.5, frequency="4 times a day"),
+        RampStage(name="pull-requests", cards=2048, share=0.8, frequency="every pull request"),
+    )
+    sweep: Sweep = Sweep()
+    window_days: Annotated[int, Field(ge=1, le=3650)] = 90
+    lower_share_reason: str | None = None
+
+    @field_validator("stages")
+    @classmethod
+    def _growing(cls, stages: tuple[RampStage, ...]) -> tuple[RampStage, ...]:
+        if list(stages) != sorted(stages, key=lambda stage: (stage.share, stage.cards)):
+            raise ValueError("stages must be in the order of their shares and cards")
+        return stages
+
+
 class Results(Section):
     """The place where attempts are stored: the data folder, or a bucket of any S3 with conditional PUT.
 
@@ -343,6 +384,7 @@ class Settings(Section):
     jobs: Jobs
     rbe: Rbe | None = None
     quality: Quality = Quality()
+    ramp: Ramp = Ramp()
     results: Results = Results()
     retention: Retention | None = None
     fail_run_on: tuple[Verdict, ...] = ()
