@@ -1,11 +1,12 @@
-"""The assets rebuilt from all results after each ledger: flakiness and the HUD. Not partitioned."""
+"""The assets rebuilt from all results after each ledger: flakiness, coverage and the HUD. Not partitioned."""
 
 from datetime import datetime, timezone
+from typing import Any
 
 import dagster as dg
 from filelock import FileLock
 
-from accel_ci.defs.metadata import table
+from accel_ci.defs.metadata import redacted, table
 from accel_ci.defs.partitions import build_of, builds
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
@@ -14,10 +15,13 @@ from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
+from accel_ci.ramp.coverage import Counts, CoverageReport
+from accel_ci.ramp.current import COVERAGE, current_coverage
+from accel_ci.ramp.plot import plot_trend
 from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
-QUALITY = ("flakiness", "hud")
+QUALITY = ("flakiness", "coverage", "hud")
 """The names of the assets."""
 
 
@@ -26,7 +30,11 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     owners = list(workspace.project.settings.backend.owners)
     assets = [
         dg.asset(group_name="quality", owners=owners, deps=deps, kinds={kind})(work)
-        for work, kind, deps in ((flakiness, "duckdb", [LEDGER]), (hud, "html", []))
+        for work, kind, deps in (
+            (flakiness, "duckdb", [LEDGER]),
+            (coverage, "duckdb", [LEDGER]),
+            (hud, "html", [COVERAGE]),
+        )
     ]
     settings = workspace.project.settings
     if settings.fail_run_on:
@@ -52,6 +60,50 @@ def flakiness(
     worst = table(["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"], rows)
     counts = {"tests": found.tests, "flaky": len(found.flaky), "window_days": found.window_days}
     return dg.MaterializeResult(value=found, metadata={**counts, "worst": worst})
+
+
+def coverage(
+    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[CoverageReport]:
+    """The tests in scope, those enabled and those that pass: by reason, op, dtype and file, and over the builds."""
+    with progress.step("coverage") as step:
+        report = current_coverage(workspace)
+        shares = [f"{one.total.share:.1%} of {one.total.in_scope:,} in scope are enabled" for one in report.latest]
+        step.note("; ".join(shares) or "no build has a table of scope yet")
+    return dg.MaterializeResult(value=report, metadata=redacted(coverage_metadata(workspace, report)))
+
+
+def coverage_metadata(workspace: Workspace, report: CoverageReport) -> dict[str, Any]:
+    """Describe the coverage of the first variant that has any, with a plot of its trend."""
+    if not report.latest:
+        return {"coverage": "no build has a table of scope yet"}
+    newest = report.latest[0]
+    total, trend = newest.total, report.of_variant(newest.build.variant)
+    plot = plot_trend(trend, workspace.project.settings.ramp.stages)
+    columns = ["in scope", "enabled", "passing"]
+
+    def counts(of: dict[str, Counts]) -> list[list[Any]]:
+        """The rows of a table, those with most tests that are not enabled first."""
+        ordered = sorted(of.items(), key=lambda item: (item[1].enabled - item[1].in_scope, item[0]))
+        return [[name, each.in_scope, each.enabled, each.passing] for name, each in ordered]
+
+    return {
+        "build": newest.build.name,
+        "trend": dg.MetadataValue.md(f"![Shares of the tests in scope]({plot})"),
+        "enabled_share": round(total.share, 4),
+        "passing_share": round(total.passing_share, 4),
+        "collected": total.collected,
+        "in_scope": total.in_scope,
+        "enabled": total.enabled,
+        "passing": total.passing,
+        "ops": len(newest.ops),
+        "ops_enabled": newest.ops_enabled,
+        "reasons": table(["reason", "tests"], newest.reasons.items()),
+        "by_suite": table(["suite", *columns], counts(newest.suites)),
+        "by_op": table(["op", *columns], counts(newest.ops)),
+        "by_dtype": table(["dtype", *columns], counts(newest.dtypes)),
+        "by_file": table(["file", *columns], counts(newest.files)),
+    }
 
 
 def hud(

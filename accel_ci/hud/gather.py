@@ -20,6 +20,8 @@ from accel_ci.ledger.comparison import finished_before
 from accel_ci.model import BAD_VERDICTS, Build, Revision, Trigger
 from accel_ci.pipelines import REVISION, SMOKE_RESULTS, STAGES, stages_of
 from accel_ci.quality.flakiness import Flakiness
+from accel_ci.ramp.coverage import CoverageReport
+from accel_ci.ramp.current import COVERAGE
 from accel_ci.results.questions import bad_tests, bad_tests_in_brief, newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
@@ -55,7 +57,10 @@ def gather(
             found = _read_tests(manifests, results, record, suites, full=in_full) if suites and seen[kind] <= named else None
             if found:
                 tests[record.build] = found
-    return page.make_page(workspace.project.settings.backend.name, records, tests, flakiness, now=now, listed=listed)
+    settings, coverage = workspace.project.settings, manifests.read_history(manifests.path(COVERAGE), CoverageReport)
+    return page.make_page(
+        settings.backend.name, records, tests, flakiness, coverage, settings.ramp.stages, now=now, listed=listed
+    )
 
 
 def _newest_of_each_trigger(manifests: ManifestStore, count: int) -> list[IndexedRevision]:

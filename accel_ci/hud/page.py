@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from accel_ci import model
+from accel_ci.config.settings import RampStage
 from accel_ci.hud.groups import TestGroup, group_tests
 from accel_ci.hud.records import TRIGGERS, BuildRecord, BuildTests, RevisionRecord
 from accel_ci.hud.stops import Stop, find_stop, smoke_failures
@@ -21,6 +22,8 @@ from accel_ci.ledger.status import beside_the_ledger, shortcomings
 from accel_ci.model import VERDICTS, Build, Revision, TestVerdict, Trigger, Verdict
 from accel_ci.pipelines import LEDGER, STAGES
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
+from accel_ci.ramp.coverage import Coverage, CoverageReport
+from accel_ci.ramp.plot import draw_trend
 
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
 """The state of a build. Only `passed` and `flaky` pass."""
@@ -99,7 +102,8 @@ class HudPage:
     """The page. A list shows `listed` items in full and counts the rest, or has no more than its names.
 
     `rows` are in the order of triggers, `latest` the newest of each. `builds` are shown in full, `earlier` ones in brief.
-    `torch` has the variants of the first row by the version and commit of their PyTorch.
+    `torch` has the variants of the first row by the version and commit of their PyTorch. `trend` is an SVG of the shares of
+    the variant whose `coverage` is first.
     """
 
     project: str
@@ -114,6 +118,8 @@ class HudPage:
     flaky_window_days: int
     tests_seen: int
     listed: int
+    coverage: tuple[Coverage, ...] = ()
+    trend: str = ""
 
 
 def build_state(record: BuildRecord, now: datetime, tests: BuildTests | None = None) -> State:
@@ -157,6 +163,8 @@ def make_page(
     revisions: Sequence[RevisionRecord],
     tests: Mapping[Build, BuildTests],
     flakiness: Flakiness,
+    coverage: CoverageReport | None = None,
+    stages: Sequence[RampStage] = (),
     *,
     now: datetime,
     listed: int = 50,
@@ -164,9 +172,10 @@ def make_page(
     """The page of a project.
 
     `revisions` come newest first. `tests` holds those of the builds with bad tests and of `latest_builds`; a build with a
-    ledger that should be in it and is not has lost its attempts.
+    ledger that should be in it and is not has lost its attempts. `stages` are those of the ramp.
     """
     now = in_utc(now)
+    covered = coverage.latest if coverage else ()
     ordered = [one for trigger in (*TRIGGERS, None) for one in revisions if one.trigger == trigger]
     variants = _variants(ordered)
     rows = tuple(_row(revision, variants, tests, now) for revision in ordered)
@@ -193,6 +202,8 @@ def make_page(
         flaky_window_days=flakiness.window_days,
         tests_seen=flakiness.tests,
         listed=listed,
+        coverage=covered,
+        trend=draw_trend(coverage.of_variant(covered[0].build.variant), stages) if coverage and covered else "",
     )
 
 

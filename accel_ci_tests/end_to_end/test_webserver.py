@@ -61,7 +61,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "flakiness": "quality",
         "hud": "quality",
     }
-    assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "hud"}
+    assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "coverage", "hud"}
 
 
 def test_partitions_are_revision_by_variant(graphql: Callable[..., Any], faulty_nightly: Build) -> None:
