@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from accel_ci.ramp.chances import RampTest
 
 _START_S = 0.02  # of a test beside its duration: its report, its fixtures
-_FAILURE_S = 20.0  # card-seconds that a failing test costs: it runs again on another card, and somebody looks at it
+_FAILURE_S = 5.0  # card-seconds that a failing test costs: it runs again on another card, and somebody looks at it
+_NEW_PAIR = 8  # tests that a first test of an op in a dtype is worth
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class _Choice:
     def gained(self, kind: _Kind) -> float:
         """The gain of a further test. A file counts by tenths, so that few gains change with each choice."""
         tenths = 10 - 10 * self._enabled[kind.file] // self._sizes[kind.file]
-        return 1 + (not kind.pairs <= self._there) + tenths / 10
+        return 1 + _NEW_PAIR * (not kind.pairs <= self._there) + tenths / 10
 
     def _note(self, kind: _Kind, place: int) -> None:
         self.taken.append(place)
