@@ -1,9 +1,10 @@
 """Proposals of the ramp beside "cheapest first" and "random": `python -m benchmarks.ramp OPS.json [--seed N] [--json]`.
 
 OPS.json has the real ops and dtypes of a PyTorch: `python -m benchmarks.ramp --dump | PYTHON - > OPS.json` writes it with a
-Python that has torch. They are crossed with the templates of PyTorch's op tests. Durations and failures are drawn by a seeded model (`make_world`). What is
-known of them comes from sweeps that had a tenth of all card-seconds. Each choice may propose the same tests: those that did
-not fail in a sweep. The others choose until they have used as many card-seconds as the proposal, by the same estimates.
+Python that has torch. They are crossed with the templates of PyTorch's op tests. Durations and failures are drawn by a
+seeded model (`make_world`). What is known of them comes from sweeps that had a tenth of all card-seconds. Each choice may
+propose the same tests: those that did not fail in a sweep. The others choose until they have used as many card-seconds as
+the proposal, by the same estimates.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def make_world(ops: dict[str, list[str]], seed: int) -> World:
     """Draw a world. Failures have causes that tests share, as a young backend's have.
 
     A test fails if its op is missing (7 %), if the op does not work in its dtype (`DTYPE_FAILS`), if the op fails this
-    template (3 %), or by itself (0.5 %). Its seconds are its template's, times a lognormal factor of its op (σ = 0.9) and one
-    of its own (σ = 0.3).
+    template (3 %), or by itself (0.5 %). Its seconds are its template's, times a lognormal factor of its op (σ = 0.9) and
+    one of the test (σ = 0.3).
     """
     rng = random.Random(seed)  # noqa: S311 (a simulation)
     rows: list[dict[str, object]] = []
@@ -211,7 +212,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.dump or options.ops is None:
-        print(DUMP)
+        sys.stdout.write(DUMP)
         return
     ops = json.loads(options.ops.read_text())
     world = make_world(ops, options.seed)

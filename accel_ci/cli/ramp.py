@@ -192,6 +192,7 @@ def _described(proposal: Proposal) -> list[tuple[str, str]]:
         ("card-hours that they add", f"{proposal.card_s / 3600:,.2f}"),
         ("expected to fail", f"{proposal.failures:,.1f}; {proposal.unproven:,} never ran"),
         ("left out", f"{proposal.doubtful:,} that did not pass when they last ran"),
+        ("held by rules", f"{proposal.held:,}, of which {proposal.passing_held:,} pass"),
         ("ops", f"{proposal.ops_before:,} before, {ops:,} of {proposal.ops:,} by then"),
         ("ops left", f"{left}{more}" if left else "none"),
     ]
@@ -207,6 +208,8 @@ def _numbers(proposal: Proposal) -> dict[str, Any]:
         "expected_failures": round(proposal.failures, 2),
         "never_ran": proposal.unproven,
         "left_out": proposal.doubtful,
+        "held": proposal.held,
+        "passing_held": proposal.passing_held,
         "ops_before": proposal.ops_before,
         "ops_after": proposal.ops - len(proposal.ops_left),
         "ops": proposal.ops,

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -24,12 +25,21 @@ _UNKNOWN_S = 1.0
 
 Facet: TypeAlias = Hashable
 
+ENABLED_RULE = "enabled"
+"""The rule that names itself where a test is in no list of enabled tests."""
+
+_COLUMNS = (
+    "suite", "test", "file", "class_name", "method", "op", "dtypes", "status", "rule", "last_day", "tries", "passes", "last",
+    "duration_s",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class RampTest:
     """A test in scope. `chance` is its estimated chance to pass, `cost_s` the card-seconds of a run, `known` if it ever ran.
 
-    A `doubtful` test did not pass in its last run: it failed, was flaky or was skipped.
+    A `doubtful` test did not pass in its last run: it failed, was flaky or was skipped. `held` is true where a rule with a
+    reason keeps the test from being enabled. `last_day` is the day of its last run.
     """
 
     suite: str
@@ -43,6 +53,8 @@ class RampTest:
     cost_s: float
     known: bool
     doubtful: bool
+    held: bool = False
+    last_day: date | None = None
 
 
 def estimate_tests(known: pa.Table, cards: dict[str, int]) -> list[RampTest]:
@@ -51,15 +63,15 @@ def estimate_tests(known: pa.Table, cards: dict[str, int]) -> list[RampTest]:
     `known` is a table of scope with its evidence (`accel_ci.ramp.evidence`); `cards` has the cards that a test of each
     suite holds.
     """
-    columns = ("suite", "test", "file", "class_name", "method", "op", "dtypes", "status", "tries", "passes", "last")
-    rows = [row for row in pairs(known, *columns, "duration_s") if row[7] != "out_of_scope"]
+    rows = [row for row in pairs(known, *_COLUMNS) if row[7] != "out_of_scope"]
     chances, seconds = _chances(rows), _seconds(rows)
     return [
         RampTest(
             suite, test, file, f"{file}::{owner or ''}", op, tuple(dtypes), status == "enabled", chance,
             cost * cards.get(suite, 1), tries > 0, tries > 0 and last not in ("passed", "xpassed"),
+            status == "not_enabled" and rule not in (None, ENABLED_RULE), last_day,
         )
-        for (suite, test, file, owner, _, op, dtypes, status, tries, _, last, _), chance, cost
+        for (suite, test, file, owner, _, op, dtypes, status, rule, last_day, tries, _, last, _), chance, cost
         in zip(rows, chances, seconds, strict=True)
     ]  # fmt: skip
 

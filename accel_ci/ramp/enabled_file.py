@@ -1,15 +1,17 @@
 """The file that lists the enabled tests of a suite: read, extended in a stable order, and written so that a diff is short.
 
-`{enabled: [patterns]}`, where `*` and `?` in a pattern are wildcards. Tests of a class, or of a method of it, have one
-pattern once all that are in scope are enabled; others have their ids.
+`{enabled: [patterns]}`, where `*` and `?` in a pattern are wildcards; rules with other criteria stay as they are. Tests of
+a class, or of a method of it, have one pattern once all that are in scope are enabled; others have their ids.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,34 +22,51 @@ from accel_ci.errors import ConfigError
 from accel_ci.results.columns import pairs
 from accel_ci.storage.atomic_file import write_whole_file
 
+_KEY = re.compile(r"(?m)^(enabled:[ ]*\n)")
 _HEAD = "# The enabled tests of a suite; `accel-ci ramp propose --apply` adds to it.\nenabled:\n"
-_KEY = "enabled:"
 _LEAST_OF_A_PATTERN = 2  # tests, which one pattern replaces
 
 Group: TypeAlias = tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """An entry: its pattern, None where it is a rule with other criteria, and its text with the comments before."""
+
+    pattern: str | None
+    text: str
+
+
 def read_enabled(path: Path) -> list[str]:
     """Return the patterns of a file; none if it is not there. Raises `ConfigError`."""
-    return [pattern for pattern, _ in _entries(_text(path), path)]
+    return [entry.pattern for entry in _entries(_text(path), path) if entry.pattern is not None]
 
 
 def write_enabled(path: Path, tests: Collection[str], scope: pa.Table) -> tuple[int, int]:
-    """Add tests to a file; return the numbers of its lines that are new and that are gone. Raises `ConfigError`.
+    """Add tests to a file; return the numbers of its entries that are new and that are gone. Raises `ConfigError`.
 
-    `scope` is the table of the file's suite. Other lines stay as they are, with their comments.
+    `scope` is the table of the file's suite. Other entries stay as they are, with their comments.
     """
     text = _text(path)
     before = _entries(text, path)
-    new, replaced = extend([pattern for pattern, _ in before], tests, scope)
-    kept = [entry for entry in before if entry[0] not in replaced]
-    for pattern in new:
-        place = bisect_left(kept, pattern, key=lambda entry: entry[0])
-        kept.insert(place, (pattern, _line(pattern)))
-    head = text[: text.index(_KEY)] + _KEY + "\n" if _is_plain(text) else _HEAD
+    new, replaced = extend([entry.pattern for entry in before if entry.pattern is not None], tests, scope)
+    kept = [entry for entry in before if entry.pattern not in replaced]
+    parts = _plain_parts(text)
+    head = parts[0] if parts else _HEAD
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole_file(path, (head + "".join(line for _, line in kept)).encode())
-    return len(new), len(before) - len(kept) + len(new)
+    write_whole_file(path, (head + "".join(_merged(kept, new))).encode())
+    return len(new), len(before) - len(kept)
+
+
+def _merged(entries: Sequence[_Entry], new: Sequence[str]) -> Iterator[str]:
+    """The texts of all entries; a new pattern comes before the first one that is greater."""
+    place = 0
+    for entry in entries:
+        while place < len(new) and entry.pattern is not None and new[place] < entry.pattern:
+            yield _line(new[place])
+            place += 1
+        yield entry.text
+    yield from map(_line, new[place:])
 
 
 def extend(patterns: Sequence[str], tests: Collection[str], scope: pa.Table) -> tuple[list[str], set[str]]:
@@ -99,9 +118,9 @@ def _prefix(group: Group, members: Sequence[str], ids: Sequence[str]) -> str | N
     return prefix if alone else None
 
 
-def _line(pattern: str) -> str:
-    """The line of a pattern; characters that YAML does not allow, or that nobody sees, are spelled out."""
-    quoted = json.dumps(pattern, ensure_ascii=False)
+def _line(entry: str | Mapping[str, object]) -> str:
+    """The line of an entry; characters that YAML does not allow, or that nobody sees, are spelled out."""
+    quoted = json.dumps(entry, ensure_ascii=False)
     shown = "".join(c if c.isprintable() else "\\U" + f"{ord(c):08x}" for c in quoted)
     return f"  - {shown}\n"
 
@@ -119,38 +138,40 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}; fix it, or name another enabled_file") from error
 
 
-def _is_plain(text: str) -> bool:
-    """True if the file is a list in the form that is written here: one entry a line, and comments."""
-    lines = text.splitlines()
-    start = next((place for place, line in enumerate(lines) if line.rstrip() == _KEY), None)
-    return (
-        start is not None
-        and all(not line.strip() or line.startswith("#") for line in lines[:start])
-        and all(not line.strip() or line.lstrip().startswith(("#", "- ")) for line in lines[start + 1 :])
-    )
+def _plain_parts(text: str) -> tuple[str, str] | None:
+    """The text before and after the key if it has the form that is written here: comments, the key, a list in lines."""
+    head, key, rest = _KEY.split(text, maxsplit=1) if _KEY.search(text) else ("", "", "")
+    lines = [line for line in rest.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    plain = all(not line.strip() or line.startswith("#") for line in head.splitlines())
+    return (head + key, rest) if key and plain and all(line.startswith((" ", "-")) for line in lines) else None
 
 
-def _entries(text: str, path: Path) -> list[tuple[str, str]]:
-    """The patterns of a file with their lines, and with the comments before them."""
+def _entries(text: str, path: Path) -> list[_Entry]:
     try:
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}  # noqa: S506
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    enabled = document.get("enabled") if isinstance(document, Mapping) else document
-    patterns = [] if enabled is None and isinstance(document, Mapping) else enabled
-    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+    enabled = (document.get("enabled") or []) if isinstance(document, Mapping) else document
+    if not isinstance(enabled, list) or not all(isinstance(entry, (str, Mapping)) for entry in enabled):
         raise ConfigError(f"{path} must be a mapping with a list of patterns, as in 'enabled: [\"test_ops.py::*\"]'")
-    if _is_plain(text):
-        lines = list(_with_comments(text[text.index(_KEY) :].splitlines(keepends=True)[1:]))
-        if len(lines) == len(patterns):
-            return list(zip(patterns, lines, strict=True))
-    return [(pattern, _line(pattern)) for pattern in patterns]
+    parts = _plain_parts(text)
+    texts = list(_texts(parts[1])) if parts else []
+    if len(texts) != len(enabled):
+        texts = [_line(entry) for entry in enabled]
+    patterns = [entry if isinstance(entry, str) else None for entry in enabled]
+    return [_Entry(pattern, own) for pattern, own in zip(patterns, texts, strict=True)]
 
 
-def _with_comments(lines: Iterable[str]) -> Iterator[str]:
-    before = ""
-    for line in lines:
-        before += line if line.endswith("\n") else f"{line}\n"
-        if line.lstrip().startswith("- "):
-            yield before
-            before = ""
+def _texts(lines: str) -> Iterator[str]:
+    """The text of each entry of a list, with the comments before it."""
+    own, started = "", False
+    indent = next((line[: -len(line.lstrip())] for line in lines.split("\n") if line.lstrip().startswith("- ")), "")
+    for line in lines.split("\n"):
+        if started and (line.startswith(f"{indent}- ") or line.lstrip().startswith("#")):
+            yield own
+            own, started = "", False
+        if line.strip():
+            own += f"{line}\n"
+        started = started or line.startswith(f"{indent}- ")
+    if started:
+        yield own

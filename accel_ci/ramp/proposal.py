@@ -26,8 +26,8 @@ class Proposal:
     """The tests to enable, in the order of their choice, and what is enabled before and after.
 
     `card_s` are the card-seconds that they add to each build. `failures` is the number of them expected to fail, `unproven`
-    that of those which never ran. `doubtful` tests are not proposed: they did not pass when they last ran. `missing` is the
-    number of tests short of the target; `ops_left` are ops without an enabled test.
+    that of those which never ran. Two kinds are not proposed: `held` tests, which a rule keeps out, and `doubtful` ones,
+    which did not pass when they last ran. `passing_held` of those held passed. `ops_left` are ops without an enabled test.
     """
 
     tests: tuple[RampTest, ...]
@@ -38,6 +38,8 @@ class Proposal:
     failures: float
     unproven: int
     doubtful: int
+    held: int
+    passing_held: int
     ops: int
     ops_before: int
     ops_left: tuple[str, ...]
@@ -62,10 +64,9 @@ def propose(tests: Sequence[RampTest], share: float, card_s: float = math.inf) -
     """Propose tests until `share` of `tests`, all those in scope, is enabled or their card-seconds come to `card_s`."""
     target = math.ceil(round(share * len(tests), 6))
     enabled = [test for test in tests if test.enabled]
-    doubtful = sum(test.doubtful and not test.enabled for test in tests)
-    candidates = sorted(
-        (test for test in tests if not test.enabled and not test.doubtful), key=lambda test: (test.suite, test.test)
-    )
+    held = [test for test in tests if test.held]
+    others = [test for test in tests if not test.enabled and not test.held]
+    candidates = sorted((test for test in others if not test.doubtful), key=lambda test: (test.suite, test.test))
     choice = _Choice(candidates, enabled, tests, target - len(enabled), card_s)
     choice.take(choice.covered)
     choice.take(choice.gained)
@@ -79,7 +80,9 @@ def propose(tests: Sequence[RampTest], share: float, card_s: float = math.inf) -
         card_s=sum(test.cost_s for test in chosen),
         failures=sum(1 - test.chance for test in chosen),
         unproven=sum(not test.known for test in chosen),
-        doubtful=doubtful,
+        doubtful=len(others) - len(candidates),
+        held=len(held),
+        passing_held=sum(test.known and not test.doubtful for test in held),
         ops=len(ops),
         ops_before=len(before),
         ops_left=tuple(sorted(ops - before - _ops(chosen))),

@@ -42,19 +42,24 @@ def test_new_lines_are_in_order_and_others_stay_with_their_comments(tmp_path: Pa
     path = tmp_path / "scope" / "enabled.yaml"
     assert read_enabled(path) == []
     assert write_enabled(path, ADDMM[:1], scope_table(ROWS)) == (1, 0)
-    text = path.read_text()
-    path.write_text(text.replace("  - ", "  # ours\n  - ") + "  - zz.py::*  # all of it")
+    text = "# not enabled:\n" + path.read_text()
+    path.write_text(text.replace("  - ", "  # ours\n  - ") + "  - ops: [mul]\n    dtypes: [bool]\n  - zz.py::*  # all of it")
     assert write_enabled(path, ADD[:1], scope_table(ROWS)) == (1, 0)
-    assert path.read_text().splitlines()[-4:] == [
+    assert path.read_text().splitlines()[-6:] == [
         f'  - "{ADD[0]}"',
         "  # ours",
         f'  - "{ADDMM[0]}"',
+        "  - ops: [mul]",
+        "    dtypes: [bool]",
         "  - zz.py::*  # all of it",
     ]
     assert read_enabled(path) == [ADD[0], ADDMM[0], "zz.py::*"]
     assert write_enabled(path, [*ADD, *ADDMM], scope_table(ROWS)) == (1, 2)
     assert read_enabled(path) == ["test/test_ops.py::TestCommonEMU::*", "zz.py::*"]
+    before = path.read_text()
     assert write_enabled(path, [], scope_table(ROWS)) == (0, 0)
+    assert path.read_text() == before
+    assert before.startswith("# not enabled:\n# The enabled tests")
 
 
 def test_hostile_ids_survive(tmp_path: Path) -> None:
@@ -81,6 +86,6 @@ def test_a_file_of_another_shape_is_an_error_that_names_it(tmp_path: Path, text:
 
 def test_a_file_in_another_form_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "enabled.yaml"
-    path.write_text("{enabled: [b, a]}\n")
+    path.write_text("{enabled: [b, {ops: [mul]}, a]}\n")
     write_enabled(path, ["aa"], scope_table(ROWS))
-    assert sorted(read_enabled(path)) == ["a", "aa", "b"]
+    assert yaml.safe_load(path.read_text()) == {"enabled": ["aa", "b", {"ops": ["mul"]}, "a"]}

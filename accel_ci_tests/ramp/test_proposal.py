@@ -46,6 +46,12 @@ def test_a_test_that_did_not_pass_when_it_last_ran_is_left_out_and_counted() -> 
     assert found.ops_left == ("add",)
 
 
+def test_a_test_that_a_rule_holds_is_left_out_and_told_where_it_passes() -> None:
+    tests = [ramp_test("a", held=True), ramp_test("b", held=True, doubtful=True), ramp_test("c")]
+    found = propose(tests, 1)
+    assert (names(found.tests), found.held, found.passing_held, found.doubtful, found.missing) == (["c"], 2, 1, 0, 2)
+
+
 def test_a_budget_is_kept_and_what_does_not_fit_is_passed_over() -> None:
     tests = [ramp_test("long", "add", cost_s=50), *(ramp_test(f"t{number}", cost_s=3) for number in range(9))]
     found = propose(tests, 1, card_s=10)
