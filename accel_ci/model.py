@@ -21,7 +21,7 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 Verdict = Literal["passed", "failed", "flaky", "skipped", "xfailed", "xpassed", "infra", "not_run"]
 """The result of a test in one build, from all its attempts."""
 
-Trigger = Literal["nightly", "intraday", "main", "pr", "manual"]
+Trigger = Literal["nightly", "intraday", "main", "pr", "manual", "sweep"]
 """The event that a revision is tested for."""
 
 BAZEL_SUITE = "bazel"
@@ -563,7 +563,8 @@ class Ledger:
 
     `incomplete` has the reasons, in words, why too little was tested: too few passes, too many skips. `vanished` are the
     tests that were expected before and are gone without a reason (a JSON artifact, a list of `SelectedTest`): later builds
-    still expect them, until somebody has `accepted` that. `vanished_reasons` say of which suites too many are gone.
+    still expect them, until somebody has `accepted` that. `vanished_reasons` say of which suites too many are gone. In an
+    `informative` build, such as a sweep, tests may fail.
     """
 
     build: Build
@@ -582,6 +583,7 @@ class Ledger:
     vanished: Artifact | None = None
     vanished_reasons: tuple[str, ...] = ()
     accepted: Acceptance | None = None
+    informative: bool = False
 
     @property
     def ratio(self) -> float | None:

@@ -110,6 +110,9 @@ INTEGRATION = Pipeline(
             "A new upstream commit starts it: the quick suites, one run for each commit that is tested."),
         Job("pr", "pr", ("pr",), lambda settings: settings.jobs.pr,
             "A pull request of the backend starts it; its result blocks nobody."),
+        Job("sweep", "sweep", ("sweep",), lambda settings: settings.ramp.sweep if settings.has_sweep else None,
+            "Tests that are not enabled, within a budget of card-hours: what passes can be enabled. It blocks nobody.",
+            skip_while_running=True),
     ),
     suites=lambda settings, revision: tuple(
         suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)

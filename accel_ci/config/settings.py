@@ -414,9 +414,20 @@ class Settings(Section):
         """The user that code of the sources runs as on this machine; None for the user of this process."""
         return getattr(self.pool, "user", None)
 
+    @property
+    def has_sweep(self) -> bool:
+        """True if a suite has a file of enabled tests, so that others are left to sweep."""
+        return any(suite.scope.enabled_file for suite in self.suites.values())
+
+    @property
+    def swept_suites(self) -> tuple[str, ...]:
+        """The suites of a sweep: those with a file of enabled tests, and the nightly's smoke suites, which gate them."""
+        smoke = [name for name in self.jobs.nightly.suites if self.suites[name].stage == "smoke"]
+        return (*smoke, *(name for name, suite in self.suites.items() if suite.scope.enabled_file))
+
     def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = ()) -> dict[str, Suite]:
         """The suites that a trigger runs in a stage, or those of the `chosen` ones."""
-        names = chosen or getattr(self.jobs, trigger).suites
+        names = chosen or (self.swept_suites if trigger == "sweep" else getattr(self.jobs, trigger).suites)
         return {name: self.suites[name] for name in names if self.suites[name].stage == stage}
 
 

@@ -27,6 +27,7 @@ from accel_ci.model import (
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
+from accel_ci.ramp.current import sweep_selection
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.scope.modes import with_modes
@@ -129,6 +130,9 @@ def test_selection(
         spec, place = _worker(context, workspace, revision, runtime_image, "device")
         suites = with_rule_files(settings.suites_of(revision.trigger, "device", revision.suites), workspace.project.root)
         selection = collect_tests(settings, suites, spec, place)
+        if revision.trigger == "sweep":
+            day = revision.created_at.date()
+            selection = sweep_selection(workspace, selection, build_of(context).variant, day)
         step.note(selection_note(selection))
     return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection))
 

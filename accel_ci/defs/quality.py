@@ -127,9 +127,10 @@ def quality_gate(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
 ) -> dg.MaterializeResult[None]:
     """The end of the run: it fails if a test has a verdict in `fail_run_on`. By now everything is stored and shown."""
-    build, manifests, chosen = build_of(context), workspace.manifests, workspace.project.settings.fail_run_on
+    build, manifests = build_of(context), workspace.manifests
     with progress.step("quality_gate"):
         ledger = manifests.read(manifests.path(LEDGER, build.revision, build.variant), Ledger)
+        chosen = () if ledger.informative else workspace.project.settings.fail_run_on
         found = [f"{count:,} {verdict.replace('_', ' ')}" for verdict in chosen if (count := ledger.counts.get(verdict, 0))]
         if found:
             text = (

@@ -134,7 +134,9 @@ def build_state(record: BuildRecord, now: datetime, tests: BuildTests | None = N
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     detail = _joined(*beside_the_ledger(record.activity), _in_words(counts, ("passed", "skipped", "xfailed", "xpassed")))
     bad = shortcomings(ledger)
-    if counts["failed"] or ledger.unexpected_failures:
+    if ledger.informative and not bad:
+        return State("passed", f"{number(counts['passed'] + counts['xpassed'])} of {number(ledger.expected)} pass", detail)
+    if (counts["failed"] or ledger.unexpected_failures) and not ledger.informative:
         return State("failed", bad[0], _joined(*bad[1:], _in_words(counts, ("flaky",)), detail))
     if bad:
         return State("incomplete", _joined(*bad), _joined(_in_words(counts, ("flaky",)), detail))

@@ -173,19 +173,21 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     """The reasons why a build does not pass, in a few words each; empty for one that passes.
 
     A build without tests, or with nothing but skips, never passes, nor does one that tested too little
-    (`accel_ci.ledger.completeness`).
+    (`accel_ci.ledger.completeness`). The tests of an informative build may fail, but none may be lost.
     """
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
     bad = [
-        f"{counts[verdict]:,} {verdict.replace('_', ' ')}" for verdict in ("failed", "infra", "not_run") if counts[verdict]
+        f"{counts[verdict]:,} {verdict.replace('_', ' ')}"
+        for verdict in ("failed", "infra", "not_run")
+        if counts[verdict] and not (ledger.informative and verdict == "failed")
     ]
-    if ledger.unexpected_failures:
+    if ledger.unexpected_failures and not ledger.informative:
         bad.append(f"failed beside the expected tests: {_some(ledger.unexpected_failures)}")
     if ledger.expected <= 0:
         bad.append("no tests")
     elif sum(counts.values()) != ledger.expected:
         bad.append("does not balance")
-    elif counts["skipped"] == ledger.expected:
+    elif counts["skipped"] == ledger.expected and not ledger.informative:
         bad.append("all skipped")
     if ledger.missing_suites:
         bad.append(f"no results from {', '.join(ledger.missing_suites)}")

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
 
 from accel_ci.config.settings import Settings
-from accel_ci.errors import AccelCiError, ConfigError
-from accel_ci.model import VERDICTS, Build, Ledger, Revision, TestSelection, Trigger
+from accel_ci.errors import AccelCiError, ConfigError, SelectionError
+from accel_ci.model import VERDICTS, Build, Ledger, Revision, SelectedTest, TestSelection, Trigger
 from accel_ci.pipelines import LEDGER, REVISION, TEST_SELECTION
 from accel_ci.ramp.chances import RampTest, estimate_tests
 from accel_ci.ramp.coverage import Coverage, CoverageReport, TrendPoint, add_to_trend, lost_share, measure_coverage
 from accel_ci.ramp.evidence import gather_evidence, with_evidence
-from accel_ci.results.columns import constant, kernels
+from accel_ci.ramp.sweep import choose_sweep
+from accel_ci.results.columns import constant, counts_of, kernels
+from accel_ci.scope.selection import write_selection
 from accel_ci.scope.table import read_scope
 from accel_ci.workspace import Workspace
 
@@ -27,6 +30,9 @@ COVERAGE = "coverage"
 
 COUNTED: tuple[Trigger, ...] = ("nightly", "manual")
 """The triggers whose builds test all that is enabled."""
+
+SWEEPS: tuple[Trigger, ...] = ("sweep",)
+"""The triggers whose builds have the same table of scope, and run the other tests."""
 
 _LOOKED_AT = 60  # of the newest builds
 
@@ -58,10 +64,10 @@ class RampState:
         for suite in self.suites:
             if suite not in settings.suites:
                 raise ConfigError(f"there is no suite {suite!r}; known: {', '.join(settings.suites)}")
-        found = next(iter(_scoped_builds(workspace, self.variant, ())), None)
+        found = next(chain.from_iterable(_scoped_builds(workspace, self.variant, some) for some in (COUNTED, SWEEPS)), None)
         if found is None:
             raise AccelCiError(
-                f"no build of {self.variant} with a table of scope has finished yet; `accel-ci run nightly` makes one"
+                f"no build of {self.variant} with a table of scope has finished yet: use `accel-ci run nightly` or `sweep`"
             )
         self.newest = found
 
@@ -78,17 +84,35 @@ class RampState:
 
     def tests(self, today: date) -> list[RampTest]:
         """Return the tests in scope with what is known of them today."""
-        settings = self.workspace.project.settings
-        evidence = gather_evidence(
-            self.workspace.results,
-            self.variant,
-            self.suites,
-            today,
-            settings.ramp.window_days,
-            settings.limits.test_timeout_seconds,
-        )
-        cards = {name: suite.cards for name, suite in settings.suites.items()}
-        return estimate_tests(with_evidence(self.scope, evidence), cards)
+        return known_tests(self.workspace, self.variant, self.scope, today)
+
+
+def known_tests(workspace: Workspace, variant: str, scope: pa.Table, today: date) -> list[RampTest]:
+    """Return the tests in scope of a table with what is known of them in a variant on a day."""
+    settings = workspace.project.settings
+    window, limit_s = settings.ramp.window_days, settings.limits.test_timeout_seconds
+    evidence = gather_evidence(workspace.results, variant, set(counts_of(scope["suite"])), today, window, limit_s)
+    cards = {name: suite.cards for name, suite in settings.suites.items()}
+    return estimate_tests(with_evidence(scope, evidence), cards)
+
+
+def sweep_selection(workspace: Workspace, selection: TestSelection, variant: str, today: date) -> TestSelection:
+    """Return the selection of a sweep: of the tests that are not enabled, those that its card-hours are enough for.
+
+    Raises `SelectionError` where there is none.
+    """
+    if selection.scope is None:
+        raise SelectionError("the selection has no table of scope, so there is nothing to sweep")
+    scope, artifacts = read_scope(selection.scope, workspace.artifacts), workspace.artifacts
+    card_s = workspace.project.settings.ramp.sweep.card_hours * 3600
+    chosen = choose_sweep(known_tests(workspace, variant, scope, today), card_s)
+    if not chosen:
+        raise SelectionError("every test in scope is enabled, or takes longer than ramp.sweep.card_hours: nothing to sweep")
+    counts = Counter(test.suite for test in chosen)
+    bare = [replace(suite, collection_errors=(), skipped_files={}) for suite in selection.suites]
+    suites = [replace(suite, selected=counts[suite.suite]) for suite in bare]
+    tests = [SelectedTest(test.suite, test.test) for test in chosen]
+    return replace(selection, tests=write_selection(tests, artifacts), suites=tuple(suites))
 
 
 def current_coverage(workspace: Workspace) -> CoverageReport:
@@ -102,7 +126,7 @@ def current_coverage(workspace: Workspace) -> CoverageReport:
     points: list[TrendPoint] = []
     for variant in settings.variants:
         newest: Coverage | None = None
-        for found in _scoped_builds(workspace, variant.name, known):
+        for found in _scoped_builds(workspace, variant.name, COUNTED, known):
             coverage = measure_coverage(found.build, found.scope, _verdicts(workspace, found), suites)
             points.append(TrendPoint(found.build, found.revision.created_at, coverage.total))
             newest = newest or coverage
@@ -132,10 +156,12 @@ def share_fault(workspace: Workspace, revision: Revision, build: Build) -> str |
     )
 
 
-def _scoped_builds(workspace: Workspace, variant: str, known: Collection[Build]) -> Iterator[ScopedBuild]:
+def _scoped_builds(
+    workspace: Workspace, variant: str, triggers: Collection[Trigger], known: Collection[Build] = ()
+) -> Iterator[ScopedBuild]:
     """Yield the newest finished build of a variant that has a table of scope, then earlier ones that are not `known`."""
     manifests, first = workspace.manifests, True
-    counted = (each for each in manifests.revisions() if each.trigger in COUNTED)
+    counted = (each for each in manifests.revisions() if each.trigger in triggers)
     for each in islice(counted, _LOOKED_AT):
         build = Build(each.key, variant)
         if build in known and not first:

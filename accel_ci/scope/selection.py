@@ -108,6 +108,11 @@ def statuses_of(tests: Iterable[str], scope: Scope) -> dict[str, str]:
     return {test: str(status) for test, status in zip(ids, statuses, strict=True)}
 
 
+def write_selection(tests: Sequence[SelectedTest], artifacts: ArtifactStore) -> Artifact:
+    """Keep selected tests as an artifact."""
+    return artifacts.put_bytes(_TESTS.dump_json(list(tests), exclude_defaults=True), "selection.json")
+
+
 def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[SelectedTest]:
     """Read the selected tests from their artifact."""
     return _TESTS.validate_json(artifacts.checked_path(artifact).read_bytes())

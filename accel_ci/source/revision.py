@@ -35,6 +35,8 @@ def revision_key(
     """The key of a revision: `nightly-20261127`, `main-<sha12>`, `pr-<number>-<sha12>`, `manual-<slug>` and so on."""
     if trigger == "nightly":
         return f"nightly-{now:%Y%m%d}"
+    if trigger == "sweep":
+        return f"sweep-{now:%Y%m%d}"
     if trigger == "intraday":
         return f"intraday-{now:%Y%m%dT%H}"
     if trigger == "main":
@@ -65,6 +67,8 @@ def resolve_revision(
     `upstream_sha`, upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An
     upstream that no variant is built from may be unreachable; it is then recorded with the reason.
     """
+    if trigger == "sweep" and not project.settings.has_sweep:
+        raise ConfigError("no suite has a scope.enabled_file: all tests in scope are enabled, and there is nothing to sweep")
     now = now or datetime.now(timezone.utc)
     backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
     upstream = _resolve_upstream(project, trigger, upstream_sha, upstream_ref)

@@ -20,7 +20,7 @@ def test_definitions_load(make_project: Callable[..., Project]) -> None:
     definitions = build_definitions(make_project())
     dg.Definitions.validate_loadable(definitions)
     assert {job.name for job in definitions.resolve_all_job_defs()} == {
-        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune", "start",
+        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune", "start", "sweep",
     }  # fmt: skip
 
 

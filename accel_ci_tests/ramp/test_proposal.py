@@ -5,23 +5,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from accel_ci.ramp.chances import RampTest, estimate_tests
+from accel_ci.ramp.chances import estimate_tests
 from accel_ci.ramp.evidence import EVIDENCE, with_evidence
 from accel_ci.ramp.proposal import propose
 from accel_ci.results.rollups import test_key
 from accel_ci_tests.fixtures.scoped_builds import op_rows, scope_table
-
-
-def ramp_test(name: str, op: str | None = None, **changes: object) -> RampTest:
-    values: dict[str, object] = {
-        "suite": "upstream", "test": f"t.py::{name}", "file": "t.py", "owner": "t.py::", "op": op, "dtypes": (),
-        "enabled": False, "chance": 0.9, "cost_s": 1.0, "known": True, "doubtful": False,
-    }  # fmt: skip
-    return RampTest(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def names(tests: object) -> list[str]:
-    return [test.test.removeprefix("t.py::") for test in tests]  # type: ignore[attr-defined]
+from accel_ci_tests.ramp.ramp_tests import names, ramp_test
 
 
 def test_each_op_has_a_test_before_any_has_two() -> None:

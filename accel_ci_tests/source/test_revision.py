@@ -27,6 +27,7 @@ BACKEND = Source("back", "main", "b" * 40)
         ("pr", 12, None, "pr-12-bbbbbbbbbbbb"),
         ("manual", None, "Try: new../allocator|x", "manual-try-new-allocator-x"),
         ("manual", None, None, "manual-20261127t020500"),
+        ("sweep", None, None, "sweep-20261127"),
     ],
 )
 def test_keys(trigger: Trigger, pull_request: int | None, slug: str | None, key: str) -> None:
@@ -110,3 +111,8 @@ def test_a_pull_request_is_that_ref_and_never_another_one(
     assert (revision.key, revision.backend.sha) == (f"pr-7-{sha[:12]}", sha)
     named = resolve_revision(project, "pr", lambda key: None, now=NOW, pull_request=7, backend_ref="refs/heads/main")
     assert named.backend.sha == main
+
+
+def test_a_sweep_needs_a_suite_whose_enabled_tests_are_listed(make_project: Callable[..., Project]) -> None:
+    with pytest.raises(ConfigError, match="nothing to sweep"):
+        resolve_revision(make_project(), "sweep", dict[str, Revision]().get, now=NOW)
