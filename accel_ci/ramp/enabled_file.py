@@ -24,6 +24,7 @@ from accel_ci.storage.atomic_file import write_whole_file
 
 _KEY = re.compile(r"(?m)^(enabled:[ ]*\n)")
 _HEAD = "# The enabled tests of a suite; `accel-ci ramp propose --apply` adds to it.\nenabled:\n"
+_INDENT = "  "
 _LEAST_OF_A_PATTERN = 2  # tests, which one pattern replaces
 
 Group: TypeAlias = tuple[str, ...]
@@ -54,19 +55,19 @@ def write_enabled(path: Path, tests: Collection[str], scope: pa.Table) -> tuple[
     parts = _plain_parts(text)
     head = parts[0] if parts else _HEAD
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole_file(path, (head + "".join(_merged(kept, new))).encode())
+    write_whole_file(path, (head + "".join(_merged(kept, new, _indent(parts[1]) if parts else _INDENT))).encode())
     return len(new), len(before) - len(kept)
 
 
-def _merged(entries: Sequence[_Entry], new: Sequence[str]) -> Iterator[str]:
+def _merged(entries: Sequence[_Entry], new: Sequence[str], indent: str) -> Iterator[str]:
     """The texts of all entries; a new pattern comes before the first one that is greater."""
     place = 0
     for entry in entries:
         while place < len(new) and entry.pattern is not None and new[place] < entry.pattern:
-            yield _line(new[place])
+            yield _line(new[place], indent)
             place += 1
         yield entry.text
-    yield from map(_line, new[place:])
+    yield from (_line(pattern, indent) for pattern in new[place:])
 
 
 def extend(patterns: Sequence[str], tests: Collection[str], scope: pa.Table) -> tuple[list[str], set[str]]:
@@ -118,11 +119,11 @@ def _prefix(group: Group, members: Sequence[str], ids: Sequence[str]) -> str | N
     return prefix if alone else None
 
 
-def _line(entry: str | Mapping[str, object]) -> str:
+def _line(entry: str | Mapping[str, object], indent: str = _INDENT) -> str:
     """The line of an entry; characters that YAML does not allow, or that nobody sees, are spelled out."""
     quoted = json.dumps(entry, ensure_ascii=False)
     shown = "".join(c if c.isprintable() else "\\U" + f"{ord(c):08x}" for c in quoted)
-    return f"  - {shown}\n"
+    return f"{indent}- {shown}\n"
 
 
 def _stem(pattern: str) -> str:
@@ -162,10 +163,16 @@ def _entries(text: str, path: Path) -> list[_Entry]:
     return [_Entry(pattern, own) for pattern, own in zip(patterns, texts, strict=True)]
 
 
+def _indent(lines: str) -> str:
+    """The spaces before each entry of a list."""
+    found = (re.match(r" *(?=- )", line) for line in lines.split("\n"))
+    return next((match[0] for match in found if match), _INDENT)
+
+
 def _texts(lines: str) -> Iterator[str]:
     """The text of each entry of a list, with the comments before it."""
     own, started = "", False
-    indent = next((line[: -len(line.lstrip())] for line in lines.split("\n") if line.lstrip().startswith("- ")), "")
+    indent = _indent(lines)
     for line in lines.split("\n"):
         if started and (line.startswith(f"{indent}- ") or line.lstrip().startswith("#")):
             yield own

@@ -84,6 +84,15 @@ def test_a_file_of_another_shape_is_an_error_that_names_it(tmp_path: Path, text:
         read_enabled(path)
 
 
+@pytest.mark.parametrize("indent", ["", "    "])
+def test_new_lines_begin_where_others_do(tmp_path: Path, indent: str) -> None:
+    path = tmp_path / "enabled.yaml"
+    path.write_text(f"enabled:\n{indent}- b\n")
+    write_enabled(path, ["a", "c"], scope_table(ROWS))
+    assert read_enabled(path) == ["a", "b", "c"]
+    assert path.read_text() == f'enabled:\n{indent}- "a"\n{indent}- b\n{indent}- "c"\n'
+
+
 def test_a_file_in_another_form_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "enabled.yaml"
     path.write_text("{enabled: [b, {ops: [mul]}, a]}\n")
