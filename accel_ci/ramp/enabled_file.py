@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +54,13 @@ def write_enabled(path: Path, tests: Collection[str], scope: pa.Table) -> tuple[
     kept = [entry for entry in before if entry.pattern not in replaced]
     parts = _plain_parts(text)
     head = parts[0] if parts else _HEAD
+    content = head + "".join(_merged(kept, new, _indent(parts[1]) if parts else _INDENT))
+    wanted = Counter([*new, *(entry.pattern for entry in kept)])
+    if Counter(entry.pattern for entry in _entries(content, path)) != wanted:  # a form of YAML that lines do not keep
+        rules = [rule for rule in _document(text, path) if not isinstance(rule, str) or rule not in replaced]
+        content = _HEAD + "".join(map(_line, [*rules, *new]))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole_file(path, (head + "".join(_merged(kept, new, _indent(parts[1]) if parts else _INDENT))).encode())
+    write_whole_file(path, content.encode())
     return len(new), len(before) - len(kept)
 
 
@@ -147,14 +152,20 @@ def _plain_parts(text: str) -> tuple[str, str] | None:
     return (head + key, rest) if key and plain and all(line.startswith((" ", "-")) for line in lines) else None
 
 
-def _entries(text: str, path: Path) -> list[_Entry]:
+def _document(text: str, path: Path) -> list[str | Mapping[str, object]]:
+    """The list of a file. Raises `ConfigError`."""
     try:
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}  # noqa: S506
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, AttributeError) as error:  # Python's own error, as for `2001-02-30`
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     enabled = (document.get("enabled") or []) if isinstance(document, Mapping) else document
     if not isinstance(enabled, list) or not all(isinstance(entry, (str, Mapping)) for entry in enabled):
         raise ConfigError(f"{path} must be a mapping with a list of patterns, as in 'enabled: [\"test_ops.py::*\"]'")
+    return enabled
+
+
+def _entries(text: str, path: Path) -> list[_Entry]:
+    enabled = _document(text, path)
     parts = _plain_parts(text)
     texts = list(_texts(parts[1])) if parts else []
     if len(texts) != len(enabled):

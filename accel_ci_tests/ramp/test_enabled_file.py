@@ -93,6 +93,15 @@ def test_new_lines_begin_where_others_do(tmp_path: Path, indent: str) -> None:
     assert path.read_text() == f'enabled:\n{indent}- "a"\n{indent}- b\n{indent}- "c"\n'
 
 
+@pytest.mark.parametrize("text", ["enabled:\n - b\n - >-\n  a b\n", "enabled:\n- &x b\n- *x\n", "enabled:\n - 'a\n   b'\n"])
+def test_yaml_that_lines_do_not_keep_keeps_its_meaning(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "enabled.yaml"
+    path.write_text(text)
+    before = read_enabled(path)
+    write_enabled(path, ["aa", "zz"], scope_table(ROWS))
+    assert sorted(read_enabled(path)) == sorted([*before, "aa", "zz"])
+
+
 def test_a_file_in_another_form_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "enabled.yaml"
     path.write_text("{enabled: [b, {ops: [mul]}, a]}\n")
