@@ -129,8 +129,9 @@ def test_selection(
         revision = stages.revision(context)
         spec, place = _worker(context, workspace, revision, runtime_image, "device")
         suites = with_rule_files(settings.suites_of(revision.trigger, "device", revision.suites), workspace.project.root)
-        selection = collect_tests(settings, suites, spec, place)
-        if revision.trigger == "sweep":
+        sweeps = revision.trigger == "sweep"
+        selection = collect_tests(settings, suites, spec, place, none_enabled=sweeps)
+        if sweeps:
             day = revision.created_at.date()
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
         step.note(selection_note(selection))

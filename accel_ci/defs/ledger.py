@@ -109,8 +109,14 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
     ]
 
 
-def _collected_check(workspace: Workspace, build: Build) -> CheckResult:
-    """Check that neither pipeline lost tests since the build before: collected, in scope or enabled."""
+def _collected_check(workspace: Workspace, account: Ledger) -> CheckResult:
+    """Check that neither pipeline lost tests since the build before: collected, in scope or enabled.
+
+    An informative build, such as a sweep, runs other tests each time.
+    """
+    if account.informative:
+        return CheckResult("collected", True, "this build only informs: it may run fewer tests than the one before")
+    build = account.build
     manifests, reason = workspace.manifests, workspace.project.settings.quality.fewer_tests_reason
     faults, counts = [], []
     for pipeline, stage, kind in (("", TEST_SELECTION, TestSelection), ("Bazel: ", BAZEL_TEST_RESULTS, BazelTestResults)):
@@ -138,5 +144,5 @@ def _checks(workspace: Workspace, account: Ledger) -> list[CheckResult]:
         CheckResult("not_empty", account.expected > 0, f"{account.expected} tests expected"),
         CheckResult("complete", not too_little, "; ".join(too_little) or "enough was tested"),
         CheckResult("all_passed", not bad, ", ".join(bad) or "nothing failed"),
-        _collected_check(workspace, account.build),
+        _collected_check(workspace, account),
     ]

@@ -34,6 +34,9 @@ COUNTED: tuple[Trigger, ...] = ("nightly", "manual")
 SWEEPS: tuple[Trigger, ...] = ("sweep",)
 """The triggers whose builds have the same table of scope, and run the other tests."""
 
+NOT_SWEPT = "is not in this sweep"
+"""The reason of tests in scope that a sweep does not run."""
+
 _LOOKED_AT = 60  # of the newest builds
 
 
@@ -110,7 +113,10 @@ def sweep_selection(workspace: Workspace, selection: TestSelection, variant: str
         raise SelectionError("every test in scope is enabled, or takes longer than ramp.sweep.card_hours: nothing to sweep")
     counts = Counter(test.suite for test in chosen)
     bare = [replace(suite, collection_errors=(), skipped_files={}) for suite in selection.suites]
-    suites = [replace(suite, selected=counts[suite.suite]) for suite in bare]
+    suites = [
+        replace(suite, selected=counts[suite.suite], not_enabled={NOT_SWEPT: suite.in_scope - counts[suite.suite]})
+        for suite in bare
+    ]
     tests = [SelectedTest(test.suite, test.test) for test in chosen]
     return replace(selection, tests=write_selection(tests, artifacts), suites=tuple(suites))
 

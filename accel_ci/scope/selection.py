@@ -65,11 +65,18 @@ Execute: TypeAlias = Callable[[Sequence[str], WorkerSpec, Path, float], Finished
 
 
 def select_tests(
-    suites: Mapping[str, Suite], spec: WorkerSpec, runner: Path, artifacts: ArtifactStore, execute: Execute, timeout_s: float
+    suites: Mapping[str, Suite],
+    spec: WorkerSpec,
+    runner: Path,
+    artifacts: ArtifactStore,
+    execute: Execute,
+    timeout_s: float,
+    *,
+    none_enabled: bool = False,
 ) -> TestSelection:
     """Collect every suite and apply its scope rules. `timeout_s` is for the start of pytest and for each file.
 
-    Raises `SelectionError` if a suite has nothing to test.
+    Raises `SelectionError` if a suite has nothing to test. With `none_enabled`, all of its tests may wait to be enabled.
     """
     started = time.monotonic()
     selected: list[SelectedTest] = []
@@ -82,7 +89,7 @@ def select_tests(
         kept = [test for test, status in statuses if status == "enabled"]
         out_of_scope, not_enabled = scope.reasons("out_of_scope"), scope.reasons("not_enabled")
         files = [file for file, status in statuses_of(found.skipped, suite.scope).items() if status != "out_of_scope"]
-        if not kept and not found.errors and not files:
+        if not kept and not found.errors and not files and not (none_enabled and not_enabled):
             reasons = "; ".join(f"{count} {reason}" for reason, count in (out_of_scope | not_enabled).items())
             raise SelectionError(
                 f"suite {name!r}: none of the {len(found.tests)} collected tests is in scope and enabled ({reasons}). "

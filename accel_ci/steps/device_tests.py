@@ -91,12 +91,16 @@ def cards_of(settings: Settings) -> list[str]:
     return [str(number) for number in range(settings.pool.cards)]
 
 
-def collect_tests(settings: Settings, suites: dict[str, Suite], spec: WorkerSpec, context: StageContext) -> TestSelection:
-    """Collect the tests in scope of the suites where the pool's workers run. Raises `SelectionError`, `PoolError`."""
+def collect_tests(
+    settings: Settings, suites: dict[str, Suite], spec: WorkerSpec, context: StageContext, *, none_enabled: bool = False
+) -> TestSelection:
+    """Collect the tests in scope of the suites where the pool's workers run. Raises `SelectionError`, `PoolError`.
+
+    With `none_enabled`, all tests of a suite may wait to be enabled.
+    """
     pool = pool_for(settings, context.run)
-    return select_tests(
-        suites, spec, context.runner, context.artifacts, pool.execute, timeout_s=settings.limits.startup_seconds
-    )
+    timeout_s = settings.limits.startup_seconds
+    return select_tests(suites, spec, context.runner, context.artifacts, pool.execute, timeout_s, none_enabled=none_enabled)
 
 
 def plan_device_tests(
