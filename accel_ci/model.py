@@ -305,7 +305,8 @@ class SuiteSession:
     """A suite's pytest session: its paths below the root of the sources, and all of pytest's other arguments.
 
     With `copies`, it may be a fork of a process that has collected the suite. With `isolate`, each file has its own session.
-    `modes` say what is expected of some tests.
+    `modes` say what is expected of some tests. `environment` is added to the worker's. `test_timeout_s` replaces the limit
+    of that name.
     """
 
     paths: tuple[str, ...]
@@ -313,6 +314,8 @@ class SuiteSession:
     copies: bool = True
     isolate: bool = False
     modes: tuple[ExpectedMode, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    test_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)

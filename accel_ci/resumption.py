@@ -184,8 +184,9 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
 
     def suites(phase: Any) -> Any:
         revision = manifests.revision(build.revision)
-        chosen = settings.suites_of(revision.trigger, phase, revision.suites) if revision else {}
-        return {name: suite.model_dump(mode="json") for name, suite in chosen.items()}
+        chosen = settings.suites_of(revision.trigger, phase, revision.suites, build.variant) if revision else {}
+        found = {name: suite.model_dump(mode="json") for name, suite in chosen.items()}
+        return [found, document["device"], document["upstream"]] if any(s.is_of_pytorch for s in chosen.values()) else found
 
     def wheel() -> Any:
         return [each.sha256 for each in manifests.read(_path(WHEEL), Wheel).wheels]

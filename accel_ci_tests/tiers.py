@@ -87,6 +87,7 @@ PROCESSES = (
     ),
     ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
+    ("end_to_end/test_upstream.py",),
     ("hud/test_browser.py",),
     ("security/test_wrong_green.py",),
     ("wheels/test_front_end.py",),

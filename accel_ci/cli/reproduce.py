@@ -138,19 +138,24 @@ def _shown(text: str) -> str:
 def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> PoolRun:
     """Run a session's tests with the build's image and sources. Raises `AccelCiError` if these no longer exist."""
     from accel_ci.errors import AccelCiError
-    from accel_ci.model import RuntimeImage, TestSelection
-    from accel_ci.pipelines import RUNTIME_IMAGE, TEST_SELECTION
+    from accel_ci.model import RuntimeImage, TestSelection, Wheel
+    from accel_ci.pipelines import RUNTIME_IMAGE, TEST_SELECTION, WHEEL
     from accel_ci.pool.choose_pool import worker_spec_for
     from accel_ci.scope.modes import with_modes
-    from accel_ci.source.revision import checkout_backend
     from accel_ci.steps.device_tests import run_in_order
+    from accel_ci.steps.test_sources import sources_for_tests
 
     project, manifests = workspace.project, workspace.manifests
     revision = manifests.revision(build.revision)
     if revision is None:
         raise AccelCiError(f"the revision {build.revision} is not in {project.home}; replay it on the machine that built it")
     image = manifests.read(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
-    spec = worker_spec_for(project.settings, image, checkout_backend(project, revision.backend), revision.trigger)
+    built = manifests.find(WHEEL, build, Wheel)
+    wheels = [workspace.artifacts.path(each) for each in built.wheels] if built is not None else []
+    settings, named = project.settings, {test.suite for test in session.tests}
+    suites = [settings.suites[name] for name in named if name in settings.suites]
+    sources = sources_for_tests(project, revision, settings.variant(build.variant), image, wheels, suites)
+    spec = worker_spec_for(settings, image, sources.folder, revision.trigger)
     if selection := manifests.find(TEST_SELECTION, build, TestSelection):
         spec = with_modes(spec, selection.scope, workspace.artifacts)
     context = workspace.stage_context(revision, build.variant, "replay")

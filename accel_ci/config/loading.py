@@ -163,6 +163,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
             yield from pool.mistakes(content)
     variants = [as_mapping(entry).get("name") for entry in as_sequence(content.get("variants"))]
     suites = as_mapping(content.get("suites"))
+    yield from _unfit_suites(content)
     known = {"suites": list(suites), "variants": [] if None in variants else variants}
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
@@ -181,6 +182,27 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
         chosen = [as_mapping(suites[name]) if name in list(suites) else {} for name in _suites_of(job)]
         if chosen and all(suite.get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
+
+
+def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find suites whose settings do not go together, or not with the other sections."""
+    variants = [str(as_mapping(entry).get("name")) for entry in as_sequence(content.get("variants"))]
+    for name, given in as_mapping(content.get("suites")).items():
+        suite = as_mapping(given)
+        ready = suite.get("kind", "files") != "files"
+        if ready and (suite.get("paths") or suite.get("source", "backend") != "backend"):
+            yield ("suites", name, "kind"), f"{suite['kind']!r} has its own tests; remove 'paths' and 'source'"
+        elif not ready and "paths" not in suite and isinstance(given, dict):
+            yield ("suites", name, "paths"), "is missing"
+        elif not ready and suite.get("paths") == []:
+            yield ("suites", name, "paths"), "needs at least 1 entry"
+        of_pytorch = ready or suite.get("source") == "upstream"
+        if of_pytorch and content.get("device") is None and suite.get("instances") != "cpu":
+            yield ("suites", name), "needs the section 'device': the type of the backend's device, as in 'type: emu'"
+        for index, variant in enumerate(as_sequence(suite.get("variants"))):
+            if variant not in variants:
+                advice = _did_you_mean(str(variant), variants)
+                yield ("suites", name, "variants", index), f"there is no variant {variant!r}{advice}"
 
 
 def _suites_of(job: object) -> list[Any]:

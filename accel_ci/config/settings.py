@@ -21,7 +21,9 @@ from accel_ci.config.values import (
     BazelConfig,
     BazelStrategy,
     BucketName,
+    CommitSha,
     Cron,
+    DeviceType,
     Endpoint,
     EntryPoint,
     EnvironmentName,
@@ -137,10 +139,31 @@ class Image(Section):
 
 
 class Upstream(Section):
-    """The repository that the backend follows."""
+    """The repository that the backend follows.
+
+    Suites of the source `upstream` take their files from there, or from `mirror`, another address or folder of the same
+    repository: the `folders`, at the commit of the variant's PyTorch, or at `tests_sha` where PyTorch's own cannot be had.
+    """
 
     repository: str = "https://github.com/pytorch/pytorch.git"
     ref: GitRef = "refs/heads/main"
+    mirror: str | None = None
+    folders: Annotated[tuple[RelativePath, ...], Field(min_length=1)] = ("test", "tools")
+    tests_sha: CommitSha | None = None
+
+
+class Device(Section):
+    """The backend's device, for suites of PyTorch's own tests.
+
+    `type` is its name in `torch.device`. `test_base` is a file of the backend's sources that sets `TEST_CLASS`, as PyTorch
+    documents it for `TORCH_TEST_DEVICES`; without one, it is PyTorch's `PrivateUse1TestBase`. `disabled_tests` and
+    `slow_tests` are files in the format of PyTorch's own (`DISABLED_TESTS_FILE`, `SLOW_TESTS_FILE`).
+    """
+
+    type: DeviceType
+    test_base: RelativePath | None = None
+    disabled_tests: RelativePath | None = None
+    slow_tests: RelativePath | None = None
 
 
 class Variant(Section):
@@ -180,15 +203,28 @@ class Budgets(Section):
     left_out: Annotated[int, Field(ge=0)] = 0
 
 
+UPSTREAM_TESTS, OWN_TESTS = "upstream", "pytorch_tests"
+"""The folders beside the backend's tests: of upstream's repository, and of accel-ci's own files for PyTorch's tests."""
+
+
 class Suite(Section):
     """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once.
 
     A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself; with `isolate: file`, as that
-    runs each of its files in a new process. That is the default for pull requests, whose tests are a stranger's.
+    runs each of its files in a new process. That is the default for pull requests, whose tests are a stranger's, and for the
+    source `upstream`, PyTorch's repository, whose files PyTorch runs so too. The kinds `op_db` and `module_db` have tests
+    made from PyTorch's own tables of operators and modules, and need no paths. `instances` chooses for which device
+    PyTorch's tests are instantiated: the backend's or the CPU. A suite with `variants` is run in these alone.
     """
 
     stage: Literal["smoke", "device"] = "device"
-    paths: tuple[RelativePath, ...] = Field(min_length=1)
+    kind: Literal["files", "op_db", "module_db"] = "files"
+    source: Literal["backend", "upstream"] = "backend"
+    paths: tuple[RelativePath, ...] = ()
+    instances: Literal["device", "cpu"] = "device"
+    environment: dict[EnvironmentName, str] = {}
+    test_timeout_seconds: Seconds | None = None
+    variants: tuple[str, ...] = ()
     pytest_args: tuple[str, ...] = ()
     scope: Scope = Scope()
     cards: Annotated[int, Field(ge=1, le=64)] = 1
@@ -197,7 +233,24 @@ class Suite(Section):
 
     def is_isolated(self, trigger: Trigger) -> bool:
         """True if each file has its own process in builds of this trigger."""
-        return (self.isolate or ("file" if trigger == "pr" else "none")) == "file"
+        by_default = "file" if trigger == "pr" or self.source == "upstream" else "none"
+        return (self.isolate or by_default) == "file"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The paths of the tests below the folder that tests run in."""
+        if self.kind != "files":
+            return (f"{OWN_TESTS}/test_{self.kind}.py",)
+        return tuple(f"{UPSTREAM_TESTS}/{path}" for path in self.paths) if self.source == "upstream" else self.paths
+
+    def runs_in(self, variant: str) -> bool:
+        """True if builds of this variant run the suite."""
+        return not self.variants or variant in self.variants
+
+    @property
+    def is_of_pytorch(self) -> bool:
+        """True if the tests are PyTorch's own: files of its repository, or made from its tables."""
+        return self.source == "upstream" or self.kind != "files"
 
 
 class TimeLimits(Section):
@@ -375,6 +428,7 @@ class Settings(Section):
 
     backend: Backend
     upstream: Upstream = Upstream()
+    device: Device | None = None
     wheels: Wheels = Wheels()
     image: Image | None = None
     variants: tuple[Variant, ...] = Field(min_length=1)
@@ -410,6 +464,12 @@ class Settings(Section):
         return variant.image or self.image
 
     @property
+    def longest_test_s(self) -> float:
+        """The longest of the limits for one test, of all suites."""
+        own = [suite.test_timeout_seconds for suite in self.suites.values() if suite.test_timeout_seconds is not None]
+        return max([self.limits.test_timeout_seconds, *own])
+
+    @property
     def code_user(self) -> str | None:
         """The user that code of the sources runs as on this machine; None for the user of this process."""
         return getattr(self.pool, "user", None)
@@ -425,10 +485,13 @@ class Settings(Section):
         smoke = [name for name in self.jobs.nightly.suites if self.suites[name].stage == "smoke"]
         return (*smoke, *(name for name, suite in self.suites.items() if suite.scope.enabled_file))
 
-    def suites_of(self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = ()) -> dict[str, Suite]:
-        """The suites that a trigger runs in a stage, or those of the `chosen` ones."""
+    def suites_of(
+        self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = (), variant: str | None = None
+    ) -> dict[str, Suite]:
+        """The suites that a trigger runs in a stage, or those of the `chosen` ones; with `variant`, those that run in it."""
         names = chosen or (self.swept_suites if trigger == "sweep" else getattr(self.jobs, trigger).suites)
-        return {name: self.suites[name] for name in names if self.suites[name].stage == stage}
+        found = {name: self.suites[name] for name in names if self.suites[name].stage == stage}
+        return {name: suite for name, suite in found.items() if variant is None or suite.runs_in(variant)}
 
 
 @dataclass(frozen=True)

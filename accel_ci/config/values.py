@@ -109,6 +109,8 @@ Workspace = Annotated[str, AfterValidator(_workspace)]
 ContainerUser = Annotated[
     str, _matching(r"\d+(:\d+)?", "must be numbers, such as '1000:1000': the machine may not know the image's user names")
 ]
+CommitSha = Annotated[str, _matching(r"[0-9a-f]{40}", "must be all 40 digits of a commit")]
+DeviceType = Annotated[str, _matching(r"[a-z][a-z0-9_]*", "must be a type of devices for PyTorch, such as 'emu'")]
 Device = Annotated[
     str,
     _matching(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 
@@ -30,10 +30,11 @@ from accel_ci.progress import Step
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
+from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.rule_files import with_rule_files
 from accel_ci.source.revision import checkout_backend
-from accel_ci.source.tests_tree import tests_tree
+from accel_ci.source.upstream_tree import UpstreamTree
 from accel_ci.steps.device_tests import (
     StageContext,
     changed_by_tests,
@@ -43,10 +44,10 @@ from accel_ci.steps.device_tests import (
     run_smoke_stage,
     unfinished_plan,
 )
+from accel_ci.steps.test_sources import sources_for_tests
 from accel_ci.storage.sealed_folder import in_short
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.checks import CHECK_NAMES
-from accel_ci.wheels.installed import top_level_names
 from accel_ci.workspace import Workspace
 
 NO_HISTORY = "no history yet"
@@ -102,9 +103,9 @@ def smoke_results(
     settings = stages.workspace.project.settings
     with stages.stage(context) as step:
         revision = stages.revision(context)
-        suites = settings.suites_of(revision.trigger, "smoke", revision.suites)
+        suites = settings.suites_of(revision.trigger, "smoke", revision.suites, build_of(context).variant)
         suites = with_rule_files(suites, stages.workspace.project.root)
-        spec, place = _worker(context, stages.workspace, revision, runtime_image, "smoke")
+        spec, place, _ = _worker(context, stages.workspace, revision, runtime_image, "smoke")
         results = run_smoke_stage(settings, suites, spec, place, step)
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(stages.workspace.results, build_of(context), results.suites)
@@ -127,15 +128,20 @@ def test_selection(
     workspace, settings = stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         revision = stages.revision(context)
-        spec, place = _worker(context, workspace, revision, runtime_image, "device")
-        suites = with_rule_files(settings.suites_of(revision.trigger, "device", revision.suites), workspace.project.root)
+        spec, place, tree = _worker(context, workspace, revision, runtime_image, "device")
+        suites = settings.suites_of(revision.trigger, "device", revision.suites, build_of(context).variant)
+        if tree is not None and tree.skew is not None:
+            context.log.warning(tree.skew)
+            step.say(tree.skew)
         sweeps = revision.trigger == "sweep"
+        suites = with_rule_files(suites, workspace.project.root)
         selection = collect_tests(settings, suites, spec, place, none_enabled=sweeps)
         if sweeps:
             day = revision.created_at.date()
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
         step.note(selection_note(selection))
-    return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection))
+    shown = {"upstream_tests": tree.sha, "upstream_tests_differ": tree.skew or "no"} if tree is not None else {}
+    return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection) | shown)
 
 
 def test_plan(
@@ -146,7 +152,7 @@ def test_plan(
     with stages.stage(context) as step:
         revision = stages.revision(context)
         durations = median_durations(
-            workspace.results, build.variant, revision.created_at.date(), limit_s=settings.limits.test_timeout_seconds
+            workspace.results, build.variant, revision.created_at.date(), limit_s=settings.longest_test_s
         )
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
         setup_s = before.mean_setup_s if before else None
@@ -167,7 +173,7 @@ def device_test_results(
     """Every attempt of every test in scope on the pool's cards; failed tests ran once more, afresh and on another card."""
     workspace, suites = stages.workspace, [suite.suite for suite in test_selection.suites]
     with stages.stage(context) as step:
-        spec, place = _worker(context, workspace, stages.revision(context), runtime_image, "device")
+        spec, place, _ = _worker(context, workspace, stages.revision(context), runtime_image, "device")
         spec = with_modes(spec, test_selection.scope, workspace.artifacts)
         results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
         changed = _changed_by_tests(context, spec, runtime_image, step)
@@ -311,17 +317,20 @@ def _image_checks(workspace: Workspace) -> tuple[str, ...]:
 
 
 def _worker(
-    context: dg.AssetExecutionContext, workspace: Workspace, revision: Revision, image: RuntimeImage, stage: str
-) -> tuple[WorkerSpec, StageContext]:
-    """Return what the workers of a stage run in, and where the stage runs its tests."""
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    revision: Revision,
+    image: RuntimeImage,
+    stage: Literal["smoke", "device"],
+) -> tuple[WorkerSpec, StageContext, UpstreamTree | None]:
+    """Return what the workers of a stage run in, where the stage runs its tests, and PyTorch's tests if it has them."""
     settings, build = workspace.project.settings, build_of(context)
-    sources = checkout_backend(workspace.project, revision.backend)
     built = workspace.manifests.find(WHEEL, build, Wheel)
-    if built is not None:
-        files = [workspace.artifacts.path(each) for each in built.wheels]
-        sources = tests_tree(
-            sources, top_level_names(files), [path for suite in settings.suites.values() for path in suite.paths]
-        )
-    spec = worker_spec_for(settings, image, sources, revision.trigger)
+    wheels = [workspace.artifacts.path(each) for each in built.wheels] if built is not None else []
+    suites = settings.suites_of(revision.trigger, stage, revision.suites, build.variant).values()
+    sources = sources_for_tests(workspace.project, revision, settings.variant(build.variant), image, wheels, suites)
+    spec = worker_spec_for(settings, image, sources.folder, revision.trigger)
     place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
-    return spec, replace(place, content=f"{image.digest} {revision.backend.label}")
+    collections = CollectionCache(workspace.project.home / "cache" / "collections", image.digest)
+    place = replace(place, content=f"{image.digest} {revision.backend.label}", collections=collections)
+    return spec, place, sources.upstream

@@ -106,6 +106,7 @@ def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> li
         for pipeline in workspace.pipelines
         if pipeline.stages[0] in begun or pipeline.expected(settings, revision, build.variant)
         for suite in pipeline.suites(settings, revision)
+        if suite not in settings.suites or settings.suites[suite].runs_in(build.variant)
     ]
 
 

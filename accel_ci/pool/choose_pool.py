@@ -7,8 +7,9 @@ from pathlib import Path
 
 from accel_ci.config.pool_settings import DockerPoolSettings, KubernetesPoolSettings
 from accel_ci.config.settings import Settings
-from accel_ci.model import RuntimeImage, SuiteSession, Trigger, WorkerSpec
+from accel_ci.model import RuntimeImage, Trigger, WorkerSpec
 from accel_ci.pool.project_pool import ProjectPool
+from accel_ci.pool.sessions import session_of
 from accel_ci.runner.wheel_modules import WHEELS
 
 
@@ -31,12 +32,7 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
 def worker_spec_for(settings: Settings, image: RuntimeImage, sources: Path, trigger: Trigger = "manual") -> WorkerSpec:
     """The spec of the project's workers, with the health probe and what pytest is started with in builds of the trigger."""
     spec = pool_for(settings).worker_spec(image, sources)
-    general = settings.backend.pytest_args
-    copies = settings.backend.copy_collected
-    sessions = {
-        name: SuiteSession(suite.paths, general + suite.pytest_args, copies, suite.is_isolated(trigger))
-        for name, suite in settings.suites.items()
-    }
+    sessions = {name: session_of(settings, suite, sources, trigger) for name, suite in settings.suites.items()}
     backend = settings.backend
     named = [(backend.distribution, backend.import_name)]
     named += [(each.distribution, each.import_name or "") for each in backend.companions]

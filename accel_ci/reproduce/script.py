@@ -11,21 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from accel_ci.config.settings import Project, Variant
+from accel_ci.config.settings import UPSTREAM_TESTS, Project, Variant
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.pool.sessions import files_of_pytorch_suites
 from accel_ci.process.environment import ALLOWED
-from accel_ci.redaction import redact
+from accel_ci.redaction import redact, without_credentials
 from accel_ci.results.questions import bad_tests, find_tests
 from accel_ci.source.checkout import checkout_root
 from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
+from accel_ci.source.upstream_tree import commit_of_tests
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci.workspace import Workspace
 
+_SOURCES = Path("/accel-ci/sources")
+"""Stands in values for the folder that a script makes."""
+_END_OF_FILE = "END_OF_FILE"
 _OF_THE_SCRIPT = ("checkout", "image", "sources")
 _UNSET_ALL_BUT = (
     "for name in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do "
@@ -57,6 +62,7 @@ class _Case:
     card: str
     spec: WorkerSpec
     pytest_args: tuple[str, ...]
+    suites: tuple[str, ...]
 
 
 def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reproduction:
@@ -73,13 +79,15 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     tests, card = tuple(test.test for test in chosen), next((test.cards[0] for test in chosen if test.cards), "0")
     image = manifests.read(image_file, RuntimeImage)
     wheel = manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel)
-    variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, project.root)
+    variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, _SOURCES)
+    suites = tuple(dict.fromkeys(test.suite for test in chosen))
     case = _Case(
-        project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec, _pytest_args(spec, chosen)
-    )
+        project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec,
+        _pytest_args(spec, chosen), suites,
+    )  # fmt: skip
     options = pool_for(project.settings).docker_options(case.card)
     how = _in_environment(case) if options is None else _in_container(case, options)
-    script = "\n".join(["set -eu", *_sources(case), *how]) + "\n"
+    script = "\n".join(["set -eu", *_sources(case), *_pytorch_tests(case), *how]) + "\n"
     return Reproduction(redact(script), case.tests, options is not None)
 
 
@@ -133,6 +141,55 @@ def _sources(case: _Case) -> list[str]:
     ]
 
 
+def _pytorch_tests(case: _Case) -> list[str]:
+    """Write what PyTorch's own tests need beside the backend's."""
+    settings = case.project.settings
+    suites = [settings.suites[name] for name in case.suites if name in settings.suites]
+    if not any(suite.is_of_pytorch for suite in suites):
+        return []
+    files = files_of_pytorch_suites(settings.device, suites, checkout_backend(case.project, case.revision.backend))
+    lines = []
+    if case.revision.backend.dirty:
+        lines.append('cp -R "$checkout" backend; sources="$PWD"/backend"${sources#"$checkout"}" checkout="$PWD"/backend')
+    for name, content in files.items():
+        place = f'"$sources"/{shlex.quote(name)}'
+        lines += [f'mkdir -p "$(dirname {place})"', f"cat > {place} <<'{_END_OF_FILE}'", content.decode() + _END_OF_FILE]
+    if any(suite.source == "upstream" for suite in suites):
+        upstream = settings.upstream
+        sha, git = commit_of_tests(upstream, case.variant, case.image, case.revision), f'git -C "$sources"/{UPSTREAM_TESTS}'
+        address = without_credentials(upstream.mirror or upstream.repository)
+        local = local_path(address, case.project.root)
+        lines += [
+            f"# PyTorch's tests at {sha}",
+            f'git init --quiet "$sources"/{UPSTREAM_TESTS}',
+            f"{git} remote add -- origin {shlex.quote(address if local is None else local.as_uri())}",
+            f"{git} sparse-checkout set --cone -- {shlex.join(upstream.folders)}",
+            f"{git} fetch --quiet --depth 1 --no-tags --filter=blob:none origin {sha}",
+            f"{git} checkout --quiet {sha}",
+        ]
+    return lines
+
+
+def _of_suites(case: _Case) -> list[str]:
+    """The variables of the tests' suites as words for a shell. Raises `AccelCiError` if the suites contradict each other."""
+    found: dict[str, str] = {}
+    for name in case.suites:
+        session = case.spec.sessions.get(name)
+        for variable, value in (session.environment if session is not None else {}).items():
+            if found.setdefault(variable, value) != value:
+                raise AccelCiError(
+                    f"the suites {', '.join(case.suites)} need different values of {variable}; name one test to reproduce"
+                )
+    return [f"{variable}={_in_shell(value)}" for variable, value in found.items()]
+
+
+def _in_shell(value: str) -> str:
+    below = Path(value)
+    if below.is_relative_to(_SOURCES):
+        return f'"$sources"/{shlex.quote(str(below.relative_to(_SOURCES)))}'
+    return shlex.quote(value)
+
+
 def _environment(case: _Case) -> dict[str, str]:
     configured = {name: value for name, value in case.project.settings.pool.environment.items() if value is not None}
     return {**configured, case.spec.card_environment: case.card} if case.spec.card_environment else configured
@@ -154,7 +211,8 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
     ]  # fmt: skip
     last = ["--entrypoint", case.spec.python, image, *_pytest(case)]
     mount = '--volume "$checkout":"$checkout":ro --workdir "$sources"'
-    run = f'exec {shlex.join(command)} --user "$(id -u):$(id -g)" {mount} {shlex.join(last)}'
+    own = "".join(f" --env={word}" for word in _of_suites(case))
+    run = f'exec {shlex.join(command)}{own} --user "$(id -u):$(id -g)" {mount} {shlex.join(last)}'
     built = case.image.container("runtime")
     local = built is not None and image == built.reference and "@" not in image
     tools = case.image.container("development")
@@ -201,7 +259,7 @@ def _in_environment(case: _Case) -> list[str]:
         'cd "$sources"',
         "# As in the build, tests see nothing else of the environment",
         _UNSET_ALL_BUT.format(passed),
-        f'exec {shlex.join(command)} "$image"/bin/python {shlex.join(_pytest(case))}',
+        f'exec {" ".join([shlex.join(command), *_of_suites(case)])} "$image"/bin/python {shlex.join(_pytest(case))}',
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command line: `collect`, `work` and, for these two alone, `collect-here`, `keep` and `child`.
+"""The command line: `collect`, `collect-each`, `work` and, for these two alone, `collect-here`, `keep` and `child`.
 
 Each command is imported only when it is run, so that a worker starts fast and a child does not load the supervisor.
 """
@@ -21,10 +21,12 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument(
         "--limit", type=float, default=300.0, metavar="SECONDS", help="for pytest's start and for each file"
     )
+    apart = commands.add_parser("collect-each", help="do this for each of some files apart from the others")
+    apart.add_argument("--limit", type=float, default=300.0, metavar="SECONDS", help="for pytest's start and for each file")
     here = commands.add_parser("collect-here")
     for number in ("report_fd", "parent"):
         here.add_argument(number, type=int)
-    for each in (collect, here):
+    for each in (collect, apart, here):
         each.add_argument("--root", required=True, help="pytest's rootdir; node ids are relative to it")
         each.add_argument("--output", required=True, help="the JSON file to write")
         each.add_argument("--pytest-arg", action="append", default=[], dest="pytest_args")
@@ -65,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .collect_apart import collect_apart
 
         return collect_apart(arguments.root, arguments.output, arguments.pytest_args, arguments.paths, arguments.limit)
+    if arguments.command == "collect-each":
+        from .collect_each import collect_each
+
+        return collect_each(arguments.root, arguments.output, arguments.pytest_args, arguments.paths, arguments.limit)
     if arguments.command == "collect-here":
         from .collect import collect
 

@@ -96,6 +96,7 @@ class ChildSession:
         self._offences = 0
         self._collecting: tuple[str, float] | None = None  # the file, and since when in the child's `observed_s`
         self._limits, self._log = plan.limits, log
+        self._test_timeout_s = arguments.test_timeout_s or plan.limits.test_timeout_s
 
     @property
     def importing(self) -> str | None:
@@ -281,8 +282,8 @@ class ChildSession:
             return Problem("crashed", f"pytest {self.child.ended_how()}")
         if self.child.cut_off_s is not None and clock_s - self.child.cut_off_s > _CUT_OFF_S:
             return Problem("crashed", "pytest's pipe to the worker was closed")
-        if self.running is not None and clock_s - self.running.since_s > limits.test_timeout_s:
-            return Problem("timeout", f"the test did not end within {limits.test_timeout_s:g} s")
+        if self.running is not None and clock_s - self.running.since_s > self._test_timeout_s:
+            return Problem("timeout", f"the test did not end within {self._test_timeout_s:g} s")
         if self._collecting is not None and clock_s - self._collecting[1] > limits.startup_s:
             return Problem("timeout", f"{self._collecting[0]} was not collected within {limits.startup_s:g} s")
         if self._captured.has_grown():
@@ -293,7 +294,7 @@ class ChildSession:
 
     def end(self, *, gently: bool, grace_s: float) -> None:
         """End the child and all that it left; one that is ended gently may tear its fixtures down first."""
-        limit_s = self._limits.test_timeout_s
+        limit_s = self._test_timeout_s
         in_time = self.child.close(limit_s, self._note_at_end, self.report) if gently else True
         code = self.child.end(grace_s)
         if gently and not in_time:

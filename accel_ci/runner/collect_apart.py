@@ -58,7 +58,7 @@ def collect_apart(root: str, output: str, pytest_args: Sequence[str], paths: Seq
         if end.status == 0 and end.place == COLLECTED:
             record = json.loads(target.read_text("utf-8"))
             break
-        hangs += end.problem == _HANGS
+        hangs += end.problem == HANGS
         place = end.place if end.place not in lost and hangs < MOST_HANGS else None
         lost.update(dict.fromkeys([place] if place else left, end.message(limit_s)))
     record["errors"] += [{"path": path, "message": message} for path, message in lost.items()]
@@ -85,7 +85,7 @@ def _write(path: Path, content: object) -> None:
     part.replace(path)
 
 
-_HANGS = "did not get past it within the limit"
+HANGS = "did not get past it within the limit"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class _End:
         """Return the message of the file that is to blame."""
         if self.problem is None and self.status == INCOMPLETE:
             return bounded(self.printed)
-        limit = f" of {limit_s:g} s" if self.problem == _HANGS else ""
+        limit = f" of {limit_s:g} s" if self.problem == HANGS else ""
         how = f"{self.problem or describe_end(self.status)}{limit}"
         return bounded(f"pytest {how} while it collected {self.place or 'the tests'}\n{self.printed}".strip())
 
@@ -156,4 +156,4 @@ def _follow(
             return place, None
         elif not is_open:
             time.sleep(_LOOK_S / 2)
-    return place, _HANGS
+    return place, HANGS

@@ -51,7 +51,8 @@ class PytestChild:
         self._printed, printed = os.pipe()
         self.control: socket.socket | None = None
         # no test of another file may have left a module there that this process imports at its start
-        environment = {**os.environ, "PYTHONNOUSERSITE": "1"} if request.get("isolate") else None
+        own = {"PYTHONNOUSERSITE": "1"} if request.get("isolate") else {}
+        environment = {**os.environ, **own, **request.get("environment", {})}
         try:
             if original is None:
                 self.control, control = socket.socketpair()

@@ -14,7 +14,7 @@ nothing there. The driver's side is in `accel_ci.rounds`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 PLAN = "plan.json"
@@ -59,7 +59,8 @@ class SuiteArguments:
     """The arguments of a suite's pytest: paths relative to the root, and options; with `copies`, it may be forked.
 
     With `isolate`, each file has its own process, since a test can do anything to others in its process. `modes` say what is
-    expected of some tests (`test_modes.py`).
+    expected of some tests (`test_modes.py`). `environment` is added to the worker's, and `test_timeout_s` replaces the limit
+    of all suites.
     """
 
     paths: tuple[str, ...]
@@ -67,6 +68,8 @@ class SuiteArguments:
     copies: bool = True
     isolate: bool = False
     modes: tuple[dict[str, Any], ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    test_timeout_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,7 @@ def plan_of(record: dict[str, Any]) -> RoundPlan:
     """Read a plan from its document. Raises `ValueError`, `KeyError` or `TypeError` for another document."""
     batches = tuple(map(batch_of, record["batches"]))
     suites = {
-        name: SuiteArguments(
-            tuple(given["paths"]),
-            tuple(given["pytest_args"]),
-            given.get("copies", True),
-            given.get("isolate", False),
-            tuple(given.get("modes", ())),
-        )
+        name: SuiteArguments(**{**given, **{key: tuple(given.get(key, ())) for key in ("paths", "pytest_args", "modes")}})
         for name, given in record["suites"].items()
     }
     files: dict[str, dict[str, None]] = {}

@@ -12,21 +12,22 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from accel_ci.config.scope_settings import Scope
-from accel_ci.config.settings import Suite
+from accel_ci.config.settings import UPSTREAM_TESTS, Suite
 from accel_ci.errors import SelectionError
 from accel_ci.model import Artifact, SelectedTest, SuiteSelection, TestSelection, WorkerSpec
 from accel_ci.process.run import Finished
 from accel_ci.runner.collect_apart import MOST_HANGS, STATE
 from accel_ci.scope.apply import apply_scope
+from accel_ci.scope.each_file import CollectionCache, Document, Keys, files_below, merged
 from accel_ci.scope.table import SCOPE, facts_table, write_scope
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.scratch_folder import scratch_folder
@@ -71,19 +72,23 @@ def select_tests(
     artifacts: ArtifactStore,
     execute: Execute,
     timeout_s: float,
+    cache: CollectionCache | None = None,
     *,
     none_enabled: bool = False,
 ) -> TestSelection:
     """Collect every suite and apply its scope rules. `timeout_s` is for the start of pytest and for each file.
 
-    Raises `SelectionError` if a suite has nothing to test. With `none_enabled`, all of its tests may wait to be enabled.
+    What files of PyTorch's repository hold is taken from the `cache` where it is there. With `none_enabled`, all tests of a
+    suite may wait to be enabled.
+
+    Raises `SelectionError` if a suite has nothing to test.
     """
     started = time.monotonic()
     selected: list[SelectedTest] = []
     reports: list[SuiteSelection] = []
     tables = [SCOPE.empty_table()]
     for name, suite in suites.items():
-        found = _collect(name, suite, spec, runner, execute, timeout_s)
+        found = _collect(name, suite, spec, runner, execute, timeout_s, cache)
         scope = apply_scope(name, suite.scope, found.facts)
         statuses = zip(found.tests, scope.table["status"].to_pylist(), strict=True)
         kept = [test for test, status in statuses if status == "enabled"]
@@ -146,27 +151,26 @@ class _Collected:
     left_out: dict[str, int]
 
 
-def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: Execute, timeout_s: float) -> _Collected:
+def _collect(
+    name: str,
+    suite: Suite,
+    spec: WorkerSpec,
+    runner: Path,
+    execute: Execute,
+    timeout_s: float,
+    cache: CollectionCache | None,
+) -> _Collected:
     """Collect a suite in the runtime image. Raises `SelectionError`."""
-    for path in suite.paths:
+    whose = "PyTorch's tests" if suite.is_of_pytorch else "the backend's sources"
+    for path in suite.places:
         if not (Path(spec.root) / path).exists():
-            raise SelectionError(f"suite {name!r}: the backend's sources have no {path!r}; correct suites.{name}.paths")
-    with scratch_folder("collect") as scratch:
-        folder = Path(scratch)
-        output = folder / _OUTPUT
-        program = str(shutil.copy(runner, folder))
-        options = [f"--pytest-arg={argument}" for argument in spec.sessions[name].pytest_args]
-        command = [
-            spec.python, program, "collect", "--limit", str(timeout_s), "--root", spec.root, "--output", str(output),
-            *options, *suite.paths,
-        ]  # fmt: skip
-        for _ in range(_TRIES):
-            done = execute(command, spec, folder, timeout_s * (MOST_HANGS + 1))
-            if os.path.lexists(output) or not os.path.lexists(f"{output}{STATE}"):
-                break  # else a file has ended the command, which leaves it out the next time
-        if done.status != 0 or not os.path.lexists(output):
-            raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
-        document = _read_document(name, folder)
+            raise SelectionError(f"suite {name!r}: {whose} have no {path!r}; correct suites.{name}.paths")
+    session = spec.sessions[name]
+    spec = replace(spec, environment={**spec.environment, **session.environment})
+    if suite.source == "upstream" and session.isolate:
+        document = _collect_each_file(name, suite, spec, runner, execute, timeout_s, cache)
+    else:
+        document = _run_collection(name, "collect", suite.places, spec, runner, execute, timeout_s, _as_document)
     facts = _facts(name, document)
     tests, errors = document.tests, {error.path: error.message for error in document.errors}
     unnamed = {test.partition("::")[0] for test in tests if _as_utf8(test) != test}
@@ -189,12 +193,77 @@ def _collect(name: str, suite: Suite, spec: WorkerSpec, runner: Path, execute: E
     return _Collected(tests, facts, document.groups, errors, skipped, dict(left_out))
 
 
-def _read_document(suite: str, folder: Path) -> _Document:
+def _collect_each_file(
+    name: str,
+    suite: Suite,
+    spec: WorkerSpec,
+    runner: Path,
+    execute: Execute,
+    timeout_s: float,
+    cache: CollectionCache | None,
+) -> _Document:
+    """Collect each file of a suite of PyTorch's repository by itself, unless it is known what it holds."""
+    root = Path(spec.root)
+    files = files_below(root, suite.places)
+    keys = cache.find(root, root / UPSTREAM_TESTS, spec.sessions[name], runner, files) if cache is not None else Keys({})
+    documents = keys.known()
+    if missing := [file for file in files if file not in documents]:
+        limit_s = timeout_s * (1 + len(missing) / 8)
+        found = _run_collection(name, "collect-each", missing, spec, runner, execute, timeout_s, _as_documents, limit_s)
+        keys.keep(found)
+        documents |= found
+    return _as_document(merged(documents[file] for file in files if file in documents))
+
+
+_Read = TypeVar("_Read")
+
+
+def _run_collection(
+    name: str,
+    command: str,
+    paths: Sequence[str],
+    spec: WorkerSpec,
+    runner: Path,
+    execute: Execute,
+    timeout_s: float,
+    read: Callable[[Any], _Read],
+    limit_s: float = 0.0,
+) -> _Read:
+    """Run a command of the runner that collects paths, and return what it has written. Raises `SelectionError`."""
+    with scratch_folder("collect") as scratch:
+        folder = Path(scratch)
+        output = folder / _OUTPUT
+        options = [f"--pytest-arg={argument}" for argument in spec.sessions[name].pytest_args]
+        arguments = [
+            spec.python, str(shutil.copy(runner, folder)), command, "--limit", str(timeout_s), "--root", spec.root,
+            "--output", str(output), *options, *paths,
+        ]  # fmt: skip
+        for _ in range(_TRIES):
+            done = execute(arguments, spec, folder, max(limit_s, timeout_s * (MOST_HANGS + 1)))
+            if os.path.lexists(output) or not os.path.lexists(f"{output}{STATE}"):
+                break  # else a file has ended the command, which leaves it out the next time
+        if done.status != 0 or not os.path.lexists(output):
+            raise SelectionError(f"suite {name!r} cannot be collected in the runtime image:\n{done.tail}")
+        return _read_output(name, folder, read)
+
+
+def _as_document(record: Any) -> _Document:
+    return msgspec.convert(record, _Document)
+
+
+def _as_documents(record: Any) -> dict[str, Document]:
+    """The documents of files as they were written, each of which is sound."""
+    documents: dict[str, Document] = dict(record["files"])
+    for document in documents.values():
+        _as_document(document)
+    return documents
+
+
+def _read_output(suite: str, folder: Path, read: Callable[[Any], _Read]) -> _Read:
     """Read what a collection has written, which may be anything: the files of the suite ran meanwhile."""
     try:
-        record = json.loads(read_untrusted(folder, _OUTPUT, _MOST_BYTES))
-        return msgspec.convert(record, _Document)
-    except (OSError, ValueError, RecursionError, UntrustedFileError, msgspec.ValidationError) as error:
+        return read(json.loads(read_untrusted(folder, _OUTPUT, _MOST_BYTES)))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, UntrustedFileError, msgspec.ValidationError) as error:
         raise _tampered(suite, error) from error
 
 

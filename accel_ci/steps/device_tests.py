@@ -51,6 +51,7 @@ from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.engine import cards_in
 from accel_ci.rounds.tally import ROWS
+from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.selection import read_selection, select_tests
 from accel_ci.source.checkout import changes_of_checkout
@@ -72,7 +73,7 @@ class StageContext:
 
     `runner` is the runner as one file, `folder` that of its claims and events, `cards_lock` the lock of the cards. `day` is
     the revision's, and `run` names who asks for it, such as a Dagster run. `content` is the digest of the image and the
-    sources that are tested: attempts of other ones are not taken up.
+    sources that are tested: attempts of other ones are not taken up. `collections` are those of earlier builds.
     """
 
     build: Build
@@ -84,6 +85,7 @@ class StageContext:
     results: ResultsStore
     run: str = ""
     content: str = ""
+    collections: CollectionCache | None = None
 
 
 def cards_of(settings: Settings) -> list[str]:
@@ -99,8 +101,10 @@ def collect_tests(
     With `none_enabled`, all tests of a suite may wait to be enabled.
     """
     pool = pool_for(settings, context.run)
-    timeout_s = settings.limits.startup_seconds
-    return select_tests(suites, spec, context.runner, context.artifacts, pool.execute, timeout_s, none_enabled=none_enabled)
+    timeout_s, caches = settings.limits.startup_seconds, context.collections
+    return select_tests(
+        suites, spec, context.runner, context.artifacts, pool.execute, timeout_s, caches, none_enabled=none_enabled
+    )
 
 
 def plan_device_tests(
@@ -278,7 +282,7 @@ def _rounds(
         _set_other_content_aside(settings, pool, spec, context, step)
         if unfinished:
             write_whole_file(context.folder / _UNFINISHED, unfinished)
-        times = Limits(limits.test_timeout_seconds, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
+        times = Limits(settings.longest_test_s, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
         run = run_rounds(
             pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests
         )

@@ -296,3 +296,41 @@ def test_the_error_for_a_missing_file_advises_init(tmp_path: Path, monkeypatch: 
     for path in (None, tmp_path / "other.yaml"):
         with pytest.raises(ConfigError, match="accel-ci init"):
             load_project(path)
+
+
+SMOKE = {"stage": "smoke", "paths": ["tests/smoke"]}
+
+
+@pytest.mark.parametrize(
+    ("suite", "device", "mistake"),
+    [
+        ({}, None, "suites.unit.paths: is missing"),
+        ({"paths": []}, None, "suites.unit.paths: needs at least 1 entry"),
+        ({"kind": "op_db", "paths": ["tests"]}, {"type": "emu"}, "suites.unit.kind: 'op_db' has its own tests"),
+        ({"kind": "op_db", "source": "upstream"}, {"type": "emu"}, "suites.unit.kind: 'op_db' has its own tests"),
+        ({"kind": "op_db"}, None, "suites.unit: needs the section 'device'"),
+        ({"source": "upstream", "paths": ["test/a.py"]}, None, "suites.unit: needs the section 'device'"),
+        (
+            {"paths": ["tests"], "variants": ["py33"]},
+            None,
+            "suites.unit.variants[0]: there is no variant 'py33'; did you mean",
+        ),
+        ({"source": "upstream", "paths": ["../a.py"]}, {"type": "emu"}, "suites.unit.paths[0]: must be a path below"),
+        ({"kind": "op_db"}, {"type": "cuda:0"}, "device.type: must be a type of devices for PyTorch, such as 'emu'"),
+    ],
+)
+def test_suites_of_pytorchs_tests(suite: dict[str, object], device: dict[str, str] | None, mistake: str) -> None:
+    content = {**minimal_config(), "suites": {"smoke": SMOKE, "unit": suite}, **({"device": device} if device else {})}
+    with pytest.raises(ConfigError) as raised:
+        parse_settings(yaml.safe_dump(content))
+    assert mistake in str(raised.value)
+
+
+def test_a_suite_runs_in_its_variants_alone() -> None:
+    variants = [{"name": name, "python": "3.11", "torch": "torch", "runtime": "none"} for name in ("a", "b")]
+    suites = {"smoke": SMOKE, "unit": {"paths": ["tests"], "variants": ["a"], "test_timeout_seconds": 4000}}
+    settings = parse_settings(yaml.safe_dump({**minimal_config(), "variants": variants, "suites": suites}))
+    assert [*settings.suites_of("nightly", "device", variant="a")] == ["unit"]
+    assert [*settings.suites_of("nightly", "device", variant="b")] == []
+    assert [*settings.suites_of("nightly", "device")] == ["unit"]
+    assert settings.longest_test_s == 4000

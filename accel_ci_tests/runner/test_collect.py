@@ -172,3 +172,49 @@ def test_a_file_that_is_left_out_because_it_ends_the_process_is_not_ignored(coll
     found = collect("tests")
     assert [error["path"] for error in found["errors"]] == ["tests/test_dies.py"]
     assert found["ignored"] == {}
+
+
+@pytest.fixture
+def collect_each(runner: Path, root: Path, tmp_path: Path) -> Any:
+    def _collect(*files: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
+        output = tmp_path / "collected.json"
+        command = [sys.executable, str(runner), "collect-each", "--root", str(root), "--output", str(output)]
+        subprocess.run([*command, *options, *files], cwd=tmp_path, timeout=240, check=True)
+        result: dict[str, Any] = json.loads(output.read_text("utf-8"))
+        return result
+
+    return _collect
+
+
+def test_each_file_is_collected_as_if_it_were_alone(collect_each: Any, write: Write) -> None:
+    """Two files of one name cannot be imported by one pytest that puts their folders before the others."""
+    write("test_ops.py", "import sys\nsys.changed = True\ndef test_a(): pass\n")
+    write("deep/test_ops.py", "import sys\nassert not hasattr(sys, 'changed')\ndef test_b(): pass\n")
+    result = collect_each("test_ops.py", "deep/test_ops.py")
+    assert {file: document["tests"] for file, document in result["files"].items()} == {
+        "test_ops.py": ["test_ops.py::test_a"],
+        "deep/test_ops.py": ["deep/test_ops.py::test_b"],
+    }
+    assert result["collect_s"] > 0
+
+
+@pytest.mark.parametrize("death", ["segfault", "exit_0", "hang", "daemon"])
+def test_a_file_that_ends_its_process_costs_only_itself(collect_each: Any, write: Write, death: str) -> None:
+    text, words = DEATHS[death]
+    write("test_bad.py", text)
+    write("test_good.py", "def test_good(): pass\n")
+    found = collect_each("test_bad.py", "test_good.py", options=("--limit", "40"))["files"]
+    assert list(found) == ["test_bad.py", "test_good.py"]
+    assert found["test_good.py"]["tests"] == ["test_good.py::test_good"]
+    assert not found["test_bad.py"]["tests"]
+    [error] = found["test_bad.py"]["errors"]
+    assert error["path"] == "test_bad.py"
+    assert words.replace("6 s", "40 s") in error["message"]
+
+
+def test_a_file_that_ends_the_processes_above_it_costs_only_itself(collect_each: Any, write: Write) -> None:
+    write("test_bad.py", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    write("test_good.py", "def test_good(): pass\n")
+    found = collect_each("test_bad.py", "test_good.py")["files"]
+    assert found["test_good.py"]["tests"] == ["test_good.py::test_good"]
+    assert [error["path"] for error in found["test_bad.py"]["errors"]] == ["test_bad.py"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.errors import SourceError
 from accel_ci.source.checkout import MARK, changes_of_checkout
 from accel_ci.source.tests_tree import tests_tree
 
@@ -50,3 +51,20 @@ def test_tests_inside_of_the_package_stay(sources: Path) -> None:
 def test_sources_without_the_package_are_taken_as_they_are(sources: Path) -> None:
     assert tests_tree(sources, {"elsewhere"}, ["tests"]) == sources
     assert tests_tree(sources, {"toy"}, ["toy"]) == sources, "the package is what is tested"
+
+
+def test_folders_and_files_are_added_beside_the_tests(sources: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pytorch-1"
+    (folder / "test").mkdir(parents=True)
+    (folder / "test" / "test_c.py").write_text("")
+    tree = tests_tree(sources, set(), ["tests"], {"upstream": folder}, {"own/base.py": b"1"})
+    assert files_below(tree) == {*FILES, "upstream/test/test_c.py", "own/base.py"}
+    assert files_below(sources) == set(FILES)
+    other = tests_tree(sources, set(), ["tests"], {"upstream": folder}, {"own/base.py": b"2"})
+    assert other != tree
+    assert (other / "own" / "base.py").read_bytes() == b"2"
+
+
+def test_folders_of_the_backend_are_not_overwritten(sources: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="'tests', which is where PyTorch's tests go"):
+        tests_tree(sources, set(), ["tests"], {}, {"tests/base.py": b""})
