@@ -1,6 +1,6 @@
 """A suite of PyTorch's files in a finished build beside plain pytest and pytest-xdist: outcomes test by test, and the time.
 
-    python benchmarks/upstream.py --config accel_ci.yaml manual-big~py311-torch2.13-emu upstream
+    python -m benchmarks.upstream --config accel_ci.yaml manual-big~py311-torch2.13-emu upstream
 
 Each file has its own process, as PyTorch runs them. The build must have run with one round. `-n 2` needs pytest-xdist in the
 image.

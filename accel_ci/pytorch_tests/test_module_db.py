@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_modules import module_db, modules
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -29,8 +30,10 @@ class TestModuleDb(TestCase):
                 continue
             args, kwargs = each.constructor_input.args, each.constructor_input.kwargs
             reference = module_info.module_cls(*args, **kwargs).to(dtype).train(training)
-            module = copy.deepcopy(reference).to(device)
             args, kwargs = each.forward_input.args, each.forward_input.kwargs
+            if any(is_lazy(parameter) for parameter in reference.parameters()):
+                reference(*args, **kwargs)  # its parameters are made at the first call
+            module = copy.deepcopy(reference).to(device)
             args_on_device, kwargs_on_device = moved(args, device), moved(kwargs, device)
             torch.manual_seed(1)
             expected = pytree.tree_leaves(reference(*args, **kwargs))
