@@ -48,7 +48,8 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "bazel_test_results": {"source_build"},
         "ledger": {"device_test_results", "bazel_test_results"},
         "flakiness": {"ledger"},
-        "hud": {"flakiness"},
+        "coverage": {"ledger"},
+        "hud": {"flakiness", "coverage"},
     }
     for name, node in by_name.items():
         assert node["owners"] == [{"team": "emu"}], name
@@ -115,7 +116,7 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
         at=repository,
     )["repositoryOrError"]
     assert {job["name"] for job in found["jobs"]} == {
-        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "prune", "start", "janitor",
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "sweep", "prune", "start", "janitor",
     }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
         "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),
