@@ -60,6 +60,7 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         **{stage: pipeline.name for pipeline in PIPELINES for stage in pipeline.stages},
         "ledger": "results",
         "flakiness": "quality",
+        "coverage": "quality",
         "hud": "quality",
     }
     assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "coverage", "hud"}
