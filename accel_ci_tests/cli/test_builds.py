@@ -80,7 +80,7 @@ def test_a_dry_run_shows_what_would_run_and_makes_nothing(accel_ci: Run, make_pr
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "weekly"], "Invalid value for '{nightly|manual|intraday|main|pr|nightly_rbe}'"),
+        (["run", "weekly"], "Invalid value for '{nightly|manual|intraday|main|pr|sweep|nightly_rbe}'"),
         (["run", "pr"], "a pull request needs --number"),
         (["run", "nightly", "--variant", "py9"], "there is no variant 'py9'; known: py3"),
         (["run", "nightly"], "repository: there is no such folder"),
