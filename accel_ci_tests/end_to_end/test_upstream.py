@@ -104,7 +104,8 @@ def test_a_script_reproduces_a_test_of_upstream(night: ToyNight, tmp_path: Path)
 
 def test_a_worker_is_replayed_on_files_of_upstream(night: ToyNight) -> None:
     [build, *_] = ManifestStore(night.project.home).list_builds()
-    output = night.accel_ci("replay", build.name, "--test", "upstream/test/nn/test_ops.py::test_1_toy", status=1)
+    output = night.accel_ci("replay", build.name, "--test", "upstream/test/test_dies.py::test_dies", status=1)
+    assert "crashed: upstream/test/test_dies.py::test_dies" in output
     assert "tests ran again" in output
     assert "not_run" not in output
 
