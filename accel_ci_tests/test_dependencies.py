@@ -61,10 +61,14 @@ def declared() -> set[str]:
     return names - {"accel-ci"}
 
 
+IN_THE_IMAGE = ROOT / "accel_ci" / "pytorch_tests"
+"""Its files are tests, which run where the PyTorch under test is."""
+
+
 def imported() -> dict[str, str]:
     """The top-level third-party modules that are imported, each with one file that does."""
     found = {}
-    for path in sorted((ROOT / "accel_ci").rglob("*.py")):
+    for path in sorted({*(ROOT / "accel_ci").rglob("*.py")} - {*IN_THE_IMAGE.rglob("*.py")}):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
