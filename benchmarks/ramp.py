@@ -139,7 +139,7 @@ def sweep(world: World, seed: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class Row:
-    """What a choice comes to: its tests, real card-hours, ops and pairs of op and dtype covered by a passing test.
+    """The result of a choice: its tests, real card-hours, ops and pairs of op and dtype covered by a passing test.
 
     `red` of its tests fail on the first night, and it finds `found` of `BREAKAGES` that come later.
     """

@@ -24,7 +24,7 @@ mod = runpy.run_path(os.environ["TORCH_TEST_DEVICES"], init_globals=globals())
 device_type_test_bases.append(mod["TEST_CLASS"])
 print([(each.__name__, each.device_type) for each in device_type_test_bases])
 """
-"""What `torch.testing._internal.common_device_type` does with the file."""
+"""The part of `torch.testing._internal.common_device_type` that runs the file."""
 
 
 def bases(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What files hold that are collected one by one: merged in order, and known again as long as nothing has changed."""
+"""Tests of files that are collected one by one: merged in order, and known again as long as nothing has changed."""
 
 from __future__ import annotations
 
