@@ -43,6 +43,12 @@ def enough_streamed(ground: Ground, least: int) -> bool:
     return len(ground.streamed()) >= least
 
 
+def runs_of(test: str, log: Path) -> int:
+    """Count the runs of a test that the record has."""
+    number = test.partition("[")[2].rstrip("]")
+    return sum(line.split()[0] == number for line in log.read_text().splitlines())
+
+
 @pytest.mark.parametrize("cards", [["0", "1"], ["0"]])
 def test_a_killed_worker_loses_nothing(
     run: Run, write: Write, tmp_path: Path, cards: list[str], caplog: pytest.LogCaptureFixture
@@ -91,11 +97,13 @@ def test_a_test_that_kills_its_worker_again_and_again_has_crashed(run: Run, writ
 
 def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground) -> None:
     log = slow_suite(write, tmp_path, 60, free=40)
+    streamed_runs: dict[str, int] = {}  # tests whose result a killed driver had
     for at_least in (8, 25):
         driver = ground.start_driver(60, size=2)
         wait_for(partial(enough_streamed, ground, at_least))
         driver.kill()
         driver.wait()
+        streamed_runs |= {test: runs_of(test, log) for test in ground.streamed() if test not in streamed_runs}
     before = ground.streamed()
     if ground.store is not None:
         await_processes(ground.run_dir)
@@ -107,8 +115,10 @@ def test_a_killed_driver_is_resumed(write: Write, tmp_path: Path, ground: Ground
     assert len(ground.streamed()) == len(set(ground.streamed())) == 60
     assert set(before) < set(tests)
     runs = [line.split() for line in log.read_text().splitlines()]
-    repeated = {n for n, _ in runs if sum(other == n for other, _ in runs) > 1}
-    assert len(repeated) <= 8  # the batches of two that each of two workers was at when each of two drivers was killed
+    assert {test: runs_of(test, log) for test in streamed_runs} == streamed_runs, "what was streamed is not run again"
+    if ground.store is None:  # otherwise what was not yet in the bucket is lost with its worker
+        repeated = {n for n, _ in runs if sum(other == n for other, _ in runs) > 1}
+        assert len(repeated) <= 8  # the batches of two that two workers were at when each of two drivers was killed
     wait_for(lambda: all(is_gone(int(pid)) for _, pid in runs))
 
     again = ground.run(numbered_batches(60, size=2))
