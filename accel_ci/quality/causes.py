@@ -1,0 +1,484 @@
+"""Give each failure of a build its cause: infra, flaky, upstream, backend, or unknown where the evidence does not decide.
+
+The order of decision is that of a person on call: was it lost to the infrastructure, did it pass at the same revision, is it
+a known flake by its signature, which of the versions that changed explains it. Each step weighs the hypotheses by Bayes'
+rule; a cause is given only with a probability of at least `CauseRules.certain`. Pure: grids and attempts in, causes out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from accel_ci.model import FAILING_OUTCOMES, Build
+from accel_ci.quality.grid import AttemptRow, Grid, Night, Point
+from accel_ci.quality.places import BadPlace, Place, discordant, places_of
+
+Cause = Literal["infra", "flaky", "upstream", "backend", "unknown"]
+CAUSES: tuple[Cause, ...] = ("infra", "flaky", "upstream", "backend", "unknown")
+Identity = tuple[str, str]
+"""Suite and test."""
+
+_PASSING = frozenset({"passed", "xpassed"})
+
+
+@dataclass(frozen=True)
+class CauseRules:
+    """The weights of the hypotheses.
+
+    `certain` is the probability that a cause needs. `breakage` is the chance that a test breaks from one build to the next,
+    `new_flake` that a test becomes flaky then, `flaky_share` the share of tests that are flaky anyway. A flaky test's rate
+    comes from a beta distribution with the parameters `flake_rate`; most are far below 10 %, and the measured median is
+    0.5 % (the public reruns of 444 flaky tests). `contrary` is the chance that another stack shows the opposite of what a
+    cause would make it show.
+    """
+
+    certain: float = 0.95
+    breakage: float = 5e-4
+    new_flake: float = 1e-4
+    flaky_share: float = 0.02
+    flake_rate: tuple[float, float] = (0.3, 6.0)
+    contrary: float = 0.02
+    same_signature: float = 0.02
+    """The chance that a breakage has the signature of a flake that is known."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One line of evidence, and the rows that it rests on: (build, suite, test, round, attempt)."""
+
+    text: str
+    favours: Cause
+    rows: tuple[tuple[str, str, str, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The cause of a test's failure in a build, with its probability and the 95 % credible interval of that.
+
+    `since` is the first build of the failure, `last_good` the one before in which the test passed: a breakage lies between
+    them. `group` joins failures of one cause (`incidents.py`).
+    """
+
+    suite: str
+    test: str
+    build: Build
+    cause: Cause
+    probability: float
+    low: float
+    high: float
+    sentence: str
+    evidence: tuple[Evidence, ...] = ()
+    signature: str | None = None
+    since: Build | None = None
+    last_good: Build | None = None
+    place: Place | None = None
+    retried: bool = False
+
+    @property
+    def identity(self) -> Identity:
+        """Suite and test."""
+        return self.suite, self.test
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """Another variant of the same revision: its point, and each test's verdict there, None if it did not run."""
+
+    point: Point
+    verdict: Callable[[str, str], str | None]
+
+
+@dataclass(frozen=True)
+class _Streak:
+    """The builds in a row in which a test has only failed: its columns, and the last build before with a pass."""
+
+    begin: int
+    fails: int
+    last_good: int | None
+    run: int
+    """Builds before the streak in which it ran."""
+
+
+class Judge:
+    """Judges the failures of one build; what many of its tests need is worked out once."""
+
+    def __init__(
+        self,
+        night: Night,
+        grid: Grid,
+        siblings: Sequence[Sibling] = (),
+        bad: Collection[BadPlace] = (),
+        drivers: Mapping[str, str] | None = None,
+        rules: CauseRules | None = None,
+    ) -> None:
+        """Make the judge of a build.
+
+        Args:
+            night: The build.
+            grid: The line of its variant up to this build, without it.
+            siblings: The other variants of the same revision.
+            bad: The bad places of the last builds, this one included.
+            drivers: The driver's version of each host.
+            rules: The weights.
+        """
+        self._night, self._grid, self._siblings = night, grid, siblings
+        self._bad, self._drivers, self._rules = {each.place: each for each in bad}, drivers or {}, rules or CauseRules()
+
+    def blames(self) -> list[Blame]:
+        """The cause of each failure, by suite and test."""
+        found = {identity: self._lost(*identity, reason) for identity, reason in self._night.lost.items()}
+        hard: list[Identity] = []
+        for identity, rows in self._attempts.items():
+            own = [row for row in rows if row.infra is None]
+            if not any(row.outcome in FAILING_OUTCOMES for row in own):
+                if any(row.infra is not None for row in rows) and not any(row.outcome in _PASSING for row in own):
+                    found[identity] = self._infra(rows)
+            elif sum(row.outcome in _PASSING for row in own) >= sum(row.outcome in FAILING_OUTCOMES for row in own):
+                found[identity] = self._passed_again(identity, own)
+            else:
+                hard.append(identity)
+        found |= self._hard_failures(hard)
+        return [found[identity] for identity in sorted(found)]
+
+    @cached_property
+    def _attempts(self) -> dict[Identity, list[AttemptRow]]:
+        return self._night.by_test()
+
+    # --- the infrastructure
+
+    def _lost(self, suite: str, test: str, reason: str) -> Blame:
+        evidence = Evidence(f"no attempt: {reason}", "infra")
+        return Blame(suite, test, self._build, "infra", 0.99, 0.95, 1, f"It did not run: {reason}.", (evidence,), reason)
+
+    def _infra(self, rows: Sequence[AttemptRow]) -> Blame:
+        lost = [row for row in rows if row.infra is not None]
+        reason = lost[-1].infra or ""
+        evidence = Evidence(f"{len(lost)} of {len(rows)} attempts were lost: {reason}", "infra", self._rows(lost))
+        place = self._place_of(lost)
+        return Blame(
+            rows[0].suite, rows[0].test, self._build, "infra", 0.99, 0.95, 1,
+            f"The infrastructure lost it: {reason}.", (evidence,), reason, place=place,
+        )  # fmt: skip
+
+    def _place_of(self, rows: Sequence[AttemptRow]) -> Place | None:
+        """The largest bad place that has all of these attempts; else their only host; else None."""
+        shared = set.intersection(*({*places_of(row, self._drivers)} for row in rows)) if rows else set()
+        bad = [place for place in shared if place in self._bad]
+        if bad:
+            return max(bad, key=lambda place: self._bad[place].effect)
+        hosts = {row.host for row in rows}
+        return Place("host", hosts.pop() or "") if len(hosts) == 1 and None not in hosts else None
+
+    # --- passed and failed at one revision
+
+    def _passed_again(self, identity: Identity, rows: Sequence[AttemptRow]) -> Blame:
+        """A flake, unless a bad place explains the failures."""
+        failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
+        passed = [row for row in rows if row.outcome in _PASSING]
+        signature = failed[-1].signature
+        doubt = 1.0
+        for row in passed:  # a pass in the process that failed proves less than one in a fresh process on another card
+            other_card = all((row.host, row.card) != (other.host, other.card) for other in failed)
+            other_process = all(row.worker != other.worker or row.round != other.round for other in failed)
+            doubt *= 0.01 if other_card else 0.1 if other_process else 0.25
+        flake = 1 - doubt
+        evidence = [
+            Evidence(f"{len(failed)} of {len(rows)} attempts failed at this revision", "flaky", self._rows(failed)),
+            Evidence(f"{len(passed)} passed at the same revision", "flaky", self._rows(passed)),
+        ]
+        place = self._place_of(discordant(rows)) if len(discordant(rows)) == len(failed) else None
+        bad = self._bad.get(place) if place is not None else None
+        if place is None or bad is None:
+            return self._flaky(identity, signature, flake, (flake / 2 + 0.49, 1), tuple(evidence))
+        own, low, high = self._own_rate(identity)
+        excess = max(bad.excess, 1e-6)
+        shares = [excess / (excess + rate) for rate in (own, high, low)]
+        fact = f"{place.kind} {place.name} fails {bad.effect:.0f} times as often as its tests do elsewhere"
+        evidence.append(Evidence(f"{fact}: {bad.failures} of {bad.attempts} attempts", "infra", self._rows(failed)))
+        if shares[0] >= self._rules.certain:
+            sentence = f"It passes elsewhere, and {fact}."
+            return Blame(
+                *identity, self._build, "infra", shares[0], shares[1], shares[2], sentence, tuple(evidence), signature,
+                place=place, retried=True,
+            )  # fmt: skip
+        if 1 - shares[0] >= self._rules.certain:
+            return self._flaky(identity, signature, 1 - shares[0], (1 - shares[2], 1 - shares[1]), tuple(evidence))
+        sentence = f"It passed at the same revision: flaky, or {place.kind} {place.name} is to blame."
+        return self._unknown(identity, signature, max(shares[0], 1 - shares[0]), sentence, tuple(evidence))
+
+    def _flaky(
+        self,
+        identity: Identity,
+        signature: str | None,
+        probability: float,
+        interval: tuple[float, float],
+        evidence: tuple[Evidence, ...],
+    ) -> Blame:
+        if probability < self._rules.certain:
+            return self._unknown(identity, signature, probability, "It passed again only where it had failed.", evidence)
+        row = self._grid.row(*identity)
+        known = int(self._mixed[row].sum()) if row is not None else 0
+        more = f"; flaky in {known} of {len(self._grid.points)} builds before" if known else ""
+        sentence = f"It failed and passed at the same revision{more}."
+        return Blame(*identity, self._build, "flaky", probability, *interval, sentence, evidence, signature, retried=True)
+
+    def _unknown(
+        self, identity: Identity, signature: str | None, probability: float, sentence: str, evidence: tuple[Evidence, ...]
+    ) -> Blame:
+        return Blame(*identity, self._build, "unknown", probability, 0, 1, sentence, evidence, signature)
+
+    # --- failed in all attempts
+
+    def _hard_failures(self, tests: Sequence[Identity]) -> dict[Identity, Blame]:
+        """Judge these together: tests that begin to fail in one build with one signature are one event."""
+        groups: defaultdict[tuple[int | None, str | None], list[Identity]] = defaultdict(list)
+        streaks = {identity: self._streak(identity) for identity in tests}
+        for identity in tests:
+            groups[streaks[identity].begin, self._signature(identity)].append(identity)
+        found = {}
+        for (_, signature), members in groups.items():
+            first_seen = [identity for identity in members if not self._is_known_flake(identity, signature)]
+            for identity in members:
+                together = len(first_seen) if identity in first_seen else 1
+                found[identity] = self._hard_failure(identity, signature, streaks[identity], together)
+        return found
+
+    def _hard_failure(self, identity: Identity, signature: str | None, streak: _Streak, together: int) -> Blame:
+        rules, rows = self._rules, [row for row in self._attempts[identity] if row.infra is None]
+        failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
+        place = self._place_of(failed)
+        if place in self._bad and (place, signature) in self._seen_discordant:
+            fact = f"other tests fail the same way at {place.kind} {place.name} alone" if place else ""
+            evidence = Evidence(f"all {len(failed)} attempts ran at a bad place: {fact}", "infra", self._rows(failed))
+            return Blame(
+                *identity,
+                self._build,
+                "infra",
+                0.97,
+                0.9,
+                1,
+                f"It ran only where {fact}.",
+                (evidence,),
+                signature,
+                place=place,
+            )
+        since = self._night.point if streak.begin == len(self._grid.points) else self._grid.points[streak.begin]
+        last_good = self._grid.points[streak.last_good] if streak.last_good is not None else None
+        flake, flake_low, flake_high, why = self._flake_likelihood(identity, signature, streak, len(failed), together)
+        known = self._is_known_flake(identity, signature)
+        weight = rules.breakage * (rules.same_signature if known else 1)
+        broken, low, high = (weight / (weight + each) for each in (flake, flake_high, flake_low))
+        begun = Evidence(
+            f"it has only failed since {since.build.name}"
+            + (f"; it passed in {last_good.build.name}" if last_good else "; it has never passed in this series"),
+            "backend", self._rows(failed),
+        )  # fmt: skip
+        if 1 - broken >= rules.certain:
+            return Blame(
+                *identity, self._build, "flaky", 1 - broken, 1 - high, 1 - low, f"A known flake: {why}.",
+                (Evidence(why, "flaky"), begun), signature, since.build, last_good.build if last_good else None,
+            )  # fmt: skip
+        shares, changes = self._versions(identity, since, last_good)
+        best = max(shares, key=lambda cause: shares[cause])
+        probability = broken * shares[best]
+        lines = (begun, *changes, *((Evidence(why, "flaky"),) if known else ()))
+        blame = Blame(
+            *identity, self._build, "unknown", probability, low * shares[best], high * shares[best], "", lines, signature,
+            since.build, last_good.build if last_good else None,
+        )  # fmt: skip
+        if probability < rules.certain or best == "unknown":
+            return replace(blame, low=0, high=1, sentence=self._undecided(broken, shares, since, last_good, why))
+        return replace(blame, cause=best, sentence=self._broken(best, since, last_good))
+
+    def _streak(self, identity: Identity) -> _Streak:
+        """The failing builds in a row up to this one. A pull request continues the line at the commit it is based on."""
+        columns, end = self._grid, len(self._grid.points)
+        row = columns.row(*identity)
+        if not self._night.point.is_on_line and self._night.point.base is not None:
+            bases = [place for place, point in enumerate(columns.points) if point.backend == self._night.point.base]
+            end = bases[-1] + 1 if bases else end
+        begin, total, run = len(self._grid.points), 0, columns.builds_run
+        if row is None:  # it has passed, or not run, in every build
+            return _Streak(begin, 0, end - 1 if end and columns.builds_run else None, min(run, end))
+        fails, passes = columns.fails[row], columns.passes[row]
+        for column in range(end - 1, -1, -1):
+            if passes[column]:
+                return _Streak(begin, total, column, int(((fails + passes)[: column + 1] > 0).sum()))
+            if fails[column]:
+                begin, total = column, total + int(fails[column])
+        return _Streak(begin, total, None, 0)
+
+    @cached_property
+    def _mixed(self) -> Any:
+        """Cells in which a test both failed and passed, at the same revision."""
+        return (self._grid.fails > 0) & (self._grid.passes >= self._grid.fails)
+
+    @cached_property
+    def _flaky_signatures(self) -> dict[str, tuple[int, int]]:
+        """Of each signature, how often a test that had it passed again, and how often not in two builds in a row."""
+        import numpy as np
+
+        hard = (self._grid.fails > 0) & (self._grid.passes < self._grid.fails)
+        twice = hard.copy()
+        twice[:, 1:] &= hard[:, :-1]
+        found: dict[str, list[int]] = {}
+        for cells, place in ((self._mixed, 0), (twice, 1)):
+            codes, counts = np.unique(self._grid.signatures[cells], return_counts=True)
+            for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+                if code >= 0:
+                    pair = found.setdefault(self._grid.signature_names[code], [0, 0])
+                    pair[place] += count
+        return {name: (flaky, broken) for name, (flaky, broken) in found.items()}
+
+    def _signature(self, identity: Identity) -> str | None:
+        failed = [row for row in self._attempts[identity] if row.infra is None and row.outcome in FAILING_OUTCOMES]
+        return failed[-1].signature if failed else None
+
+    def _is_known_flake(self, identity: Identity, signature: str | None) -> bool:
+        """Whether this test has failed and passed at one revision with this signature."""
+        row = self._grid.row(*identity)
+        if row is None or signature not in self._flaky_signatures:
+            return False
+        codes = self._grid.signatures[row][self._mixed[row]]
+        return any(self._grid.signature_names[code] == signature for code in codes.tolist() if code >= 0)
+
+    def _own_rate(self, identity: Identity) -> tuple[float, float, float]:
+        """The chance that an attempt of a test fails by itself, with its 95 % interval."""
+        from scipy.special import betaincinv
+
+        fails, passes = self._counts(identity)
+        a, b = self._rules.flake_rate
+        share = 1.0 if fails else self._rules.flaky_share
+        a, b = a + fails, b + passes
+        return share * a / (a + b), share * float(betaincinv(a, b, 0.025)), min(1.0, share * float(betaincinv(a, b, 0.975)))
+
+    def _counts(self, identity: Identity) -> tuple[int, int]:
+        """The failed and passed attempts of a test in builds in which it passed."""
+        row = self._grid.row(*identity)
+        if row is None:
+            return 0, self._grid.builds_run
+        cells = self._grid.passes[row] > 0
+        return int(self._grid.fails[row][cells].sum()), int(self._grid.passes[row][cells].sum())
+
+    def _flake_likelihood(
+        self, identity: Identity, signature: str | None, streak: _Streak, now: int, together: int
+    ) -> tuple[float, float, float, str]:
+        """The chance that a flaky test fails in all attempts of the streak, with an interval, and in words.
+
+        `together` tests fail for the first time in one build with one signature: flakes would have to do so by chance.
+        """
+        from scipy.special import betaincinv, betaln
+
+        attempts = streak.fails + now
+        fails, passes = self._counts(identity)
+        a, b = self._rules.flake_rate
+
+        def chance(a: float, b: float) -> float:
+            return math.exp(float(betaln(a + attempts, b) - betaln(a, b)))
+
+        if self._is_known_flake(identity, signature):
+            flaky, hard = self._flaky_signatures.get(signature or "", (0, 0))
+            of_signature = (flaky + 0.5) / (flaky + hard + 1)
+            a, b = a + fails, b + passes
+            interval = [float(betaincinv(a, b, at)) ** attempts * of_signature for at in (0.025, 0.975)]
+            text = (
+                f"{fails} of its {fails + passes} attempts failed in builds in which it passed, "
+                f"and this signature was flaky {flaky} times"
+            )
+            return chance(a, b) * of_signature, interval[0], interval[1], text
+        # It may have been flaky before, unseen, or have become so with this build.
+        before = self._rules.flaky_share * math.exp(float(betaln(a + attempts, b + passes) - betaln(a, b)))
+        fresh = self._rules.new_flake * chance(a, b)
+        both = (before + fresh) ** min(together, 4) * self._rules.breakage ** -(min(together, 4) - 1)
+        return both, both / 4, min(1.0, both * 4), f"it has never been flaky in {passes} attempts that passed"
+
+    @cached_property
+    def _seen_discordant(self) -> set[tuple[Place, str | None]]:
+        """Places and signatures of failures of tests that passed elsewhere in this build."""
+        found = set()
+        for rows in self._attempts.values():
+            for row in discordant(rows):
+                found |= {(place, row.signature) for place in places_of(row, self._drivers)}
+        return found
+
+    def _versions(
+        self, identity: Identity, since: Point, last_good: Point | None
+    ) -> tuple[dict[Cause, float], list[Evidence]]:
+        """Weigh whose change it is, by what changed and by what the same backend does in other variants."""
+        evidence, weights = list[Evidence](), dict[Cause, float]()
+        if last_good is not None:
+            changes: dict[Cause, tuple[str | None, str | None]] = {
+                "backend": (last_good.backend, since.backend),
+                "upstream": (last_good.upstream, since.upstream),
+                "infra": (last_good.environment, since.environment),
+            }
+            weights = {cause: 1.0 for cause, (before, after) in changes.items() if before != after or before is None}
+            for cause, (before, after) in changes.items():
+                named = "the environment" if cause == "infra" else cause
+                if before is None or after is None:
+                    evidence.append(Evidence(f"the commit of {named} is not known", "unknown"))
+                elif before != after:
+                    evidence.append(Evidence(f"{named} changed: {_short(before)} to {_short(after)}", cause))
+                else:
+                    evidence.append(Evidence(f"{named} stood still at {_short(after)}", "unknown"))
+        for sibling in self._siblings:
+            verdict = sibling.verdict(*identity)
+            other = sibling.point
+            if verdict not in ("passed", "failed") or other.backend != self._night.point.backend:
+                continue
+            name, contrary = other.build.variant, self._rules.contrary
+            if verdict == "passed":
+                if other.upstream == self._night.point.upstream:
+                    continue
+                weights = weights or {"upstream": 1.0, "backend": 1.0}
+                weights = {cause: weight * (1 if cause == "upstream" else contrary) for cause, weight in weights.items()}
+                evidence.append(Evidence(f"it passes in {name}, the same backend with another upstream", "upstream"))
+            else:
+                weights = {
+                    cause: weight * (contrary if cause == "upstream" and other.upstream != self._night.point.upstream else 1)
+                    for cause, weight in weights.items()
+                }
+                evidence.append(Evidence(f"it fails in {name} too, the same backend with another upstream", "backend"))
+        total = sum(weights.values())
+        if not total:
+            return {"unknown": 1.0}, evidence
+        return {cause: weight / total for cause, weight in weights.items()}, evidence
+
+    def _broken(self, cause: Cause, since: Point, last_good: Point | None) -> str:
+        if cause == "infra":
+            old = _short(last_good.environment) if last_good else "an unknown one"
+            return f"It broke when the environment changed, from {old} to {_short(since.environment)}."
+        after = since.backend if cause == "backend" else since.upstream
+        if not self._night.point.is_on_line and since is not self._night.point:
+            return f"The base is broken: {cause} {_short(after)} fails since {since.build.revision}."
+        before = (last_good.backend if cause == "backend" else last_good.upstream) if last_good else None
+        span = f"between {_short(before)} and {_short(after)}" if before else f"at {_short(after)} or before"
+        return f"A change of {cause} broke it, {span}."
+
+    def _undecided(
+        self, broken: float, shares: Mapping[Cause, float], since: Point, last_good: Point | None, why: str
+    ) -> str:
+        if last_good is None:
+            return "It has never passed in this series, so nothing tells what broke it."
+        if broken < self._rules.certain:
+            return f"It may be broken since {since.build.revision}, or flaky: {why}."
+        causes = sorted(cause for cause, share in shares.items() if share > 0.05 and cause != "unknown")
+        if not causes:
+            return f"It fails since {since.build.revision}, but nothing that is recorded changed."
+        return f"It broke in {since.build.revision}; {' and '.join(causes)} changed, and no other variant tells them apart."
+
+    @property
+    def _build(self) -> Build:
+        return self._night.point.build
+
+    def _rows(self, rows: Sequence[AttemptRow]) -> tuple[tuple[str, str, str, int, int], ...]:
+        return tuple((self._build.name, row.suite, row.test, row.round, row.attempt) for row in rows)
+
+
+def _short(version: str | None) -> str:
+    return version[:12] if version else "an unknown commit"

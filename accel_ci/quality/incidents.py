@@ -1,0 +1,166 @@
+"""Join failures of one cause into incidents, and follow incidents from build to build.
+
+A person works on causes, not on tests: a night with 400 failures of three causes has three incidents. Which cause a failure
+has is `causes.py`'s part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from accel_ci.quality.causes import Blame, Cause
+
+State = Literal["open", "fixed", "returned"]
+Key = tuple[str, str, str]
+"""Variant, suite and test."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Failures of one cause. `first` and `last` are revisions, the first and the last in which it was seen.
+
+    `id` stays the same over its life. It is `fixed` when a revision that ran its tests does not show it, and has `returned`
+    when it is seen after that. `tests` are all tests that it ever hit, `now` those of its last revision.
+    """
+
+    id: str
+    cause: Cause
+    title: str
+    sentence: str
+    probability: float
+    first: str
+    last: str
+    state: State
+    tests: frozenset[Key]
+    now: frozenset[Key]
+    signatures: frozenset[str]
+    place: str | None = None
+    revisions: int = 1
+    owner: str | None = None
+
+
+def incidents_of(blames: Sequence[Blame], op_of: Callable[[str, str], str | None] = lambda *_: None) -> list[Incident]:
+    """Join the failures of a revision, in all its variants; the largest incident comes first.
+
+    Failures of the infrastructure belong together by place, else by reason. Breakages that begin in one build, and flakes,
+    do so by signature, by test, and breakages also by op (`op_of` of suite and test) or file.
+    """
+    joined = _Union()
+    for blame in blames:
+        me = ("failure", _key(blame))
+        joined.add(me)
+        for bond in _bonds(blame, op_of):
+            joined.join(me, bond)
+    groups: defaultdict[Hashable, list[Blame]] = defaultdict(list)
+    for blame in blames:
+        groups[joined.find(("failure", _key(blame)))].append(blame)
+    found = [_incident(group) for group in groups.values()]
+    return sorted(found, key=lambda each: (-len(each.now), each.id))
+
+
+def follow(known: Iterable[Incident], seen: Iterable[Incident], ran: Callable[[Key], bool], revision: str) -> list[Incident]:
+    """Bring known incidents up to date with those of a newer revision; `ran` says whether a test has run there.
+
+    An incident is continued by one of the same cause that shares a signature or a test, or is at the same place. One that is
+    not seen is fixed if one of its tests ran.
+    """
+    before = {incident.id: incident for incident in known}
+    index: defaultdict[tuple[Cause, Hashable], list[str]] = defaultdict(list)
+    for incident in before.values():
+        for mark in _marks(incident):
+            index[incident.cause, mark].append(incident.id)
+    result, continued = dict(before), set[str]()
+    for incident in seen:
+        matches = [name for mark in _marks(incident) for name in index[incident.cause, mark] if name not in continued]
+        if not matches:
+            result[incident.id] = incident
+            continued.add(incident.id)
+            continue
+        best = max(matches, key=lambda name: (before[name].state != "fixed", before[name].last, matches.count(name), name))
+        old = before[best]
+        continued.add(best)
+        result[best] = replace(
+            incident, id=old.id, first=old.first, state="returned" if old.state != "open" else "open",
+            tests=old.tests | incident.tests, signatures=old.signatures | incident.signatures,
+            revisions=old.revisions + 1, owner=old.owner,
+        )  # fmt: skip
+    for name, incident in before.items():
+        if name not in continued and incident.state != "fixed" and any(map(ran, incident.now)):
+            result[name] = replace(incident, state="fixed")
+    return sorted(result.values(), key=lambda each: (each.state == "fixed", -len(each.now), each.id))
+
+
+def _bonds(blame: Blame, op_of: Callable[[str, str], str | None]) -> Iterator[Hashable]:
+    if blame.cause == "infra" and blame.since is None:
+        yield ("place", blame.place) if blame.place is not None else ("reason", blame.signature)
+        return
+    begun = blame.since.revision if blame.since is not None and not blame.retried else None
+    if blame.cause == "flaky":
+        begun = None
+    yield blame.cause, "test", blame.suite, blame.test
+    if blame.signature is not None:
+        yield blame.cause, "signature", begun, blame.signature
+    if blame.cause in ("backend", "upstream", "infra"):
+        op = op_of(blame.suite, blame.test)
+        yield (blame.cause, "op", begun, op) if op else (blame.cause, "file", begun, blame.test.partition("::")[0])
+
+
+def _marks(incident: Incident) -> Iterator[Hashable]:
+    """What tells that an incident of another night is the same."""
+    if incident.place is not None:
+        yield "place", incident.place
+        return
+    yield from (("signature", signature) for signature in incident.signatures)
+    yield from (("test", suite, test) for _, suite, test in incident.tests)
+
+
+def _incident(blames: Sequence[Blame]) -> Incident:
+    surest = max(blames, key=lambda blame: (blame.probability, blame.test))
+    signatures = frozenset(blame.signature for blame in blames if blame.signature is not None)
+    tests = frozenset(map(_key, blames))
+    place = surest.place if surest.cause == "infra" else None
+    first = min((blame.since or blame.build).revision for blame in blames)
+    identity = repr((surest.cause, first, place, sorted(signatures) or sorted(tests)))
+    names = sorted({blame.test for blame in blames})
+    title = f"{place.kind} {place.name}" if place is not None else max(sorted(signatures), key=len, default=names[0])
+    revision = surest.build.revision
+    return Incident(
+        hashlib.sha256(identity.encode()).hexdigest()[:12], surest.cause, title, surest.sentence, surest.probability,
+        first, revision, "open", tests, tests, signatures, f"{place.kind} {place.name}" if place else None,
+    )  # fmt: skip
+
+
+def _key(blame: Blame) -> Key:
+    return blame.build.variant, blame.suite, blame.test
+
+
+class _Union:
+    """Sets of things that belong together (union-find)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Hashable, Hashable] = {}
+
+    def add(self, thing: Hashable) -> None:
+        self._parent.setdefault(thing, thing)
+
+    def find(self, thing: Hashable) -> Hashable:
+        self.add(thing)
+        while self._parent[thing] != thing:
+            self._parent[thing] = self._parent[self._parent[thing]]
+            thing = self._parent[thing]
+        return thing
+
+    def join(self, one: Hashable, other: Hashable) -> None:
+        self._parent[self.find(one)] = self.find(other)
+
+
+def by_cause(blames: Iterable[Blame]) -> Mapping[Cause, int]:
+    """Count failures by cause."""
+    found: dict[Cause, int] = {}
+    for blame in blames:
+        found[blame.cause] = found.get(blame.cause, 0) + 1
+    return found

@@ -1,0 +1,177 @@
+"""Find the cards, hosts and drivers that make tests fail: a mixed model of tests and of the places where they run.
+
+Only failures of tests that passed elsewhere in the same build say something of a place: a broken test fails everywhere. A
+place's number of these is Poisson with the mean `effect x expected`, where `expected` sums the tests' own rates over its
+attempts. The effect is a gamma random effect with the mean 1, so that places with few attempts are drawn to it (N. E.
+Breslow, D. G. Clayton, JASA 88, 1993; the conjugate form is that of W. H. DuMouchel, The American Statistician 53, 1999).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from accel_ci.quality.grid import AttemptRow
+
+Kind = Literal["card", "host", "driver"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A card of a host, a host, or a driver's version; `name` is what people call it."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True)
+class PlaceCount:
+    """What was seen at a place in one build.
+
+    `failures` are failed attempts of tests that passed elsewhere in the build, `tests` the number of these tests, and
+    `expected` the failures that the tests' own rates explain.
+    """
+
+    place: Place
+    attempts: int
+    failures: int
+    tests: int
+    expected: float
+
+
+@dataclass(frozen=True)
+class BadPlace:
+    """A place that fails more often than its tests: the effect with its 95 % credible interval, and what it rests on."""
+
+    place: Place
+    effect: float
+    low: float
+    high: float
+    failures: int
+    attempts: int
+    expected: float
+    builds: int
+
+    @property
+    def excess(self) -> float:
+        """The share of attempts there that fail because of the place."""
+        return max(0.0, self.failures - self.expected) / max(1, self.attempts)
+
+
+@dataclass(frozen=True)
+class PlaceRules:
+    """When a place is called bad.
+
+    Its effect must be above `least_effect` with a probability of at least 1 - `false_alarms` over all places of a kind, by
+    the failures of at least `least_tests` tests. `shape` is that of the random effects: larger draws more to 1.
+    """
+
+    least_effect: float = 1.5
+    false_alarms: float = 1e-3
+    least_tests: int = 3
+    shape: float = 2.0
+
+
+def places_of(row: AttemptRow, drivers: Mapping[str, str]) -> tuple[Place, ...]:
+    """The places of an attempt, the smallest first."""
+    found = []
+    if row.card is not None:
+        found.append(Place("card", f"{row.host}:{row.card}" if row.host else row.card))
+    if row.host is not None:
+        found.append(Place("host", row.host))
+        if row.host in drivers:
+            found.append(Place("driver", drivers[row.host]))
+    return tuple(found)
+
+
+def discordant(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The failed attempts of a test that passed on another card in the same build."""
+    passed = {(row.host, row.card) for row in rows if row.outcome in ("passed", "xpassed") and row.infra is None}
+    bad = [row for row in rows if row.outcome in ("failed", "error", "crashed", "timeout")]
+    return [row for row in bad if passed - {(row.host, row.card)} and (row.host, row.card) not in passed]
+
+
+def count_places(
+    exposure: Mapping[tuple[str | None, str | None], tuple[int, float]],
+    wrong: Iterable[Sequence[AttemptRow]],
+    drivers: Mapping[str, str],
+) -> list[PlaceCount]:
+    """Count what was seen at each place in a build.
+
+    Args:
+        exposure: Of each (host, card), the attempts there and the sum of their tests' own failure rates.
+        wrong: The attempts of each test that did not pass at once.
+        drivers: The driver's version of each host.
+    """
+    attempts: defaultdict[Place, int] = defaultdict(int)
+    expected: defaultdict[Place, float] = defaultdict(float)
+    for (host, card), (count, rate) in exposure.items():
+        for place in places_of(AttemptRow("", "", 1, 0, "passed", card, host), drivers):
+            attempts[place] += count
+            expected[place] += rate
+    failures: defaultdict[Place, int] = defaultdict(int)
+    tests: defaultdict[Place, set[tuple[str, str]]] = defaultdict(set)
+    for rows in wrong:
+        for row in discordant(rows):
+            for place in places_of(row, drivers):
+                failures[place] += 1
+                tests[place].add((row.suite, row.test))
+    return [
+        PlaceCount(place, count, failures[place], len(tests[place]), expected[place]) for place, count in attempts.items()
+    ]
+
+
+def bad_places(
+    builds: Sequence[Collection[PlaceCount]], drivers: Mapping[str, str] | None = None, rules: PlaceRules | None = None
+) -> list[BadPlace]:
+    """Name the bad places of the last builds, the worst first; `drivers` has the newest driver's version of each host.
+
+    A fault is named once: a bad card not for its host too, a bad host not for its cards, a bad driver not for its hosts.
+    """
+    from scipy.stats import gamma
+
+    rules = rules or PlaceRules()
+    sums: dict[Place, PlaceCount] = {}
+    for count in (count for counts in builds for count in counts):
+        before = sums.get(count.place, PlaceCount(count.place, 0, 0, 0, 0.0))
+        sums[count.place] = PlaceCount(
+            count.place, before.attempts + count.attempts, before.failures + count.failures, before.tests + count.tests,
+            before.expected + count.expected,
+        )  # fmt: skip
+    found = {}
+    for kind in ("card", "host", "driver"):
+        counts = [count for place, count in sums.items() if place.kind == kind and count.expected > 0]
+        usual = max(1.0, median(count.failures / count.expected for count in counts)) if counts else 1.0
+        for count in counts:
+            expected = count.expected * usual  # what all places exceed is not theirs
+            effect = gamma(rules.shape + count.failures, scale=1 / (rules.shape + expected))
+            doubt = float(effect.cdf(rules.least_effect))
+            if count.tests >= rules.least_tests and doubt < rules.false_alarms / len(counts):
+                low, high = map(float, effect.interval(0.95))
+                found[count.place] = BadPlace(
+                    count.place, float(effect.mean()), low, high, count.failures, count.attempts, expected, len(builds)
+                )
+    kept = _named_once(set(found), set(sums), drivers or {})
+    return sorted((found[place] for place in kept), key=lambda each: (-each.effect, each.place.name))
+
+
+def _named_once(bad: set[Place], known: Collection[Place], drivers: Mapping[str, str]) -> set[Place]:
+    """Keep the largest places whose parts are bad in their majority, without these parts, and no others that have parts."""
+    parts: defaultdict[Place, set[Place]] = defaultdict(set)
+    for place in known:
+        if place.kind == "card" and ":" in place.name:
+            parts[Place("host", place.name.rpartition(":")[0])].add(place)
+        if place.kind == "host" and place.name in drivers:
+            parts[Place("driver", drivers[place.name])].add(place)
+    kept = set(bad)
+    for kind in ("host", "driver"):
+        for whole in [place for place in kept if place.kind == kind and len(parts[place]) > 0]:
+            wrong = parts[whole] & bad
+            if len(parts[whole]) > 1 and 2 * len(wrong) > len(parts[whole]):
+                kept -= parts[whole]
+            elif wrong:
+                kept.discard(whole)
+    return kept
