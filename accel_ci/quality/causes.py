@@ -113,7 +113,10 @@ class Judge:
         grid: Grid,
         siblings: Sequence[Sibling] = (),
         bad: Collection[BadPlace] = (),
+        blamed: Collection[tuple[Place, str]] = (),
         drivers: Mapping[str, str] | None = None,
+        updated: Mapping[str, float] | None = None,
+        earlier: Mapping[Identity, Blame] | None = None,
         rules: CauseRules | None = None,
     ) -> None:
         """Make the judge of a build.
@@ -123,11 +126,16 @@ class Judge:
             grid: The line of its variant up to this build, without it.
             siblings: The other variants of the same revision.
             bad: The bad places of the last builds, this one included.
+            blamed: The places that alone make tests fail with a signature, likewise.
             drivers: The driver's version of each host.
+            updated: The hosts whose driver changed in the last builds, each with its share of all attempts.
+            earlier: The causes of the failures of the build before: one that is still failing is not judged worse than then.
             rules: The weights.
         """
         self._night, self._grid, self._siblings = night, grid, siblings
-        self._bad, self._drivers, self._rules = {each.place: each for each in bad}, drivers or {}, rules or CauseRules()
+        self._bad, self._blamed = {each.place: each for each in bad}, set(blamed)
+        self._drivers, self._updated, self._rules = drivers or {}, updated or {}, rules or CauseRules()
+        self._earlier = earlier or {}
 
     def blames(self) -> list[Blame]:
         """The cause of each failure, by suite and test."""
@@ -159,20 +167,35 @@ class Judge:
         lost = [row for row in rows if row.infra is not None]
         reason = lost[-1].infra or ""
         evidence = Evidence(f"{len(lost)} of {len(rows)} attempts were lost: {reason}", "infra", self._rows(lost))
-        place = self._place_of(lost)
+        place = self._lost_at(lost)
         return Blame(
             rows[0].suite, rows[0].test, self._build, "infra", 0.99, 0.95, 1,
             f"The infrastructure lost it: {reason}.", (evidence,), reason, place=place,
         )  # fmt: skip
 
     def _place_of(self, rows: Sequence[AttemptRow]) -> Place | None:
-        """The largest bad place that has all of these attempts; else their only host; else None."""
+        """The bad place that has all of these attempts, or that is to blame for their signature; None if there is none."""
         shared = set.intersection(*({*places_of(row, self._drivers)} for row in rows)) if rows else set()
         bad = [place for place in shared if place in self._bad]
         if bad:
             return max(bad, key=lambda place: self._bad[place].effect)
+        blamed = [place for place in shared if all((place, row.signature) in self._blamed for row in rows)]
+        return min(blamed, key=lambda place: ("driver", "host", "card").index(place.kind), default=None)
+
+    def _lost_at(self, rows: Sequence[AttemptRow]) -> Place | None:
+        """The bad place, or the host, where attempts were lost; None where most hosts lost some."""
         hosts = {row.host for row in rows}
-        return Place("host", hosts.pop() or "") if len(hosts) == 1 and None not in hosts else None
+        if 2 * len(self._hosts_that_lost) > len(self._hosts) > 1:
+            return None
+        return self._place_of(rows) or (Place("host", hosts.pop() or "") if len(hosts) == 1 and None not in hosts else None)
+
+    @cached_property
+    def _hosts(self) -> set[str | None]:
+        return {row.host for row in self._night.attempts} | set(self._drivers)
+
+    @cached_property
+    def _hosts_that_lost(self) -> set[str | None]:
+        return {row.host for row in self._night.attempts if row.infra is not None}
 
     # --- passed and failed at one revision
 
@@ -192,11 +215,22 @@ class Judge:
             Evidence(f"{len(passed)} passed at the same revision", "flaky", self._rows(passed)),
         ]
         place = self._place_of(discordant(rows)) if len(discordant(rows)) == len(failed) else None
-        bad = self._bad.get(place) if place is not None else None
-        if place is None or bad is None:
+        if place is None:
+            hosts = {row.host for row in failed if row.host is not None}
+            if hosts and hosts <= self._updated.keys() and not self._is_known_flake(identity, signature):
+                sentence = f"It passed elsewhere: flaky, or the new driver of {', '.join(sorted(hosts))}."
+                return self._unknown(identity, signature, 0.5, sentence, tuple(evidence))
             return self._flaky(identity, signature, flake, (flake / 2 + 0.49, 1), tuple(evidence))
+        bad = self._bad.get(place)
+        if bad is None:
+            fact = f"all failures with this signature are at {place.kind} {place.name}, and the tests pass elsewhere"
+            evidence.append(Evidence(fact, "infra", self._rows(failed)))
+            return Blame(
+                *identity, self._build, "infra", 0.98, 0.95, 1, f"{fact[0].upper()}{fact[1:]}.", tuple(evidence), signature,
+                place=place, retried=True,
+            )  # fmt: skip
         own, low, high = self._own_rate(identity)
-        excess = max(bad.excess, 1e-6)
+        excess = max(bad.excess(signature), 1e-6)
         shares = [excess / (excess + rate) for rate in (own, high, low)]
         fact = f"{place.kind} {place.name} fails {bad.effect:.0f} times as often as its tests do elsewhere"
         evidence.append(Evidence(f"{fact}: {bad.failures} of {bad.attempts} attempts", "infra", self._rows(failed)))
@@ -243,17 +277,29 @@ class Judge:
         found = {}
         for (_, signature), members in groups.items():
             first_seen = [identity for identity in members if not self._is_known_flake(identity, signature)]
+            chance = self._chance_of_hosts(members)
             for identity in members:
                 together = len(first_seen) if identity in first_seen else 1
-                found[identity] = self._hard_failure(identity, signature, streaks[identity], together)
+                found[identity] = self._hard_failure(identity, signature, streaks[identity], together, chance)
         return found
 
-    def _hard_failure(self, identity: Identity, signature: str | None, streak: _Streak, together: int) -> Blame:
+    def _chance_of_hosts(self, tests: Sequence[Identity]) -> float:
+        """The chance that all failures of a breakage lie on hosts with a new driver; 1 where some do not, or none is new."""
+        rows = [row for identity in tests for row in self._attempts[identity] if row.infra is None]
+        if not self._updated or any(row.host not in self._updated for row in rows):
+            return 1.0
+        return max(1e-6, min(1.0, sum(self._updated.values())) ** len(rows))
+
+    def _hard_failure(
+        self, identity: Identity, signature: str | None, streak: _Streak, together: int, chance: float
+    ) -> Blame:
         rules, rows = self._rules, [row for row in self._attempts[identity] if row.infra is None]
         failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
         place = self._place_of(failed)
-        if place in self._bad and (place, signature) in self._seen_discordant:
-            fact = f"other tests fail the same way at {place.kind} {place.name} alone" if place else ""
+        if place is not None and (
+            (place, signature) in self._blamed or (place in self._bad and (place, signature) in self._seen_discordant)
+        ):
+            fact = f"other tests fail the same way at {place.kind} {place.name} alone"
             evidence = Evidence(f"all {len(failed)} attempts ran at a bad place: {fact}", "infra", self._rows(failed))
             return Blame(
                 *identity,
@@ -283,7 +329,7 @@ class Judge:
                 *identity, self._build, "flaky", 1 - broken, 1 - high, 1 - low, f"A known flake: {why}.",
                 (Evidence(why, "flaky"), begun), signature, since.build, last_good.build if last_good else None,
             )  # fmt: skip
-        shares, changes = self._versions(identity, since, last_good)
+        shares, changes = self._versions(identity, since, last_good, chance)
         best = max(shares, key=lambda cause: shares[cause])
         probability = broken * shares[best]
         lines = (begun, *changes, *((Evidence(why, "flaky"),) if known else ()))
@@ -292,6 +338,13 @@ class Judge:
             since.build, last_good.build if last_good else None,
         )  # fmt: skip
         if probability < rules.certain or best == "unknown":
+            before = self._earlier.get(identity)
+            if (
+                before is not None
+                and (before.since, before.signature) == (since.build, signature)
+                and before.cause in shares
+            ):
+                return replace(before, build=self._build, evidence=(*before.evidence, begun))
             return replace(blame, low=0, high=1, sentence=self._undecided(broken, shares, since, last_good, why))
         return replace(blame, cause=best, sentence=self._broken(best, since, last_good))
 
@@ -407,7 +460,7 @@ class Judge:
         return found
 
     def _versions(
-        self, identity: Identity, since: Point, last_good: Point | None
+        self, identity: Identity, since: Point, last_good: Point | None, chance: float
     ) -> tuple[dict[Cause, float], list[Evidence]]:
         """Weigh whose change it is, by what changed and by what the same backend does in other variants."""
         evidence, weights = list[Evidence](), dict[Cause, float]()
@@ -426,6 +479,9 @@ class Judge:
                     evidence.append(Evidence(f"{named} changed: {_short(before)} to {_short(after)}", cause))
                 else:
                     evidence.append(Evidence(f"{named} stood still at {_short(after)}", "unknown"))
+            if chance < 1 and "infra" in weights:
+                weights = {cause: weight * (1 if cause == "infra" else chance) for cause, weight in weights.items()}
+                evidence.append(Evidence("all failures are on hosts with a new driver", "infra"))
         for sibling in self._siblings:
             verdict = sibling.verdict(*identity)
             other = sibling.point
@@ -436,7 +492,10 @@ class Judge:
                 if other.upstream == self._night.point.upstream:
                     continue
                 weights = weights or {"upstream": 1.0, "backend": 1.0}
-                weights = {cause: weight * (1 if cause == "upstream" else contrary) for cause, weight in weights.items()}
+                likely = {"upstream": 1.0, "backend": contrary, "infra": contrary}
+                if chance < 1:  # it may have run on another host there
+                    likely["infra"] = max(contrary, 1 - sum(self._updated.values()))
+                weights = {cause: weight * likely[cause] for cause, weight in weights.items()}
                 evidence.append(Evidence(f"it passes in {name}, the same backend with another upstream", "upstream"))
             else:
                 weights = {

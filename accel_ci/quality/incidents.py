@@ -10,9 +10,12 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from accel_ci.quality.causes import Blame, Cause
+
+if TYPE_CHECKING:
+    from scipy.cluster.hierarchy import DisjointSet
 
 State = Literal["open", "fixed", "returned"]
 Key = tuple[str, str, str]
@@ -49,17 +52,31 @@ def incidents_of(blames: Sequence[Blame], op_of: Callable[[str, str], str | None
     Failures of the infrastructure belong together by place, else by reason. Breakages that begin in one build, and flakes,
     do so by signature, by test, and breakages also by op (`op_of` of suite and test) or file.
     """
-    joined = _Union()
+    from scipy.cluster.hierarchy import DisjointSet  # scipy is loaded on first use
+
+    joined = DisjointSet(map(_key, blames))
     for blame in blames:
-        me = ("failure", _key(blame))
-        joined.add(me)
         for bond in _bonds(blame, op_of):
-            joined.join(me, bond)
+            joined.add(bond)
+            joined.merge(_key(blame), bond)
+    _place_unknown(blames, joined)
     groups: defaultdict[Hashable, list[Blame]] = defaultdict(list)
     for blame in blames:
-        groups[joined.find(("failure", _key(blame)))].append(blame)
+        groups[joined[_key(blame)]].append(blame)
     found = [_incident(group) for group in groups.values()]
     return sorted(found, key=lambda each: (-len(each.now), each.id))
+
+
+def _place_unknown(blames: Sequence[Blame], joined: DisjointSet) -> None:
+    """Join each failure of unknown cause to those of one known cause that have its signature, if there are any."""
+    known: defaultdict[str | None, list[Blame]] = defaultdict(list)
+    for blame in blames:
+        if blame.cause != "unknown":
+            known[blame.signature].append(blame)
+    for blame in blames:
+        if blame.cause == "unknown" and blame.signature is not None and (others := known[blame.signature]):
+            of_test = [other for other in others if other.identity == blame.identity]
+            joined.merge(_key(blame), _key((of_test or others)[0]))
 
 
 def follow(known: Iterable[Incident], seen: Iterable[Incident], ran: Callable[[Key], bool], revision: str) -> list[Incident]:
@@ -124,7 +141,7 @@ def _incident(blames: Sequence[Blame]) -> Incident:
     tests = frozenset(map(_key, blames))
     place = surest.place if surest.cause == "infra" else None
     first = min((blame.since or blame.build).revision for blame in blames)
-    identity = repr((surest.cause, first, place, sorted(signatures) or sorted(tests)))
+    identity = repr((surest.cause, first, place, sorted(signatures), () if signatures else sorted(tests)))
     names = sorted({blame.test for blame in blames})
     title = f"{place.kind} {place.name}" if place is not None else max(sorted(signatures), key=len, default=names[0])
     revision = surest.build.revision
@@ -136,26 +153,6 @@ def _incident(blames: Sequence[Blame]) -> Incident:
 
 def _key(blame: Blame) -> Key:
     return blame.build.variant, blame.suite, blame.test
-
-
-class _Union:
-    """Sets of things that belong together (union-find)."""
-
-    def __init__(self) -> None:
-        self._parent: dict[Hashable, Hashable] = {}
-
-    def add(self, thing: Hashable) -> None:
-        self._parent.setdefault(thing, thing)
-
-    def find(self, thing: Hashable) -> Hashable:
-        self.add(thing)
-        while self._parent[thing] != thing:
-            self._parent[thing] = self._parent[self._parent[thing]]
-            thing = self._parent[thing]
-        return thing
-
-    def join(self, one: Hashable, other: Hashable) -> None:
-        self._parent[self.find(one)] = self.find(other)
 
 
 def by_cause(blames: Iterable[Blame]) -> Mapping[Cause, int]:

@@ -8,9 +8,9 @@ Breslow, D. G. Clayton, JASA 88, 1993; the conjugate form is that of W. H. DuMou
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
@@ -32,7 +32,7 @@ class PlaceCount:
     """What was seen at a place in one build.
 
     `failures` are failed attempts of tests that passed elsewhere in the build, `tests` the number of these tests, and
-    `expected` the failures that the tests' own rates explain.
+    `expected` the failures that the tests' own rates explain. `signatures` counts the failures by signature.
     """
 
     place: Place
@@ -40,6 +40,7 @@ class PlaceCount:
     failures: int
     tests: int
     expected: float
+    signatures: Mapping[str | None, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,26 +54,43 @@ class BadPlace:
     failures: int
     attempts: int
     expected: float
-    builds: int
+    signatures: Mapping[str | None, int] = field(default_factory=dict)
 
-    @property
-    def excess(self) -> float:
-        """The share of attempts there that fail because of the place."""
-        return max(0.0, self.failures - self.expected) / max(1, self.attempts)
+    def excess(self, signature: str | None) -> float:
+        """The share of attempts there that fail because of the place with this signature, by all failures but one."""
+        share = max(0.0, self.failures - self.expected) / max(1, self.attempts)
+        others = max(0, self.signatures.get(signature, 0) - 1)
+        return share * (others + 0.02) / max(1, self.failures - 1)
+
+
+@dataclass(frozen=True)
+class SignatureCount:
+    """The tests of a build that failed with a signature and passed elsewhere: all, and those at a place.
+
+    `share` is that of the place in all attempts: the chance that such a test fails there if the place has no part in it.
+    """
+
+    place: Place
+    signature: str
+    here: int
+    everywhere: int
+    share: float
 
 
 @dataclass(frozen=True)
 class PlaceRules:
     """When a place is called bad.
 
-    Its effect must be above `least_effect` with a probability of at least 1 - `false_alarms` over all places of a kind, by
-    the failures of at least `least_tests` tests. `shape` is that of the random effects: larger draws more to 1.
+    The chance to see so many failures at a place with `least_effect` must be below `false_alarms` over all places of a kind,
+    and at least `least_tests` tests must fail there. `shape` is that of the random effects: larger draws more to 1. A
+    place explains less than `least_expected` failures by chance only where nobody knows it better.
     """
 
     least_effect: float = 1.5
     false_alarms: float = 1e-3
     least_tests: int = 3
-    shape: float = 2.0
+    shape: float = 0.5
+    least_expected: float = 0.05
 
 
 def places_of(row: AttemptRow, drivers: Mapping[str, str]) -> tuple[Place, ...]:
@@ -112,16 +130,60 @@ def count_places(
         for place in places_of(AttemptRow("", "", 1, 0, "passed", card, host), drivers):
             attempts[place] += count
             expected[place] += rate
-    failures: defaultdict[Place, int] = defaultdict(int)
+    failures: defaultdict[Place, Counter[str | None]] = defaultdict(Counter)
     tests: defaultdict[Place, set[tuple[str, str]]] = defaultdict(set)
     for rows in wrong:
         for row in discordant(rows):
             for place in places_of(row, drivers):
-                failures[place] += 1
+                failures[place][row.signature] += 1
                 tests[place].add((row.suite, row.test))
     return [
-        PlaceCount(place, count, failures[place], len(tests[place]), expected[place]) for place, count in attempts.items()
+        PlaceCount(place, count, failures[place].total(), len(tests[place]), expected[place], failures[place])
+        for place, count in attempts.items()
     ]
+
+
+def count_signatures(
+    exposure: Mapping[tuple[str | None, str | None], tuple[int, float]],
+    wrong: Iterable[Sequence[AttemptRow]],
+    drivers: Mapping[str, str],
+) -> list[SignatureCount]:
+    """Count, of each signature, the tests that failed with it at each place and passed elsewhere. Arguments as before."""
+    total = sum(count for count, _ in exposure.values())
+    attempts: defaultdict[Place, int] = defaultdict(int)
+    for (host, card), (count, _) in exposure.items():
+        for place in places_of(AttemptRow("", "", 1, 0, "passed", card, host), drivers):
+            attempts[place] += count
+    here: defaultdict[tuple[Place, str], int] = defaultdict(int)
+    everywhere: defaultdict[str, int] = defaultdict(int)
+    for rows in wrong:
+        first = next((row for row in discordant(rows) if row.signature is not None), None)
+        if first is not None and first.signature is not None:
+            everywhere[first.signature] += 1
+            for place in places_of(first, drivers):
+                here[place, first.signature] += 1
+    return [
+        SignatureCount(place, signature, count, everywhere[signature], attempts[place] / max(1, total))
+        for (place, signature), count in here.items()
+    ]
+
+
+def blamed_places(
+    builds: Sequence[Collection[SignatureCount]], places: int, rules: PlaceRules | None = None
+) -> set[tuple[Place, str]]:
+    """Find the places that alone make tests fail with a signature: by chance, such failures lie at `places` places.
+
+    Where the place is all that there is, as a driver is once every host has it, a build tells nothing.
+    """
+    rules = rules or PlaceRules()
+    chance: defaultdict[tuple[Place, str], float] = defaultdict(lambda: 1.0)
+    seen: set[tuple[Place, str]] = set()
+    for counts in builds:
+        for count in counts:
+            key = count.place, count.signature
+            seen.add(key)
+            chance[key] *= count.share**count.here if count.here == count.everywhere else 1e9
+    return {key for key in seen if chance[key] * places < rules.false_alarms}
 
 
 def bad_places(
@@ -131,7 +193,7 @@ def bad_places(
 
     A fault is named once: a bad card not for its host too, a bad host not for its cards, a bad driver not for its hosts.
     """
-    from scipy.stats import gamma
+    from scipy.stats import gamma, poisson
 
     rules = rules or PlaceRules()
     sums: dict[Place, PlaceCount] = {}
@@ -139,20 +201,20 @@ def bad_places(
         before = sums.get(count.place, PlaceCount(count.place, 0, 0, 0, 0.0))
         sums[count.place] = PlaceCount(
             count.place, before.attempts + count.attempts, before.failures + count.failures, before.tests + count.tests,
-            before.expected + count.expected,
+            before.expected + count.expected, Counter(before.signatures) + Counter(count.signatures),
         )  # fmt: skip
     found = {}
     for kind in ("card", "host", "driver"):
         counts = [count for place, count in sums.items() if place.kind == kind and count.expected > 0]
         usual = max(1.0, median(count.failures / count.expected for count in counts)) if counts else 1.0
         for count in counts:
-            expected = count.expected * usual  # what all places exceed is not theirs
+            expected = max(count.expected * usual, rules.least_expected)  # what all places exceed is not theirs
             effect = gamma(rules.shape + count.failures, scale=1 / (rules.shape + expected))
-            doubt = float(effect.cdf(rules.least_effect))
+            doubt = float(poisson.sf(count.failures - 1, rules.least_effect * expected))
             if count.tests >= rules.least_tests and doubt < rules.false_alarms / len(counts):
                 low, high = map(float, effect.interval(0.95))
                 found[count.place] = BadPlace(
-                    count.place, float(effect.mean()), low, high, count.failures, count.attempts, expected, len(builds)
+                    count.place, float(effect.mean()), low, high, count.failures, count.attempts, expected, count.signatures
                 )
     kept = _named_once(set(found), set(sums), drivers or {})
     return sorted((found[place] for place in kept), key=lambda each: (-each.effect, each.place.name))
