@@ -112,6 +112,11 @@ def begun(text: str) -> set[str]:
     return {stage for stage in STAGES if re.search(rf"^{stage} …$", text, re.MULTILINE)}
 
 
+def interrupted(text: str) -> set[str]:
+    """Return the stages that a command has told to be interrupted: the ledger may be there before its step is over."""
+    return set(re.findall(r"^stopped: (\w+): interrupted", text, re.MULTILINE))
+
+
 def kill(process: int, how: signal.Signals, *, group: bool) -> None:
     with suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(process, how)
@@ -164,7 +169,7 @@ def test_a_build_that_is_killed_loses_nothing(
         wait_for(lambda: not [line for line in processes_of(night.folder) if "accel_ci.process.tree" not in line], 120)
         seen.update((attempt.round, attempt.test) for attempt in attempts_streamed(folder))
         seen.update((attempt.round, attempt.test) for attempt in attempts_streamed(folder.with_name("device.last")))
-        done.update(complete(manifests, build))
+        done.update(complete(manifests, build) - interrupted(since(before)))
         return status
 
     def since(before: int) -> str:
