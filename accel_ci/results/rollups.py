@@ -28,10 +28,10 @@ from accel_ci.results.threads import order_of, prefetch
 ROLLUP = schema_of(
     key=pa.uint64(), verdict=pa.int8(), attempts=pa.int32(), failures=pa.int32(), duration_s=pa.float64(),
     started_at=pa.timestamp("us", tz="UTC"), message=pa.string(), signature=pa.string(),
-    cached=pa.bool_(), place=pa.int32(),
+    cached=pa.bool_(), place=pa.int32(), passes=pa.int32(),
 )  # fmt: skip
 """`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not lost to
-the infrastructure, `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
+the infrastructure and `passes` those that passed, expectedly or not; `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
 start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
 was made in this build, so that it says nothing of how often the test fails. `place` is the number of the test's first row in
 the attempts file, which alone has the names: they are half of all that there is."""
@@ -42,12 +42,13 @@ CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 MESSAGE_CHARS = 1000
 _BUCKET_ROWS = 2048
 # Another number when the columns or what they mean change: rollups of before are then made anew.
-_SOURCE, _ORIGIN = b"accel_ci.source.5", b"accel_ci.origin"
+_SOURCE, _ORIGIN = b"accel_ci.source.6", b"accel_ci.origin"
 
 PROOFS: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped")
 """The outcomes that are no failure, by what they prove of a test. A skip proves nothing."""
 
 _PROVED: pa.Array[Any] = pa.array([*(CODES[outcome] for outcome in PROOFS), CODES["not_run"]], pa.int8())
+_PASSES: pa.Array[Any] = pa.array(["passed", "xpassed"])
 _SKIP = PROOFS.index("skipped")
 _UNTIMED = ("timeout", "crashed", "not_run")
 _SEVERAL = """
@@ -136,6 +137,7 @@ def _judge_alone(attempts: pa.Table) -> pa.Table:
         "cached": cached,
         "key": attempts["key"],
         "place": attempts["place"],
+        "passes": kernels.and_(own, kernels.is_in(attempts["outcome"], _PASSES)),
     }
     return conform(pa.table(columns), ROLLUP)
 
@@ -152,7 +154,7 @@ def _judge_several(attempts: pa.Table) -> pa.Table:
         tests = connection.sql(_SEVERAL, params=bound).to_arrow_table()
     cleared = kernels.greater_equal(tests["passes"], tests["failures"])
     codes = _verdict_codes(kernels.greater(tests["failures"], 0), cleared, tests["proof"], tests["infra"])
-    return conform(tests.append_column("verdict", codes).drop_columns(["passes"]), ROLLUP)
+    return conform(tests.append_column("verdict", codes), ROLLUP)
 
 
 def _verdict_codes(failed: Column, cleared: Column | bool, proof: Column, infra: Column) -> Column:
