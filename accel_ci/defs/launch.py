@@ -21,7 +21,16 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
-from accel_ci.defs.quality import QUALITY, coverage, current_flakiness, flakiness, hud, quality_gate, refresh_hud
+from accel_ci.defs.quality import (
+    QUALITY,
+    coverage,
+    current_flakiness,
+    flakiness,
+    hud,
+    incidents,
+    quality_gate,
+    refresh_hud,
+)
 from accel_ci.defs.run_tags import AGAIN_TAG, TRIGGERED_AT
 from accel_ci.defs.runs import create_run
 from accel_ci.defs.stage import stages_of_a_run, was_interrupted
@@ -161,7 +170,7 @@ def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, pipeline:
     left = take_up(workspace, pipeline, build)
     if left == pipeline.stages:
         return ()
-    measured = [manifests.path(asset.__name__) for asset in (flakiness, coverage)]
+    measured = [manifests.path(asset.__name__) for asset in (flakiness, coverage, incidents)]
     if left or not last.reported or LEDGER in failed or not ledger.is_file():
         rest = (*left, LEDGER, *QUALITY)
     elif all(each.is_file() and each.stat().st_mtime_ns > ledger.stat().st_mtime_ns for each in measured):

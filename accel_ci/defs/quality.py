@@ -1,5 +1,6 @@
-"""The assets rebuilt from all results after each ledger: flakiness, coverage and the HUD. Not partitioned."""
+"""The assets rebuilt from all results after each ledger: flakiness, coverage, incidents, the HUD. Not partitioned."""
 
+from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,13 +16,14 @@ from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
+from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
 from accel_ci.ramp.plot import plot_trend
 from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
-QUALITY = ("flakiness", "coverage", "hud")
+QUALITY = ("flakiness", "coverage", "incidents", "hud")
 """The names of the assets."""
 
 
@@ -33,7 +35,8 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
         for work, kind, deps in (
             (flakiness, "duckdb", [LEDGER]),
             (coverage, "duckdb", [LEDGER]),
-            (hud, "html", [COVERAGE]),
+            (incidents, "python", [LEDGER]),
+            (hud, "html", [COVERAGE, INCIDENTS]),
         )
     ]
     settings = workspace.project.settings
@@ -104,6 +107,24 @@ def coverage_metadata(workspace: Workspace, report: CoverageReport) -> dict[str,
         "by_dtype": table(["dtype", *columns], counts(newest.dtypes)),
         "by_file": table(["file", *columns], counts(newest.files)),
     }
+
+
+def incidents(
+    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[Incidents]:
+    """The causes of the failures of all builds: infrastructure, flaky tests, upstream, the backend, or unknown."""
+    with progress.step("incidents") as step:
+        found = judge_new_builds(workspace, datetime.now(timezone.utc), step)
+        now = [incident for incident in found.incidents if incident.state != "fixed"]
+        counts = Counter(incident.cause for incident in now)
+        step.note(", ".join(f"{count} {cause}" for cause, count in counts.most_common()) or "no failures to explain")
+    rows = [
+        [one.cause, one.state, len(one.now), one.first, one.last, f"{one.probability:.0%}", one.title, one.sentence]
+        for one in now
+    ]
+    columns = ["cause", "state", "tests", "first seen", "last seen", "probability", "incident", "in words"]
+    metadata = {"open": len(now), **{f"open_{cause}": count for cause, count in counts.items()}, "now": table(columns, rows)}
+    return dg.MaterializeResult(value=found, metadata=redacted(metadata))
 
 
 def hud(

@@ -61,7 +61,8 @@ class Blame:
     """The cause of a test's failure in a build, with its probability and the 95 % credible interval of that.
 
     `since` is the first build of the failure, `last_good` the one before in which the test passed: a breakage lies between
-    them. `group` joins failures of one cause (`incidents.py`).
+    them. A failure that has `place` is blamed on it. `retried` says that it passed when it ran again, and `suspect` is the
+    commit at which it broke.
     """
 
     suite: str
@@ -78,6 +79,7 @@ class Blame:
     last_good: Build | None = None
     place: Place | None = None
     retried: bool = False
+    suspect: str | None = None
 
     @property
     def identity(self) -> Identity:
@@ -102,6 +104,26 @@ class _Streak:
     last_good: int | None
     run: int
     """Builds before the streak in which it ran."""
+
+
+def counts_of(grid: Grid, identity: Identity) -> tuple[int, int]:
+    """The failed and passed attempts of a test in builds in which it passed."""
+    row = grid.row(*identity)
+    if row is None:
+        return 0, grid.builds_run
+    cells = grid.passes[row] > 0
+    return int(grid.fails[row][cells].sum()), int(grid.passes[row][cells].sum())
+
+
+def own_rate(grid: Grid, identity: Identity, rules: CauseRules) -> tuple[float, float, float]:
+    """The chance that an attempt of a test fails by itself, with its 95 % credible interval."""
+    from scipy.special import betaincinv
+
+    fails, passes = counts_of(grid, identity)
+    a, b = rules.flake_rate
+    share = 1.0 if fails else rules.flaky_share
+    a, b = a + fails, b + passes
+    return share * a / (a + b), share * float(betaincinv(a, b, 0.025)), min(1.0, share * float(betaincinv(a, b, 0.975)))
 
 
 class Judge:
@@ -229,7 +251,7 @@ class Judge:
                 *identity, self._build, "infra", 0.98, 0.95, 1, f"{fact[0].upper()}{fact[1:]}.", tuple(evidence), signature,
                 place=place, retried=True,
             )  # fmt: skip
-        own, low, high = self._own_rate(identity)
+        own, low, high = own_rate(self._grid, identity, self._rules)
         excess = max(bad.excess(signature), 1e-6)
         shares = [excess / (excess + rate) for rate in (own, high, low)]
         fact = f"{place.kind} {place.name} fails {bad.effect:.0f} times as often as its tests do elsewhere"
@@ -264,7 +286,7 @@ class Judge:
     def _unknown(
         self, identity: Identity, signature: str | None, probability: float, sentence: str, evidence: tuple[Evidence, ...]
     ) -> Blame:
-        return Blame(*identity, self._build, "unknown", probability, 0, 1, sentence, evidence, signature)
+        return Blame(*identity, self._build, "unknown", probability, 0, 1, sentence, evidence, signature, retried=True)
 
     # --- failed in all attempts
 
@@ -346,7 +368,8 @@ class Judge:
             ):
                 return replace(before, build=self._build, evidence=(*before.evidence, begun))
             return replace(blame, low=0, high=1, sentence=self._undecided(broken, shares, since, last_good, why))
-        return replace(blame, cause=best, sentence=self._broken(best, since, last_good))
+        suspect = {"backend": since.backend, "upstream": since.upstream}.get(best)
+        return replace(blame, cause=best, sentence=self._broken(best, since, last_good), suspect=suspect)
 
     def _streak(self, identity: Identity) -> _Streak:
         """The failing builds in a row up to this one. A pull request continues the line at the commit it is based on."""
@@ -400,24 +423,6 @@ class Judge:
         codes = self._grid.signatures[row][self._mixed[row]]
         return any(self._grid.signature_names[code] == signature for code in codes.tolist() if code >= 0)
 
-    def _own_rate(self, identity: Identity) -> tuple[float, float, float]:
-        """The chance that an attempt of a test fails by itself, with its 95 % interval."""
-        from scipy.special import betaincinv
-
-        fails, passes = self._counts(identity)
-        a, b = self._rules.flake_rate
-        share = 1.0 if fails else self._rules.flaky_share
-        a, b = a + fails, b + passes
-        return share * a / (a + b), share * float(betaincinv(a, b, 0.025)), min(1.0, share * float(betaincinv(a, b, 0.975)))
-
-    def _counts(self, identity: Identity) -> tuple[int, int]:
-        """The failed and passed attempts of a test in builds in which it passed."""
-        row = self._grid.row(*identity)
-        if row is None:
-            return 0, self._grid.builds_run
-        cells = self._grid.passes[row] > 0
-        return int(self._grid.fails[row][cells].sum()), int(self._grid.passes[row][cells].sum())
-
     def _flake_likelihood(
         self, identity: Identity, signature: str | None, streak: _Streak, now: int, together: int
     ) -> tuple[float, float, float, str]:
@@ -428,7 +433,7 @@ class Judge:
         from scipy.special import betaincinv, betaln
 
         attempts = streak.fails + now
-        fails, passes = self._counts(identity)
+        fails, passes = counts_of(self._grid, identity)
         a, b = self._rules.flake_rate
 
         def chance(a: float, b: float) -> float:
@@ -540,4 +545,4 @@ class Judge:
 
 
 def _short(version: str | None) -> str:
-    return version[:12] if version else "an unknown commit"
+    return version[:13] if version else "an unknown commit"  # as in `Source.label`

@@ -12,11 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from accel_ci.quality.grid import AttemptRow
 
 Kind = Literal["card", "host", "driver"]
+
+Exposure: TypeAlias = Mapping[tuple[str | None, str | None], tuple[int, float]]
+"""Of each (host, card), the attempts there and the sum of their tests' own failure rates."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class PlaceCount:
     failures: int
     tests: int
     expected: float
-    signatures: Mapping[str | None, int] = field(default_factory=dict)
+    signatures: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class BadPlace:
     failures: int
     attempts: int
     expected: float
-    signatures: Mapping[str | None, int] = field(default_factory=dict)
+    signatures: Mapping[str, int] = field(default_factory=dict)
 
     def excess(self, signature: str | None) -> float:
         """The share of attempts there that fail because of the place with this signature, by all failures but one."""
         share = max(0.0, self.failures - self.expected) / max(1, self.attempts)
-        others = max(0, self.signatures.get(signature, 0) - 1)
+        others = max(0, self.signatures.get(signature or "", 0) - 1)
         return share * (others + 0.02) / max(1, self.failures - 1)
 
 
@@ -113,14 +116,14 @@ def discordant(rows: Sequence[AttemptRow]) -> list[AttemptRow]:
 
 
 def count_places(
-    exposure: Mapping[tuple[str | None, str | None], tuple[int, float]],
+    exposure: Exposure,
     wrong: Iterable[Sequence[AttemptRow]],
     drivers: Mapping[str, str],
 ) -> list[PlaceCount]:
     """Count what was seen at each place in a build.
 
     Args:
-        exposure: Of each (host, card), the attempts there and the sum of their tests' own failure rates.
+        exposure: What ran where.
         wrong: The attempts of each test that did not pass at once.
         drivers: The driver's version of each host.
     """
@@ -130,12 +133,12 @@ def count_places(
         for place in places_of(AttemptRow("", "", 1, 0, "passed", card, host), drivers):
             attempts[place] += count
             expected[place] += rate
-    failures: defaultdict[Place, Counter[str | None]] = defaultdict(Counter)
+    failures: defaultdict[Place, Counter[str]] = defaultdict(Counter)
     tests: defaultdict[Place, set[tuple[str, str]]] = defaultdict(set)
     for rows in wrong:
         for row in discordant(rows):
             for place in places_of(row, drivers):
-                failures[place][row.signature] += 1
+                failures[place][row.signature or ""] += 1
                 tests[place].add((row.suite, row.test))
     return [
         PlaceCount(place, count, failures[place].total(), len(tests[place]), expected[place], failures[place])
@@ -144,7 +147,7 @@ def count_places(
 
 
 def count_signatures(
-    exposure: Mapping[tuple[str | None, str | None], tuple[int, float]],
+    exposure: Exposure,
     wrong: Iterable[Sequence[AttemptRow]],
     drivers: Mapping[str, str],
 ) -> list[SignatureCount]:

@@ -31,10 +31,11 @@ ROLLUP = schema_of(
     cached=pa.bool_(), place=pa.int32(), passes=pa.int32(),
 )  # fmt: skip
 """`key` is `test_key(test)`, `verdict` an index into `VERDICTS`. `failures` counts failed attempts that were not lost to
-the infrastructure and `passes` those that passed, expectedly or not; `duration_s` is the median of the attempts that ended by themselves, `started_at` the first attempt's
-start; `message` and `signature` are the last failure's, the message cut to `MESSAGE_CHARS`. `cached` says that no attempt
-was made in this build, so that it says nothing of how often the test fails. `place` is the number of the test's first row in
-the attempts file, which alone has the names: they are half of all that there is."""
+the infrastructure, and `passes` those that passed, expectedly or not. `duration_s` is the median of the attempts that ended
+by themselves, `started_at` the first attempt's start; `message` and `signature` are the last failure's, the message cut to
+`MESSAGE_CHARS`. `cached` says that no attempt was made in this build, so that it says nothing of how often the test fails.
+`place` is the number of the test's first row in the attempts file, which alone has the names: they are half of all that
+there is."""
 
 CODES: dict[str, int] = {verdict: code for code, verdict in enumerate(VERDICTS)}
 """A verdict's place in `VERDICTS`: how it is stored."""

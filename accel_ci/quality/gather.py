@@ -1,0 +1,159 @@
+"""Read what the judgement of a build needs: its point, the grid of its line, its attempts, and what ran where.
+
+Reading alone belongs here. Cost: a few columns of the rollups of the window, and the attempts of the build itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, cast
+
+import pyarrow as pa
+
+from accel_ci.errors import DamagedError
+from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, Wheel
+from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, WHEEL
+from accel_ci.quality.causes import CauseRules, own_rate
+from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
+from accel_ci.quality.places import Exposure
+from accel_ci.results.columns import kernels, pairs
+from accel_ci.results.history import names
+from accel_ci.results.rollups import CODES, Rollup, test_key
+from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import StoredSuite
+from accel_ci.storage.manifests import ManifestStore
+
+_LOG = logging.getLogger(__name__)
+
+_WRONG = [CODES[verdict] for verdict in ("failed", "flaky")]
+_LOST = [CODES[verdict] for verdict in ("infra", "not_run")]
+_CELL = ["key", "failures", "passes", "verdict", "signature"]
+_ATTEMPT = ["test", "round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "message", "cached"]
+
+
+def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] | None:
+    """Return the versions that a build's results depend on, and its revision; None where its manifest cannot be read."""
+    revision = manifests.read_history(manifests.path(REVISION, build.revision), Revision)
+    if revision is None:
+        return None
+    image = manifests.read_history(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
+    wheel = manifests.read_history(manifests.path(WHEEL, build.revision, build.variant), Wheel)
+    backend = revision.backend.label if revision.backend.sha is not None else None
+    upstream, environment = revision.upstream.sha, ""
+    if image is not None:
+        upstream = image.torch_sha or image.torch_version
+        own = {"torch", *({wheel.name} if wheel is not None else ())}
+        own |= {companion.name.partition("-")[0] for companion in wheel.companions} if wheel is not None else set()
+        others = sorted(package for package in image.packages if package.partition("==")[0].replace("-", "_") not in own)
+        environment = hashlib.sha256("\n".join([image.python_version, *others]).encode()).hexdigest()[:12]
+    return Point(build, backend, upstream, environment, revision.trigger), revision
+
+
+def read_grid(
+    store: ResultsStore,
+    points: Sequence[Point],
+    day: date,
+    window_days: int,
+    also: Collection[tuple[str, str]] = (),
+    doubtful: Mapping[Build, Collection[tuple[str, str]]] | None = None,
+) -> Grid:
+    """Read the tests that went wrong in some builds, all of one variant, in the days before `day`.
+
+    `also` are tests that get a row in any case. `doubtful` are tests whose failures in a build may not be theirs: they count
+    as not run there.
+    """
+    places = {point.build: column for column, point in enumerate(points)}
+    variant = points[0].build.variant if points else None
+    stored = store.suites(day - timedelta(days=window_days), day, variant=variant) if points else []
+    by_suite: dict[str, list[StoredSuite]] = {}
+    for one in stored:
+        if one.build in places:
+            by_suite.setdefault(one.suite, []).append(one)
+    cells: list[tuple[int, str, str, int, int, str | None]] = []
+    for suite, suites in by_suite.items():
+        rollups = _open(store, suites)
+        wanted = {test_key(test) for of, test in also if of == suite}
+        for _, rollup in rollups:
+            rows = rollup.table(["key", "verdict", "failures"])
+            wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array(_WRONG, pa.int8())), _some(rows["failures"]))
+            wanted.update(cast("list[int]", rows.filter(wrong)["key"].to_pylist()))
+        keys = pa.array(sorted(wanted), pa.uint64())
+        known = dict(pairs(names([rollup for _, rollup in rollups[::-1]], keys), "key", "test"))
+        for one, rollup in rollups:
+            rows = rollup.table([*_CELL, "cached"])
+            rows = rows.filter(kernels.and_not(kernels.is_in(rows["key"], keys), kernels.fill_null(rows["cached"], False)))
+            unsure = (doubtful or {}).get(one.build, ())
+            for key, failures, passes, _, signature in pairs(rows, *_CELL):
+                test = known.get(key)
+                if test is not None and (suite, test) not in unsure:
+                    cells.append((places[one.build], suite, test, failures, passes, signature))
+    return make_grid(points, cells, len(points))
+
+
+def read_night(store: ResultsStore, point: Point) -> Night:
+    """Read the attempts of the tests of a build that did not simply pass, and those that have none."""
+    attempts: list[AttemptRow] = []
+    lost: dict[tuple[str, str], str] = {}
+    for one, rollup in _open(store, store.suites(build=point.build)):
+        rows = rollup.table(["verdict", "failures", "place"])
+        wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(rows["failures"]))
+        tests = rollup.tests(rows.filter(wrong)["place"])
+        if not len(tests):
+            continue
+        table = store.read(one, _ATTEMPT)
+        table = table.filter(kernels.and_not(kernels.is_in(table["test"], tests), kernels.fill_null(table["cached"], False)))
+        for row in table.drop_columns(["cached"]).to_pylist():
+            message = row.pop("message")
+            if row["outcome"] == "not_run":
+                lost.setdefault((one.suite, row["test"]), row["infra"] or message or "no worker ran it")
+            else:
+                lost.pop((one.suite, row["test"]), None)
+                attempts.append(AttemptRow(suite=one.suite, **row))
+    ran = {(row.suite, row.test) for row in attempts}
+    return Night(point, tuple(attempts), {identity: reason for identity, reason in lost.items() if identity not in ran})
+
+
+def read_exposure(store: ResultsStore, build: Build, grid: Grid, rules: CauseRules) -> Exposure:
+    """Count the attempts of a build on each card, and the failures there that the tests' own rates explain."""
+    usual = own_rate(grid, ("", ""), rules)[0]
+    found: dict[tuple[str | None, str | None], tuple[int, float]] = {}
+    for one in store.suites(build=build):
+        table = store.read(one, ["test", "host", "card"])
+        table = table.filter(kernels.is_valid(table["card"]))
+        for row in table.group_by(["host", "card"]).aggregate([([], "count_all")]).to_pylist():
+            count, expected = found.get((row["host"], row["card"]), (0, 0.0))
+            found[row["host"], row["card"]] = count + row["count_all"], expected + row["count_all"] * usual
+        known = pa.array([test for suite, test in grid.tests if suite == one.suite], pa.string())
+        for test, host, card in pairs(table.filter(kernels.is_in(table["test"], known)), "test", "host", "card"):
+            count, expected = found[host, card]
+            found[host, card] = count, expected + own_rate(grid, (one.suite, test), rules)[0] - usual
+    return found
+
+
+def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:
+    """Return a function that looks up the verdict of a test in a build; None for one that did not run."""
+    rollups = {one.suite: rollup for one, rollup in _open(store, store.suites(build=build))}
+
+    def verdict(suite: str, test: str) -> str | None:
+        row = rollups[suite].find(test_key(test)) if suite in rollups else None
+        return VERDICTS[row["verdict"]] if row is not None else None
+
+    return verdict
+
+
+def _some(column: Any) -> Any:
+    return kernels.greater(column, 0)
+
+
+def _open(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
+    """The rollups of these, without those of damaged attempts, which are logged."""
+    found = []
+    for one in suites:
+        try:
+            found += [(one, rollup.closed()) for rollup in store.rollups([one])]
+        except DamagedError as error:
+            _LOG.warning("passed over: %s", error)
+    return found

@@ -1,0 +1,168 @@
+"""Builds in a real store are judged: whose failures they are, and which incidents they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from click.testing import CliRunner
+
+from accel_ci.cli import main
+from accel_ci.config.settings import Project
+from accel_ci.model import VERDICTS, Attempt, Build, Ledger, Outcome, Revision, RuntimeImage, Source
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE
+from accel_ci.quality.judgement import INCIDENTS, judge_new_builds, read_causes, read_incidents
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
+
+TODAY = datetime.now(timezone.utc).replace(hour=2, minute=0, second=0, microsecond=0)
+NIGHTS = 14
+RACE = "unit/test_race.py::test_race"
+BROKEN = [f"unit/test_ops.py::test_add[{number}]" for number in range(4)]
+STEADY = [f"unit/test_steady.py::test_{number}" for number in range(40)]
+
+Told = Mapping[str, Sequence[tuple[Outcome, str, str | None]]]
+"""Of tests that do not simply pass: outcome, card and infra of each attempt."""
+
+
+@pytest.fixture
+def workspace(make_project: Callable[..., Project]) -> Workspace:
+    return Workspace(make_project())
+
+
+def sha(number: int) -> str:
+    return f"{number:012x}{0:028x}"
+
+
+def write_night(
+    workspace: Workspace,
+    night: int,
+    told: Told,
+    *,
+    backend: int,
+    upstream: int = 0,
+    variant: str = "py3",
+    numpy: str = "2.0",
+) -> Build:
+    """Lay a finished nightly on disk."""
+    at = TODAY - timedelta(days=NIGHTS - night)
+    key = f"nightly-{at:%Y%m%d}"
+    backend_source = Source("backend", "main", sha(backend))
+    revision = Revision(key, "nightly", at, backend_source, Source("upstream", "main", sha(upstream)))
+    if workspace.manifests.revision(key) is None:
+        workspace.manifests.add_revision(revision)
+    build = Build(key, variant)
+    attempts = []
+    for test in [RACE, *BROKEN, *STEADY]:
+        for number, (outcome, card, infra) in enumerate(told.get(test, [("passed", "0", None)]), 1):
+            message = None if outcome == "passed" else f"{test.partition('[')[0]} is wrong"
+            attempts.append(Attempt("unit", test, number, outcome, at, 1.0, message, None, card, "host", f"w{card}", infra))
+    write_attempts(workspace.results, build, at.date(), attempts)
+    counts = dict.fromkeys(VERDICTS, 0) | {"passed": len(STEADY)}
+    ledger = Ledger(build, len(STEADY), counts, {"unit": counts}, (), (), 0, 1.0, 1.0, digest=f"{night} {told}")
+    image = RuntimeImage(
+        "venv", "python", "0" * 64, "3.11", "2.13.0", sha(upstream), (f"numpy=={numpy}",), False, 1.0
+    )  # fmt: skip
+    for stage, manifest in ((RUNTIME_IMAGE, image), (LEDGER, ledger)):
+        workspace.manifests.write(workspace.manifests.path(stage, key, variant), manifest)
+    return build
+
+
+def fails(*, infra: str | None = None) -> Sequence[tuple[Outcome, str, str | None]]:
+    return [("failed", "0", infra), ("failed", "1", infra)]
+
+
+FLAKES: Sequence[tuple[Outcome, str, str | None]] = [("failed", "0", None), ("passed", "1", None), ("passed", "2", None)]
+
+
+def causes_of(workspace: Workspace, build: Build) -> dict[str, str]:
+    found = read_causes(workspace, build)
+    assert found is not None
+    return {blame.test: blame.cause for blame in found.blames}
+
+
+def test_a_breakage_a_flake_and_a_lost_test_have_their_causes(workspace: Workspace) -> None:
+    for night in range(NIGHTS - 2):
+        write_night(workspace, night, {RACE: FLAKES} if night in (3, 7) else {}, backend=night)
+    broken = dict.fromkeys(BROKEN, fails())
+    before = write_night(workspace, NIGHTS - 2, {**broken, RACE: FLAKES}, backend=NIGHTS - 2)
+    lost = {STEADY[0]: [("crashed", "0", "card 0 does not answer")]}
+    last = write_night(workspace, NIGHTS - 1, {**broken, **lost, RACE: fails()}, backend=NIGHTS - 1)
+    found = judge_new_builds(workspace, TODAY)
+    backend = dict.fromkeys(BROKEN, "backend")
+    assert causes_of(workspace, before) == {**backend, RACE: "flaky"}
+    assert causes_of(workspace, last) == {**backend, RACE: "flaky", STEADY[0]: "infra"}, "the race is known"
+    now = {incident.cause: incident for incident in found.of(last.revision)}
+    assert {cause: len(incident.now) for cause, incident in now.items()} == {"backend": 4, "flaky": 1, "infra": 1}
+    assert (now["backend"].first, now["backend"].state, now["backend"].revisions) == (before.revision, "open", 2)
+    assert f"between g{sha(NIGHTS - 3)[:12]} and g{sha(NIGHTS - 2)[:12]}" in now["backend"].sentence
+    assert read_incidents(workspace) == found
+
+
+def test_what_passes_again_is_fixed_and_returns(workspace: Workspace) -> None:
+    states = []
+    for night in range(NIGHTS):
+        write_night(workspace, night, dict.fromkeys(BROKEN, fails()) if night in (10, 11, 13) else {}, backend=night)
+        [*found] = judge_new_builds(workspace, TODAY).incidents
+        states.append([incident.state for incident in found])
+    assert states == [*([[]] * 10), ["open"], ["open"], ["fixed"], ["returned"]]
+
+
+def test_upstream_is_told_from_the_backend_by_the_other_variant(workspace: Workspace) -> None:
+    for night in range(8):
+        write_night(workspace, night, {}, backend=night)
+        write_night(workspace, night, {}, backend=night, upstream=night, variant="main")
+    write_night(workspace, 8, {}, backend=8)
+    main_only = write_night(workspace, 8, dict.fromkeys(BROKEN, fails()), backend=8, upstream=8, variant="main")
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, main_only) == dict.fromkeys(BROKEN, "upstream")
+    result = CliRunner().invoke(
+        main, ["--config", str(workspace.project.config_path), "causes", main_only.name, "--test", BROKEN[0]]
+    )
+    assert result.exit_code == 0, result.output
+    assert "it passes in py3, the same backend with another upstream" in result.output
+
+
+def test_without_a_variant_that_tells_them_apart_the_cause_is_unknown(workspace: Workspace) -> None:
+    for night in range(8):
+        write_night(workspace, night, {}, backend=night, upstream=night)
+    both = write_night(workspace, 8, dict.fromkeys(BROKEN, fails()), backend=8, upstream=8)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, both) == dict.fromkeys(BROKEN, "unknown")
+    [causes] = {blame.sentence for blame in (read_causes(workspace, both) or pytest.fail("not judged")).blames}
+    assert "backend and upstream changed" in causes
+
+
+def test_a_change_of_the_environment_alone_is_infrastructure(workspace: Workspace) -> None:
+    for night in range(8):
+        write_night(workspace, night, {}, backend=1)
+    changed = write_night(workspace, 8, dict.fromkeys(BROKEN, fails()), backend=1, numpy="3.0")
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, changed) == dict.fromkeys(BROKEN, "infra")
+
+
+def test_a_build_is_judged_anew_only_when_a_ledger_changed(workspace: Workspace) -> None:
+    for night in range(3):
+        write_night(workspace, night, dict.fromkeys(BROKEN, fails()) if night == 2 else {}, backend=night)
+    judge_new_builds(workspace, TODAY)
+    kept = sorted(workspace.manifests.path(INCIDENTS).parent.glob("causes/*.json"))
+    times = [path.stat().st_mtime_ns for path in kept]
+    judge_new_builds(workspace, TODAY)
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    build = write_night(workspace, 2, {}, backend=2)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build) == {}
+
+
+def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
+    for night in range(NIGHTS):
+        write_night(workspace, night, dict.fromkeys(BROKEN, fails()) if night == NIGHTS - 1 else {}, backend=night)
+    own = ["--config", str(workspace.project.config_path)]
+    shown = CliRunner().invoke(main, [*own, "causes"])
+    assert shown.exit_code == 0, shown.output
+    assert "4 backend" in shown.output
+    listed = CliRunner().invoke(main, [*own, "incidents"])
+    assert "A change of backend broke it, between g00000000000c and g00000000000d." in listed.output
+    unknown = CliRunner().invoke(main, [*own, "causes", "--test", "no such test"])
+    assert (unknown.exit_code, "did not fail" in unknown.output) == (2, True)
