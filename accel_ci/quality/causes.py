@@ -416,7 +416,7 @@ class Judge:
         return failed[-1].signature if failed else None
 
     def _is_known_flake(self, identity: Identity, signature: str | None) -> bool:
-        """Whether this test has failed and passed at one revision with this signature."""
+        """Return whether this test has failed and passed at one revision with this signature."""
         row = self._grid.row(*identity)
         if row is None or signature not in self._flaky_signatures:
             return False

@@ -38,7 +38,7 @@ class Point:
 
     @property
     def is_on_line(self) -> bool:
-        """Whether it belongs to the line of revisions."""
+        """True if it belongs to the line of revisions."""
         return self.trigger in LINE
 
 

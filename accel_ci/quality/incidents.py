@@ -127,7 +127,7 @@ def _bonds(blame: Blame, op_of: Callable[[str, str], str | None]) -> Iterator[Ha
 
 
 def _marks(incident: Incident) -> Iterator[Hashable]:
-    """What tells that an incident of another night is the same."""
+    """The marks by which an incident of another night is known to be the same."""
     if incident.place is not None:
         yield "place", incident.place
         return

@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True)
 class PlaceCount:
-    """What was seen at a place in one build.
+    """The attempts and failures at a place in one build.
 
     `failures` are failed attempts of tests that passed elsewhere in the build, `tests` the number of these tests, and
     `expected` the failures that the tests' own rates explain. `signatures` counts the failures by signature.

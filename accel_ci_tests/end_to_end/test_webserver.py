@@ -49,7 +49,8 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "ledger": {"device_test_results", "bazel_test_results"},
         "flakiness": {"ledger"},
         "coverage": {"ledger"},
-        "hud": {"flakiness", "coverage"},
+        "incidents": {"ledger"},
+        "hud": {"flakiness", "coverage", "incidents"},
     }
     for name, node in by_name.items():
         assert node["owners"] == [{"team": "emu"}], name
@@ -61,9 +62,12 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "ledger": "results",
         "flakiness": "quality",
         "coverage": "quality",
+        "incidents": "quality",
         "hud": "quality",
     }
-    assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {"flakiness", "coverage", "hud"}
+    assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {
+        "flakiness", "coverage", "incidents", "hud",
+    }  # fmt: skip
 
 
 def test_partitions_are_revision_by_variant(graphql: Callable[..., Any], faulty_nightly: Build) -> None:

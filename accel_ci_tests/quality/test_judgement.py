@@ -87,7 +87,7 @@ def test_a_breakage_a_flake_and_a_lost_test_have_their_causes(workspace: Workspa
         write_night(workspace, night, {RACE: FLAKES} if night in (3, 7) else {}, backend=night)
     broken = dict.fromkeys(BROKEN, fails())
     before = write_night(workspace, NIGHTS - 2, {**broken, RACE: FLAKES}, backend=NIGHTS - 2)
-    lost = {STEADY[0]: [("crashed", "0", "card 0 does not answer")]}
+    lost: Told = {STEADY[0]: [("crashed", "0", "card 0 does not answer")]}
     last = write_night(workspace, NIGHTS - 1, {**broken, **lost, RACE: fails()}, backend=NIGHTS - 1)
     found = judge_new_builds(workspace, TODAY)
     backend = dict.fromkeys(BROKEN, "backend")
