@@ -42,9 +42,9 @@ class CauseRules:
     new_flake: float = 1e-4
     flaky_share: float = 0.02
     flake_rate: tuple[float, float] = (0.3, 6.0)
-    contrary: float = 0.02
-    same_signature: float = 0.02
-    """The chance that a breakage has the signature of a flake that is known."""
+    contrary: float = 0.01
+    same_signature: float = 0.1
+    """The chance that a breakage has the signature of a known flake, before other tests show how common that is."""
 
 
 @dataclass(frozen=True)
@@ -337,9 +337,11 @@ class Judge:
             )
         since = self._night.point if streak.begin == len(self._grid.points) else self._grid.points[streak.begin]
         last_good = self._grid.points[streak.last_good] if streak.last_good is not None else None
-        flake, flake_low, flake_high, why = self._flake_likelihood(identity, signature, streak, len(failed), together)
+        there = [(sibling, sibling.verdict(*identity)) for sibling in self._siblings]
+        attempts = len(failed) * (1 + sum(verdict == "failed" for _, verdict in there))  # they would all be by chance
+        flake, flake_low, flake_high, why = self._flake_likelihood(identity, signature, streak, attempts, together)
         known = self._is_known_flake(identity, signature)
-        weight = rules.breakage * (rules.same_signature if known else 1)
+        weight = rules.breakage * (self._commonness(signature) if known else 1)
         broken, low, high = (weight / (weight + each) for each in (flake, flake_high, flake_low))
         begun = Evidence(
             f"it has only failed since {since.build.name}"
@@ -351,7 +353,7 @@ class Judge:
                 *identity, self._build, "flaky", 1 - broken, 1 - high, 1 - low, f"A known flake: {why}.",
                 (Evidence(why, "flaky"), begun), signature, since.build, last_good.build if last_good else None,
             )  # fmt: skip
-        shares, changes = self._versions(identity, since, last_good, chance)
+        shares, changes = self._versions(there, since, last_good, chance)
         best = max(shares, key=lambda cause: shares[cause])
         probability = broken * shares[best]
         lines = (begun, *changes, *((Evidence(why, "flaky"),) if known else ()))
@@ -411,6 +413,15 @@ class Judge:
                     pair[place] += count
         return {name: (flaky, broken) for name, (flaky, broken) in found.items()}
 
+    def _commonness(self, signature: str | None) -> float:
+        """The share of the tests that ever went wrong that had this signature, drawn to `same_signature`."""
+        import numpy as np
+
+        codes = [code for code, name in enumerate(self._grid.signature_names) if name == signature]
+        had = int((self._grid.signatures == codes[0]).any(axis=1).sum()) if codes else 0
+        wrong = int(np.any(self._grid.signatures >= 0, axis=1).sum())
+        return (max(0, had - 1) + 10 * self._rules.same_signature) / (max(0, wrong - 1) + 10)
+
     def _signature(self, identity: Identity) -> str | None:
         failed = [row for row in self._attempts[identity] if row.infra is None and row.outcome in FAILING_OUTCOMES]
         return failed[-1].signature if failed else None
@@ -465,7 +476,7 @@ class Judge:
         return found
 
     def _versions(
-        self, identity: Identity, since: Point, last_good: Point | None, chance: float
+        self, there: Sequence[tuple[Sibling, str | None]], since: Point, last_good: Point | None, chance: float
     ) -> tuple[dict[Cause, float], list[Evidence]]:
         """Weigh whose change it is, by what changed and by what the same backend does in other variants."""
         evidence, weights = list[Evidence](), dict[Cause, float]()
@@ -487,8 +498,7 @@ class Judge:
             if chance < 1 and "infra" in weights:
                 weights = {cause: weight * (1 if cause == "infra" else chance) for cause, weight in weights.items()}
                 evidence.append(Evidence("all failures are on hosts with a new driver", "infra"))
-        for sibling in self._siblings:
-            verdict = sibling.verdict(*identity)
+        for sibling, verdict in there:
             other = sibling.point
             if verdict not in ("passed", "failed") or other.backend != self._night.point.backend:
                 continue

@@ -89,7 +89,7 @@ class PlaceRules:
     place explains less than `least_expected` failures by chance only where nobody knows it better.
     """
 
-    least_effect: float = 1.5
+    least_effect: float = 1.25
     false_alarms: float = 1e-3
     least_tests: int = 3
     shape: float = 0.5
@@ -179,14 +179,26 @@ def blamed_places(
     Where the place is all that there is, as a driver is once every host has it, a build tells nothing.
     """
     rules = rules or PlaceRules()
-    chance: defaultdict[tuple[Place, str], float] = defaultdict(lambda: 1.0)
-    seen: set[tuple[Place, str]] = set()
+    chance: dict[tuple[Place, str], float] = {}
+    elsewhere: set[tuple[Place, str]] = set()
+    seen_at: defaultdict[str, list[set[Place]]] = defaultdict(list)
     for counts in builds:
+        at: defaultdict[str, set[Place]] = defaultdict(set)
         for count in counts:
             key = count.place, count.signature
-            seen.add(key)
-            chance[key] *= count.share**count.here if count.here == count.everywhere else 1e9
-    return {key for key in seen if chance[key] * places < rules.false_alarms}
+            chance[key] = chance.get(key, 1.0) * count.share**count.here
+            if count.here < count.everywhere:
+                elsewhere.add(key)
+            at[count.signature].add(count.place)
+        for signature, found in at.items():
+            seen_at[signature].append(found)
+    return {
+        (place, signature)
+        for (place, signature), by_chance in chance.items()
+        if by_chance * places < rules.false_alarms
+        and (place, signature) not in elsewhere
+        and all(place in found for found in seen_at[signature])
+    }
 
 
 def bad_places(
@@ -196,7 +208,7 @@ def bad_places(
 
     A fault is named once: a bad card not for its host too, a bad host not for its cards, a bad driver not for its hosts.
     """
-    from scipy.stats import gamma, poisson
+    from scipy.special import gammainc, gammaincinv
 
     rules = rules or PlaceRules()
     sums: dict[Place, PlaceCount] = {}
@@ -212,12 +224,13 @@ def bad_places(
         usual = max(1.0, median(count.failures / count.expected for count in counts)) if counts else 1.0
         for count in counts:
             expected = max(count.expected * usual, rules.least_expected)  # what all places exceed is not theirs
-            effect = gamma(rules.shape + count.failures, scale=1 / (rules.shape + expected))
-            doubt = float(poisson.sf(count.failures - 1, rules.least_effect * expected))
+            shape, rate = rules.shape + count.failures, rules.shape + expected
+            # The chance of as many failures or more: the Poisson distribution's tail.
+            doubt = float(gammainc(count.failures, rules.least_effect * expected)) if count.failures else 1.0
             if count.tests >= rules.least_tests and doubt < rules.false_alarms / len(counts):
-                low, high = map(float, effect.interval(0.95))
+                low, high = (float(gammaincinv(shape, at)) / rate for at in (0.025, 0.975))
                 found[count.place] = BadPlace(
-                    count.place, float(effect.mean()), low, high, count.failures, count.attempts, expected, count.signatures
+                    count.place, shape / rate, low, high, count.failures, count.attempts, expected, count.signatures
                 )
     kept = _named_once(set(found), set(sums), drivers or {})
     return sorted((found[place] for place in kept), key=lambda each: (-each.effect, each.place.name))

@@ -1,0 +1,218 @@
+"""The rules that give a failure its cause, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from accel_ci.model import Build
+from accel_ci.quality.causes import Blame, Judge, Sibling
+from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
+from accel_ci.quality.incidents import incidents_of
+from accel_ci.quality.places import BadPlace, Exposure, Place, bad_places, blamed_places, count_places, count_signatures
+from accel_ci.quality.triage import triage_verdict
+
+TEST = ("unit", "test_a.py::test_a")
+NIGHTS = 12
+
+
+def point(night: int, *, backend: str | None = None, upstream: str = "u0", environment: str = "e0", **more: str) -> Point:
+    build = Build(f"nightly-{night:02d}", "py3")
+    return Point(build, backend or f"b{night}", upstream, environment, **more)  # type: ignore[arg-type]
+
+
+def history(cells: Mapping[int, tuple[int, int, str | None]] | None = None, points: Sequence[Point] = ()) -> Grid:
+    """Return a line on which the test passed but for some nights: failed and passed attempts, and the signature."""
+    line = points or [point(night) for night in range(NIGHTS)]
+    known = dict.fromkeys(range(len(line)), (0, 1, None)) | dict(cells or {})
+    return make_grid(line, [(night, *TEST, *known[night]) for night in known], len(line))
+
+
+def attempt(
+    outcome: str, round: int = 1, *, card: str = "0", host: str = "h0", worker: str | None = None, infra: str | None = None,
+    signature: str | None = "it broke", test: tuple[str, str] = TEST,
+) -> AttemptRow:  # fmt: skip
+    signature = None if outcome == "passed" else signature
+    return AttemptRow(*test, round, 0, outcome, card, host, infra, signature, worker or f"w{card}")
+
+
+TWICE = (attempt("failed"), attempt("failed", 2, card="1"))
+
+
+def blame(
+    attempts: Sequence[AttemptRow],
+    grid: Grid | None = None,
+    *,
+    at: Point | None = None,
+    siblings: Sequence[Sibling] = (),
+    **more: object,
+) -> Blame:
+    night = Night(at or point(NIGHTS), tuple(attempts))
+    found = Judge(night, grid or history(), siblings, **more).blames()  # type: ignore[arg-type]
+    return next(each for each in found if each.identity == TEST)
+
+
+def test_a_failure_in_all_attempts_after_a_change_is_a_breakage_with_its_range() -> None:
+    found = blame(TWICE)
+    assert (found.cause, found.since, found.last_good) == (
+        "backend", Build(f"nightly-{NIGHTS}", "py3"), Build("nightly-11", "py3"),
+    )  # fmt: skip
+    assert "between b11 and b12" in found.sentence
+    assert 0 < found.low <= found.probability <= found.high <= 1
+    assert found.suspect == "b12"
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"),
+    [
+        (attempt("passed", 2, card="1"), "flaky"),
+        (attempt("passed", 2, worker="w9"), "unknown"),  # on the same card
+        (attempt("passed", 1, worker="w0"), "unknown"),  # in the same process, too
+        (attempt("skipped", 2, card="1"), "unknown"),
+        (attempt("xfailed", 2, card="1"), "unknown"),
+        (attempt("failed", 2, card="1"), "backend"),
+    ],
+)
+def test_only_a_pass_elsewhere_proves_a_flake(second: AttemptRow, cause: str) -> None:
+    assert blame([attempt("failed"), second]).cause == cause
+
+
+def test_two_passes_in_fresh_processes_on_the_only_card_prove_a_flake() -> None:
+    assert blame([attempt("failed"), attempt("passed", 2), attempt("passed", 3)]).cause == "flaky"
+
+
+def test_a_known_flake_is_known_by_its_signature() -> None:
+    flaky = history(dict.fromkeys((2, 5, 8), (1, 2, "it broke")))
+    assert blame(TWICE, flaky).cause == "flaky"
+    other = [attempt("failed", signature="another error"), attempt("failed", 2, card="1", signature="another error")]
+    assert blame(other, flaky).cause == "backend", "a flaky test can break"
+
+
+def test_a_rare_flake_that_fails_every_time_is_not_excused() -> None:
+    nights = 60
+    rare = history({2: (1, 2, "it broke")}, [point(night) for night in range(nights)])
+    assert blame(TWICE, rare, at=point(nights)).cause == "unknown"
+    again = dict.fromkeys(range(54, nights), (2, 0, "it broke"))
+    longer = history({2: (1, 2, "it broke"), **again}, [point(night) for night in range(nights)])
+    assert blame(TWICE, longer, at=point(nights)).cause == "backend"
+
+
+def test_a_test_that_never_passed_has_no_known_cause() -> None:
+    never = history(dict.fromkeys(range(NIGHTS), (2, 0, "it broke")))
+    assert blame(TWICE, never).cause == "unknown"
+
+
+def test_nothing_is_blamed_that_stood_still() -> None:
+    same = [point(night, backend="b") for night in range(NIGHTS)]
+    found = blame(TWICE, history(points=same), at=point(NIGHTS, backend="b"))
+    assert (found.cause, "nothing that is recorded changed" in found.sentence) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("elsewhere", "cause"), [("passed", "upstream"), ("failed", "backend"), (None, "unknown")])
+def test_another_variant_tells_upstream_from_the_backend(elsewhere: str | None, cause: str) -> None:
+    line = [point(night, upstream=f"u{night}") for night in range(NIGHTS)]
+    now = point(NIGHTS, upstream=f"u{NIGHTS}")
+    sibling = Sibling(Point(Build(now.build.revision, "pinned"), now.backend, "u0"), lambda *_: elsewhere)
+    found = blame(TWICE, history(points=line), at=now, siblings=[sibling])
+    assert found.cause == cause
+    verdict = triage_verdict(found)
+    assert verdict["category"] == cause
+    assert ("suspected_upstream" in verdict) == (cause == "upstream")
+
+
+def test_a_variant_with_another_backend_tells_nothing() -> None:
+    line = [point(night, upstream=f"u{night}") for night in range(NIGHTS)]
+    sibling = Sibling(Point(Build("nightly-12", "pinned"), "another", "u0"), lambda *_: "passed")
+    found = blame(TWICE, history(points=line), at=point(NIGHTS, upstream="u12"), siblings=[sibling])
+    assert found.cause == "unknown"
+
+
+def test_a_pull_request_on_a_broken_base_is_not_blamed() -> None:
+    line = history(dict.fromkeys((10, 11), (2, 0, "it broke")))
+    found = blame(TWICE, line, at=point(99, backend="of the pull request", trigger="pr", base="b11"))
+    assert (found.cause, found.sentence) == ("backend", "The base is broken: backend b10 fails since nightly-10.")
+    good = blame(TWICE, line, at=point(99, backend="of the pull request", trigger="pr", base="b9"))
+    assert (good.cause, good.suspect) == ("backend", "of the pull request")
+
+
+def test_what_the_infrastructure_lost_is_not_the_tests() -> None:
+    lost = [attempt("crashed", infra="card 0 does not answer")]
+    assert blame(lost).cause == "infra"
+    assert blame([*lost, attempt("failed", 2, card="1"), attempt("failed", 3, card="2")]).cause == "backend"
+
+
+def bad_card(card: str = "h0:0") -> BadPlace:
+    return BadPlace(Place("card", card), 50, 30, 90, 20, 100, 0.4, {"it broke": 20})
+
+
+def test_a_bad_card_is_blamed_only_for_failures_that_are_there_alone() -> None:
+    passed_elsewhere = [attempt("failed"), attempt("passed", 2, card="1"), attempt("passed", 3, card="2")]
+    assert blame(passed_elsewhere, bad=[bad_card()]).cause == "infra"
+    assert blame(passed_elsewhere, bad=[bad_card("h0:5")]).cause == "flaky"
+    assert blame(TWICE, bad=[bad_card()]).cause == "backend", "it fails elsewhere, too"
+    assert blame([attempt("failed"), attempt("failed", 2)], bad=[bad_card()]).cause == "backend", "nothing like it there"
+
+
+def test_another_error_than_the_bad_cards_is_not_blamed_on_it() -> None:
+    rows = [attempt("failed", signature="a race"), attempt("passed", 2, card="1"), attempt("passed", 3, card="2")]
+    assert blame(rows, bad=[bad_card()]).cause == "unknown"
+
+
+def test_a_host_with_a_new_driver_leaves_a_flake_in_doubt() -> None:
+    rows = [attempt("failed", host="h1"), attempt("passed", 2, host="h2"), attempt("passed", 3, host="h3")]
+    assert blame(rows).cause == "flaky"
+    assert blame(rows, updated={"h1": 0.25}).cause == "unknown"
+
+
+EXPOSURE: Exposure = {(f"h{host}", str(card)): (100, 0.05) for host in range(4) for card in range(6)}
+
+
+def wrong_on(places: Sequence[tuple[str, str]], signature: str = "it broke") -> list[list[AttemptRow]]:
+    """Return tests that fail at a place and pass elsewhere."""
+    found = []
+    for number, (host, card) in enumerate(places):
+        test = ("unit", f"test_a.py::test_{number}")
+        again = attempt("passed", 2, card="5", host="h9", test=test)
+        found.append([attempt("failed", card=card, host=host, test=test, signature=signature), again])
+    return found
+
+
+def names(places: Sequence[BadPlace]) -> list[str]:
+    return [f"{each.place.kind} {each.place.name}" for each in places]
+
+
+def test_a_bad_place_is_named_once() -> None:
+    def named(places: Sequence[tuple[str, str]], drivers: Mapping[str, str] | None = None) -> list[str]:
+        return names(bad_places([count_places(EXPOSURE, wrong_on(places), drivers or {})], drivers))
+
+    card = [("h2", "3")] * 12
+    assert named(card) == ["card h2:3"]
+    assert named([("h2", str(card)) for card in range(6) for _ in range(8)]) == ["host h2"]
+    assert named([(f"h{host}", str(card)) for host in range(4) for card in range(6)]) == [], "all places alike"
+    updated = {"h0": "2", "h1": "2", "h2": "1", "h3": "1"}
+    assert named([(f"h{host}", str(card)) for host in (0, 1) for card in range(6) for _ in range(8)], updated) == [
+        "driver 2"
+    ]
+
+
+def test_a_place_is_to_blame_for_a_signature_that_is_seen_there_alone() -> None:
+    places = [("h2", "3")] * 4
+    alone = count_signatures(EXPOSURE, wrong_on(places), {})
+    assert (Place("card", "h2:3"), "it broke") in blamed_places([alone], 24)
+    assert not blamed_places([alone, count_signatures(EXPOSURE, wrong_on([("h0", "1")]), {})], 24)
+    assert not blamed_places([count_signatures(EXPOSURE, wrong_on(places[:1]), {})], 24), "once is chance"
+
+
+def test_failures_of_one_cause_are_one_incident() -> None:
+    ops = [("unit", f"test_ops.py::test_add[{number}]") for number in range(30)]
+    rows = [attempt("failed", n, card=str(n), test=test) for test in ops for n in (1, 2)]
+    race = [attempt("failed", signature="a race"), attempt("passed", 2, card="1"), attempt("passed", 3, card="2")]
+    lost = [
+        attempt("crashed", test=("unit", f"test_b.py::test_{n}"), host="h3", infra="card 0 does not answer")
+        for n in range(9)
+    ]
+    night = Night(point(NIGHTS), (*rows, *race, *lost))
+    judge = Judge(night, make_grid([point(number) for number in range(NIGHTS)], [], NIGHTS))
+    found = {incident.cause: len(incident.now) for incident in incidents_of(judge.blames())}
+    assert found == {"backend": 30, "infra": 9, "flaky": 1}
