@@ -222,7 +222,8 @@ class SelectedTest:
 class SuiteSelection:
     """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason.
 
-    `not_enabled` counts tests in scope that do not run yet. With `selected` and `out_of_scope`, they sum to `collected`.
+    `not_enabled` counts tests in scope that do not run yet, and `not_chosen` enabled ones that the build's subset has not.
+    With `selected` and `out_of_scope`, they sum to `collected`.
     `left_out` has the numbers of tests, or of files, that pytest's own means left out, by who did it. `skipped_files` are
     files that skip themselves: each is expected under its own name, as are those with `collection_errors`.
     """
@@ -235,11 +236,17 @@ class SuiteSelection:
     left_out: dict[str, int] = field(default_factory=dict)
     skipped_files: dict[str, str] = field(default_factory=dict)
     not_enabled: dict[str, int] = field(default_factory=dict)
+    not_chosen: int = 0
+
+    @property
+    def enabled(self) -> int:
+        """The tests that run in a build of the whole suite."""
+        return self.selected + self.not_chosen
 
     @property
     def in_scope(self) -> int:
         """The tests that run, and those that will one day."""
-        return self.selected + sum(self.not_enabled.values())
+        return self.enabled + sum(self.not_enabled.values())
 
     @property
     def expected(self) -> int:
@@ -248,10 +255,25 @@ class SuiteSelection:
 
 
 @dataclass(frozen=True)
+class Subset:
+    """The part of a build's enabled tests that runs, or the reason why all of them do, in `words`.
+
+    `reasons` are the numbers of tests by the reason why they run, and `tests` is a Parquet file with the columns `suite`,
+    `test` and `reason`, None where all run. `base` is the commit that the sources were compared with, None if not known.
+    """
+
+    words: str
+    reasons: dict[str, int] = field(default_factory=dict)
+    tests: Artifact | None = None
+    base: str | None = None
+
+
+@dataclass(frozen=True)
 class TestSelection:
     """The tests in scope of a build; `tests` is a JSON artifact with a list of `SelectedTest`.
 
-    `scope` is a Parquet file with a row for each collected test (`accel_ci.scope.table`), None in earlier versions.
+    `scope` is a Parquet file with a row for each collected test (`accel_ci.scope.table`), None in earlier versions. `subset`
+    is there where the job asks for the tests that a change may concern.
     """
 
     __test__ = False
@@ -260,6 +282,7 @@ class TestSelection:
     suites: tuple[SuiteSelection, ...]
     work_s: float
     scope: Artifact | None = None
+    subset: Subset | None = None
 
     @property
     def collected(self) -> int:
@@ -272,8 +295,13 @@ class TestSelection:
         return sum(suite.in_scope for suite in self.suites)
 
     @property
+    def enabled(self) -> int:
+        """Tests in scope and enabled in all suites, whether or not they are in the build's subset."""
+        return sum(suite.enabled for suite in self.suites)
+
+    @property
     def selected(self) -> int:
-        """Tests that run in all suites: those in scope and enabled."""
+        """Tests that run in all suites: those in scope, enabled and in the build's subset."""
         return sum(suite.selected for suite in self.suites)
 
 

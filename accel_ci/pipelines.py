@@ -89,7 +89,8 @@ class Pipeline:
 
 def _integration_outline(settings: Settings, trigger: Trigger) -> str:
     smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
-    return f"smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s)"
+    chosen = ", the tests that its change may concern" if trigger == "pr" and settings.jobs.pr.tests == "changed" else ""
+    return f"smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"
 
 
 def _rbe_outline(settings: Settings, trigger: Trigger) -> str:

@@ -48,6 +48,7 @@ SLOW = (
     "runner/test_wheel_modules.py",
     "runner/test_worker.py",
     "security",
+    "source/test_changes.py",
     "source/test_checkout.py",
     "source/test_git.py",
     "source/test_revision.py",

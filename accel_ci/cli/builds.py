@@ -201,10 +201,14 @@ def _process_started_at() -> datetime:
 def _print_summary(console: Console, status: BuildStatus, workspace: Workspace) -> None:
     from rich.table import Table
 
+    from accel_ci.hud.text import one_line
+
     def seconds(value: float | None) -> str:
         return "unknown" if value is None else f"{value:.1f} s"
 
     console.print(f"\n{status.build.name}: {status.state}", markup=False, highlight=False, soft_wrap=True)
+    if status.subset is not None:
+        console.print(f"device tests: {one_line(status.subset, 2000)}", markup=False, highlight=False, soft_wrap=True)
     table = Table(show_header=False)
     if status.expected is not None:
         table.add_row("tests expected", f"{status.expected:,}")

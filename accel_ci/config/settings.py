@@ -290,10 +290,18 @@ class MainJob(Section):
 
 
 class PullRequestJob(Section):
-    """The job that a pull request of the backend starts."""
+    """The job that a pull request of the backend starts.
+
+    Of its suites, `tests: changed` runs those tests that the change may concern: of changed files and ops, those that failed
+    in the last build of main or nightly or are new there, and of other ops a sample of at most `sample_card_seconds`. The
+    change is the difference to the merge base with the branch `target`, by default `backend.ref`.
+    """
 
     suites: tuple[str, ...] = Field(min_length=1)
     variants: tuple[str, ...] = ()
+    tests: Literal["all", "changed"] = "all"
+    target: GitRef | None = None
+    sample_card_seconds: Seconds = 600
 
     @property
     def enabled(self) -> bool:

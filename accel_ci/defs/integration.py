@@ -28,6 +28,7 @@ from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS, 
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
 from accel_ci.ramp.current import sweep_selection
+from accel_ci.ramp.pull_request import changed_selection
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.scope.each_file import CollectionCache
@@ -139,6 +140,8 @@ def test_selection(
         if sweeps:
             day = revision.created_at.date()
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
+        elif revision.trigger == "pr" and settings.jobs.pr.tests == "changed":
+            selection = changed_selection(workspace, selection, revision, build_of(context).variant)
         step.note(selection_note(selection))
     shown = {"upstream_tests": tree.sha, "upstream_tests_differ": tree.skew or "no"} if tree is not None else {}
     return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection) | shown)
@@ -249,19 +252,28 @@ def image_note(image: RuntimeImage) -> str:
 
 def selection_note(selection: TestSelection) -> str:
     """Describe a selection in a line."""
-    later = selection.in_scope - selection.selected
-    enabled = f", {selection.selected} of them enabled" if later else ""
-    return f"{selection.in_scope} of {selection.collected} collected tests are in scope{enabled}"
+    later = selection.in_scope - selection.enabled
+    enabled = f", {selection.enabled} of them enabled" if later else ""
+    subset = f"; runs {selection.subset.words}" if selection.subset else ""
+    return f"{selection.in_scope} of {selection.collected} collected tests are in scope{enabled}{subset}"
 
 
 def selection_metadata(selection: TestSelection) -> dict[str, Any]:
-    """Describe a selection: counts by suite, what is out of scope and why, and files that cannot be collected."""
+    """Describe a selection: counts by suite, its subset, what is out of scope and why, files that cannot be collected."""
     suites = [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites]
     out_of_scope = [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()]
     not_enabled = [[s.suite, count, reason] for s in selection.suites for reason, count in s.not_enabled.items()]
     left_out = [[s.suite, count, who] for s in selection.suites for who, count in s.left_out.items()]
     skipped = [[s.suite, file, reason] for s in selection.suites for file, reason in s.skipped_files.items()]
-    return {
+    subset, shown = selection.subset, {}
+    if subset is not None:
+        reasons = [[count, reason] for reason, count in subset.reasons.items()]
+        shown = {
+            "subset": subset.words,
+            "compared_with": subset.base or "nothing",
+            "chosen": table(["tests", "reason"], reasons),
+        }
+    return shown | {
         "left_out": table(["suite", "tests or files", "by whom"], left_out),
         "skipped_files": table(["suite", "file", "reason"], skipped),
         "collected": selection.collected,

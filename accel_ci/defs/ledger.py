@@ -133,7 +133,7 @@ def _collected_check(workspace: Workspace, account: Ledger) -> CheckResult:
 def _collected(results: object) -> dict[str, int]:
     """Return the numbers of tests; none where a stage has not ended, or Bazel met bad infrastructure."""
     if isinstance(results, TestSelection):
-        return {"collected": results.collected, "in scope": results.in_scope, "enabled": results.selected}
+        return {"collected": results.collected, "in scope": results.in_scope, "enabled": results.enabled}
     return {"collected": results.expected} if isinstance(results, BazelTestResults) and results.infra is None else {}
 
 

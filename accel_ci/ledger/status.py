@@ -13,8 +13,8 @@ from pathlib import Path
 
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
-from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Outcome, Verdict
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, next_stage, stages_of
+from accel_ci.model import VERDICTS, Build, DeviceTestResults, Ledger, Outcome, TestSelection, Verdict
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, TEST_SELECTION, next_stage, stages_of
 from accel_ci.storage.manifests import REPAIR, ManifestStore
 
 ALLOWED_DROP = 0.05
@@ -31,7 +31,7 @@ class BuildStatus:
     `wall_s` is the time from the request to the end of the last run of each pipeline, `work_s` the part of it that went into
     building, installing and testing, and `overhead_s` the rest, which is our own. `setup_s` is the part of the makespan for
     set-up: imports and collection, the mean of the cards. All in seconds. `ratio` is that of `DeviceTestResults`. None while
-    not known.
+    not known. `subset` says which part of the enabled tests runs, None where no part was asked for.
     """
 
     build: Build
@@ -49,6 +49,7 @@ class BuildStatus:
     setup_s: float | None = None
     ratio: float | None = None
     unexpected_failures: tuple[str, ...] = ()
+    subset: str | None = None
 
     @property
     def overhead_s(self) -> float | None:
@@ -64,6 +65,7 @@ class BuildStatus:
                 "state": self.state,
                 "verdicts": {"expected": self.expected, **self.counts} if self.expected is not None else None,
                 "unexpected_failures": self.unexpected_failures,
+                "subset": self.subset,
                 **{name: getattr(self, name) for name in numbers},
             }
         )
@@ -99,7 +101,8 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
     tested = manifests.read_history(paths[DEVICE_TEST_RESULTS], DeviceTestResults)
     cards = tested.cards if tested else ()
     ledger = manifests.read_history(paths[LEDGER], Ledger)
-    read = {DEVICE_TEST_RESULTS: tested, LEDGER: ledger}
+    selection = manifests.read_history(paths[TEST_SELECTION], TestSelection)
+    read = {DEVICE_TEST_RESULTS: tested, LEDGER: ledger, TEST_SELECTION: selection}
     damaged = [stage for stage in made if seconds[stage] is None or read.get(stage, True) is None]
     bad = shortcomings(ledger) if ledger else ()
     activity = read_activity(manifests, build)
@@ -129,6 +132,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         setup_s=ledger.setup_s if ledger else None,
         ratio=ledger.ratio if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
+        subset=selection.subset.words if selection and selection.subset else None,
     )
 
 

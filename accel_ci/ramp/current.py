@@ -67,7 +67,7 @@ class RampState:
         for suite in self.suites:
             if suite not in settings.suites:
                 raise ConfigError(f"there is no suite {suite!r}; known: {', '.join(settings.suites)}")
-        found = next(chain.from_iterable(_scoped_builds(workspace, self.variant, some) for some in (COUNTED, SWEEPS)), None)
+        found = next(chain.from_iterable(scoped_builds(workspace, self.variant, some) for some in (COUNTED, SWEEPS)), None)
         if found is None:
             raise AccelCiError(
                 f"no build of {self.variant} with a table of scope has finished yet: use `accel-ci run nightly` or `sweep`"
@@ -83,7 +83,7 @@ class RampState:
     @cached_property
     def coverage(self) -> Coverage:
         """The counts of the newest build."""
-        return measure_coverage(self.newest.build, self.scope, _verdicts(self.workspace, self.newest), self.suites)
+        return measure_coverage(self.newest.build, self.scope, verdicts_of_build(self.workspace, self.newest), self.suites)
 
     def tests(self, today: date) -> list[RampTest]:
         """Return the tests in scope with what is known of them today."""
@@ -132,8 +132,8 @@ def current_coverage(workspace: Workspace) -> CoverageReport:
     points: list[TrendPoint] = []
     for variant in settings.variants:
         newest: Coverage | None = None
-        for found in _scoped_builds(workspace, variant.name, COUNTED, known):
-            coverage = measure_coverage(found.build, found.scope, _verdicts(workspace, found), suites)
+        for found in scoped_builds(workspace, variant.name, COUNTED, known):
+            coverage = measure_coverage(found.build, found.scope, verdicts_of_build(workspace, found), suites)
             points.append(TrendPoint(found.build, found.revision.created_at, coverage.total))
             newest = newest or coverage
         latest += [newest] if newest else []
@@ -162,7 +162,7 @@ def share_fault(workspace: Workspace, revision: Revision, build: Build) -> str |
     )
 
 
-def _scoped_builds(
+def scoped_builds(
     workspace: Workspace, variant: str, triggers: Collection[Trigger], known: Collection[Build] = ()
 ) -> Iterator[ScopedBuild]:
     """Yield the newest finished build of a variant that has a table of scope, then earlier ones that are not `known`."""
@@ -182,7 +182,7 @@ def _scoped_builds(
             first = False
 
 
-def _verdicts(workspace: Workspace, found: ScopedBuild) -> pa.Table:
+def verdicts_of_build(workspace: Workspace, found: ScopedBuild) -> pa.Table:
     """The verdicts of a build's tests: columns `suite`, `test` and `verdict`."""
     store, names = workspace.results.around(found.revision.created_at.date()), pa.array(VERDICTS)
     tables = [pa.table({"suite": pa.array([], pa.string()), "test": pa.array([], pa.string()), "verdict": names[:0]})]

@@ -96,6 +96,18 @@ def checkout(
     return destination / (destination / ".git" / MARK).read_text("utf-8")
 
 
+def repository_with(source: Source, repository: str, root: Path, sources: Path, *, timeout_s: float) -> tuple[Path, str]:
+    """Return a repository on this machine with the commit of a state and its history, and the path of the sources in it.
+
+    It is the folder that `repository` names, or the mirror of its address below `sources`. Raises `SourceError`.
+    """
+    origin = _origin(source, repository, root, timeout_s)
+    if origin.folder is not None:
+        return origin.folder, origin.below
+    mirrors = sources / MIRRORS
+    return _Checkout(source, resolved_sha(source), origin, mirrors, timeout_s, Contents())._mirror(mirrors), origin.below
+
+
 def changes_of_checkout(folder: Path) -> list[str]:
     """Return what has changed in the checkout that a folder is in since it was made, one line for each path."""
     return [line for line in changes(checkout_root(folder), _SEAL) if not _OF_BAZEL.search(line)]

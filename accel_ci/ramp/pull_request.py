@@ -1,0 +1,106 @@
+"""Read what the choice of a pull request's tests needs, and make its selection of them: the effects of `ramp.changed`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from accel_ci.config.settings import Settings
+from accel_ci.errors import AccelCiError, SelectionError
+from accel_ci.model import Artifact, Revision, Subset, TestSelection, Trigger
+from accel_ci.ramp.changed import Choice, FileRules, Reason, SuiteBefore, choose_tests, with_groups
+from accel_ci.ramp.current import known_tests, scoped_builds, verdicts_of_build
+from accel_ci.results.columns import pairs
+from accel_ci.scope.selection import read_selection, write_selection
+from accel_ci.scope.table import read_scope
+from accel_ci.source.changes import changes_of
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.workspace import Workspace
+
+BEFORE: tuple[Trigger, ...] = ("nightly", "main")
+"""The triggers whose builds show what fails without the pull request."""
+
+_FAILED = ("failed", "flaky")
+_LOOKED_AT = 10  # builds, for the last one with each suite
+
+
+def changed_selection(workspace: Workspace, selection: TestSelection, revision: Revision, variant: str) -> TestSelection:
+    """Return the selection of a pull request: of the enabled tests, those that its change may concern.
+
+    Where that is not known, all of them stay, and the subset has the reason.
+    """
+    if selection.scope is None:
+        raise SelectionError("the selection has no table of scope, so no test can be chosen by its file and op")
+    settings, artifacts = workspace.project.settings, workspace.artifacts
+    tests, scope = read_selection(selection.tests, artifacts), read_scope(selection.scope, artifacts)
+    base = None
+    try:
+        changes = changes_of(workspace.project, revision.backend, settings.jobs.pr.target)
+        base = changes.base
+        before = _before(workspace, variant, {suite.suite for suite in selection.suites})
+        known = known_tests(workspace, variant, scope, revision.created_at.date())
+        files = {*(test.file for test in tests), *(str(file) for file in scope["file"].to_pylist())}
+        rules = file_rules(settings, files)
+        choice = choose_tests(known, changes.files, before, rules, settings.jobs.pr.sample_card_seconds)
+        choice = with_groups(choice, tests)
+    except AccelCiError as error:
+        choice = Choice(whole=str(error))
+    words = choice.in_words(selection.enabled)
+    if choice.whole is not None:
+        return replace(selection, subset=Subset(words, base=base))
+    counts = Counter(suite for suite, _ in choice.tests)
+    suites = tuple(
+        replace(each, selected=counts[each.suite], not_chosen=each.selected - counts[each.suite])
+        for each in selection.suites
+    )
+    enabled = {(suite, test) for suite, test, status in pairs(scope, "suite", "test", "status") if status == "enabled"}
+    # Files that cannot be collected, or skip themselves, stay.
+    kept = [test for test in tests if (key := (test.suite, test.test)) in choice.tests or key not in enabled]
+    reasons = dict(Counter(reason.words for reason in choice.tests.values()).most_common())
+    subset = Subset(words, reasons, _write_reasons(choice.tests, artifacts), base)
+    return replace(selection, tests=write_selection(kept, artifacts), suites=suites, subset=subset)
+
+
+def file_rules(settings: Settings, tests: Collection[str]) -> FileRules:
+    """Return what the configuration says of files of the backend; `tests` are the files of the collected tests."""
+    paths = {path for suite in settings.suites.values() if suite.source == "backend" for path in suite.paths}
+    device = settings.device
+    keys = ("test_base", "disabled_tests", "slow_tests") if device is not None else ()
+    named = {path: f"device.{key}" for key in keys if (path := getattr(device, key)) is not None}
+    return FileRules(frozenset(tests), tuple(sorted(paths)), named)
+
+
+def _before(workspace: Workspace, variant: str, suites: Collection[str]) -> dict[str, SuiteBefore]:
+    """Return each suite in the last finished build of main or nightly that has it."""
+    found: dict[str, SuiteBefore] = {}
+    for build in islice(scoped_builds(workspace, variant, BEFORE), _LOOKED_AT):
+        scope = list(pairs(build.scope, "suite", "test", "status"))
+        failed = [
+            (suite, test)
+            for suite, test, verdict in pairs(verdicts_of_build(workspace, build), "suite", "test", "verdict")
+            if verdict in _FAILED
+        ]
+        for suite in {str(suite) for suite, _, _ in scope} & set(suites) - set(found):
+            enabled = (str(test) for of, test, status in scope if of == suite and status == "enabled")
+            bad = (str(test) for of, test in failed if of == suite)
+            found[suite] = SuiteBefore(build.revision.key, frozenset(enabled), frozenset(bad))
+        if set(suites) <= set(found):
+            break
+    return found
+
+
+def _write_reasons(reasons: Mapping[tuple[str, str], Reason], artifacts: ArtifactStore) -> Artifact:
+    """Keep why each test was chosen, in the columns `suite`, `test` and `reason`."""
+    columns = {
+        "suite": [suite for suite, _ in reasons],
+        "test": [test for _, test in reasons],
+        "reason": [reason.words for reason in reasons.values()],
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink, compression="zstd")
+    return artifacts.put_bytes(sink.getvalue().to_pybytes(), "subset.parquet")
