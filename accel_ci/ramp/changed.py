@@ -14,7 +14,7 @@ from typing import Literal
 
 from accel_ci.model import SelectedTest
 from accel_ci.ramp.chances import RampTest
-from accel_ci.ramp.named_ops import index_ops, named_ops
+from accel_ci.ramp.named_ops import OpNames, named_ops
 from accel_ci.source.changes import ChangedFile
 
 Kind = Literal["unknown", "file", "op", "failed", "new", "group", "sample"]
@@ -177,11 +177,11 @@ def with_groups(choice: Choice, tests: Sequence[SelectedTest]) -> Choice:
 
 def _sources(files: Iterable[ChangedFile], tests: Iterable[RampTest]) -> tuple[dict[str | None, str], tuple[str, ...]]:
     """The first file that names each op, and the files that name none."""
-    index = index_ops(test.op for test in tests if test.op is not None)
+    known = OpNames(test.op for test in tests if test.op is not None)
     found: dict[str | None, str] = {}
     silent = []
     for file in files:
-        ops = named_ops(file.lines, index)
+        ops = named_ops(file, known)
         for op in ops:
             found.setdefault(op, file.path)
         if not ops:

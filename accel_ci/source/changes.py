@@ -20,13 +20,14 @@ from accel_ci.source.refs import anchor, local_sha, remote_sha, resolved_sha
 MOST_FILES = 3000
 """A pull request that changes more files is too large to choose tests by."""
 
+_MOST_LINES = 500_000  # of all changed files
 _MOST_CHARACTERS = 1000  # of a line
 _WHOLE_FILE = 10**6  # lines around a change
 _REGULAR = frozenset({"100644", "100755", "000000"})  # git's modes; the last one is of a file that is not there
 _EXACTLY = ("-r", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """A line of a file, at most 1,000 characters of it; a `changed` one was added or removed."""
 
@@ -108,7 +109,9 @@ def _entries(raw: str) -> Iterator[_Entry]:
 def _sections(patch: str) -> Sequence[str]:
     """The parts of a patch, one a file. In no other line than their first one does it begin with `diff`."""
     if patch and not patch.startswith("diff --git "):
-        raise SourceError("its changes are larger than 8 MiB")
+        raise SourceError("the files that it changes are larger than 8 MiB")
+    if patch.count("\n") > _MOST_LINES:
+        raise SourceError(f"the files that it changes have more than {_MOST_LINES:,} lines")
     return f"\n{patch}".split("\ndiff --git ")[1:]
 
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from accel_ci.ramp.named_ops import index_ops, named_ops
-from accel_ci.source.changes import Line
+from accel_ci.ramp.named_ops import OpNames, named_ops
+from accel_ci.source.changes import ChangedFile, Line
 
 OPS = [
     "add", "mul", "div.floor_rounding", "div.no_rounding_mode", "linalg.svd", "nn.functional.relu",
-    "nn.functional.layer_norm", "softmax", "_foreach_add", "fft.fft", "max",
+    "nn.functional.layer_norm", "log_softmax", "softmax", "_foreach_add", "int", "fft.fft", "max",
     "__and__", "torch.ops.aten._safe_softmax.default",
 ]  # fmt: skip
 
 
-def named(text: str, ops: list[str] = OPS) -> list[str]:
-    """Return the ops that a text names; a line that begins with `!` is a changed one."""
-    lines = [Line(line.removeprefix("!"), line.startswith("!")) for line in text.strip("\n").split("\n")]
-    return sorted(named_ops(lines, index_ops(ops)))
+def named(text: str, path: str = "csrc/kernels.cpp") -> list[str]:
+    """Return the ops that a file names; a line that begins with `!` is a changed one."""
+    lines = tuple(Line(line.removeprefix("!"), line.startswith("!")) for line in text.strip("\n").split("\n"))
+    return sorted(named_ops(ChangedFile(path, "text", lines), OpNames(OPS)))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,14 @@ def named(text: str, ops: list[str] = OPS) -> list[str]:
         ("return max(a, b)", []),
         ("  auto x = std::max(a, b);", []),
         ('"added" "Add" "address.mul"', []),
+        ("static void add_kernel(TensorIterator& iter) {", ["add"]),
+        ("void launch_log_softmax_forward(int n) {", ["log_softmax"]),
+        ("struct LayerNormFunctor {", ["nn.functional.layer_norm"]),
+        ("template <typename T> struct SoftMaxFMulReLU : Base {", ["mul", "nn.functional.relu", "softmax"]),
+        ("struct Max;", []),
+        ("TORCH_IMPL_FUNC(mul_out_xpu)", ["mul"]),
+        ("int to_int(int n) {", []),
+        ("def int(self):", ["int"]),
         ("", []),
     ],
 )
@@ -49,11 +57,27 @@ def test_a_changed_line_names_ops(line: str, ops: list[str]) -> None:
     assert named(line) == [], "it has not changed"
 
 
+@pytest.mark.parametrize(
+    ("path", "ops"),
+    [
+        ("csrc/LayerNormKernels.cpp", ["nn.functional.layer_norm"]),
+        ("csrc/log_softmax.cu.h", ["log_softmax"]),
+        ("add/max/memory.cpp", []),
+        (".mul", []),
+    ],
+)
+def test_a_file_has_the_ops_of_its_name(path: str, ops: list[str]) -> None:
+    assert named("!x", path) == ops
+
+
 REGISTERED = """
 static Tensor emu_add(
     const Tensor& a,
     const Tensor& b) {
   if (a.dim()) {
+    struct MaxReduce {
+      return slow(a, b);
+    };
 #ifdef FAST
     return fast(a, b);
 #endif
@@ -64,7 +88,13 @@ Tensor emu_mul(const Tensor& a) {
   return a;
 }
 
+Tensor shared(const Tensor& a) {
+  return lambda(a);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mul.out", shared);
+  m.impl("add.out", shared);
   m.impl("add.Tensor",
          TORCH_FN(emu_add));
   m.impl("mul.Tensor", emu_mul);
@@ -76,9 +106,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 @pytest.mark.parametrize(
     ("changed", "ops"),
     [
+        ("      return slow(a, b);", ["add", "max"]),
         ("    return fast(a, b);", ["add"]),
         ("    const Tensor& b) {", ["add"]),
         ("  return a;", ["mul"]),
+        ("  return lambda(a);", ["add", "mul"]),
         ('  m.impl("relu", emu_relu);', ["nn.functional.relu"]),
         ("TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {", []),
     ],

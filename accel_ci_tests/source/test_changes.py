@@ -96,9 +96,13 @@ def test_odd_files_do_not_pass_for_others(repository: Path, project: Project) ->
 
 
 def test_what_is_too_large_is_refused(repository: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(repository, "branch", "first")
+    many = commit(repository, {"backend/data.json": "1\n" * 500_000})
     source = proposed(repository, {"backend/data.json": "0123456789abcdef\n" * 600_000, "backend/a.py": ""})
     with pytest.raises(SourceError, match="larger than 8 MiB"):
         changes_of(project, source)
+    with pytest.raises(SourceError, match="more than 500,000 lines"):
+        changes_of(project, replace(source, sha=many), "refs/heads/first")
     monkeypatch.setattr(module, "MOST_FILES", 1)
     with pytest.raises(SourceError, match="changes 2 files, and tests can be chosen by up to 1"):
         changes_of(project, source)
