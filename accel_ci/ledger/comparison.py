@@ -5,18 +5,26 @@ from __future__ import annotations
 import logging
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger
+from accel_ci.model import Build, Ledger, Trigger
 from accel_ci.pipelines import LEDGER
 from accel_ci.results.questions import newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 
+_INSTEAD: dict[Trigger, tuple[Trigger, ...]] = {"pr": ("nightly", "intraday", "main")}
 _LOG = logging.getLogger(__name__)
 
 
 def finished_before(manifests: ManifestStore, ledger: Ledger) -> Ledger | None:
-    """Return the ledger of the newest earlier build of the same trigger and variant with all suites of this one."""
-    return manifests.previous(LEDGER, ledger.build, Ledger, lambda before: ledger.suites.keys() <= before.suites.keys())
+    """Return the ledger of the newest earlier build of the same trigger and variant with all suites of this one.
+
+    The build of a pull request is compared with those of the branch, not with another pull request's.
+    """
+
+    def has_all_suites(before: Ledger) -> bool:
+        return ledger.suites.keys() <= before.suites.keys()
+
+    return manifests.previous(LEDGER, ledger.build, Ledger, has_all_suites, _INSTEAD)
 
 
 def builds_to_compare(manifests: ManifestStore, after: Build | None = None) -> tuple[Build, Build]:

@@ -44,7 +44,11 @@ def gather_evidence(
     """Return the evidence (columns of `EVIDENCE`) of a variant's suites; `limit_s` is the longest duration that counts."""
     tables = [EVIDENCE.empty_table()]
     for suite in sorted(suites):
-        stored = store.suites(today - timedelta(days=window_days), today, variant=variant, suite=suite)
+        stored = [
+            one
+            for one in store.suites(today - timedelta(days=window_days), today, variant=variant, suite=suite)
+            if not one.build.revision.startswith("pr-")  # a broken pull request says nothing of the branch
+        ]
         rows = []
         for one in stored:
             try:

@@ -8,7 +8,7 @@ time (`revision_index.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from filelock import FileLock
@@ -237,17 +238,23 @@ class ManifestStore:
         return next((revision for revision in found if revision is not None), None)
 
     def previous(
-        self, stage: str, build: Build, value_type: type[T], accept: Callable[[T], bool] = lambda found: True
+        self,
+        stage: str,
+        build: Build,
+        value_type: type[T],
+        accept: Callable[[T], bool] = lambda found: True,
+        instead: Mapping[Trigger, Collection[Trigger]] = MappingProxyType({}),
     ) -> T | None:
         """The stage's manifest of the newest earlier build of the same variant and trigger; None when there is none.
 
-        Manifests that `accept` refuses are passed over.
+        Manifests that `accept` refuses are passed over. `instead` has the triggers that count instead of a trigger.
         """
         revisions = self.revisions()
         own = next((each for each in revisions if each.key == build.revision), None)
         if own is None or own.trigger is None:
             return None
-        earlier = (each.key for each in revisions if each.trigger == own.trigger and each.seen_at < own.seen_at)
+        triggers = instead.get(own.trigger, (own.trigger,))
+        earlier = (each.key for each in revisions if each.trigger in triggers and each.seen_at < own.seen_at)
         found = (self.read_history(self.path(stage, key, build.variant), value_type) for key in earlier)
         return next((manifest for manifest in found if manifest is not None and accept(manifest)), None)
 

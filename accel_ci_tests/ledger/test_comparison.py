@@ -62,3 +62,18 @@ def test_a_build_without_one_of_the_suites_is_passed_over(workspace: Workspace) 
     manifests.write(manifests.path("ledger", other.build.revision, other.build.variant), other)
     assert finished_before(manifests, tonight) is None
     assert count_newly_failing(manifests, workspace.results, tonight) is None
+
+
+def test_a_pull_request_is_compared_with_the_branch(tmp_path: Path) -> None:
+    failing: dict[Verdict, int] = {"failed": 2, "passed": 30}
+    for key, trigger, hours, counts in (
+        ("nightly-20261125", "nightly", 3, failing), ("pr-6-a", "pr", 2, {"passed": 32}), ("pr-7-a", "pr", 1, failing),
+    ):  # fmt: skip
+        revision = lay_revision(tmp_path, 0, trigger=trigger, key=key, hours=hours)  # type: ignore[arg-type]
+        lay_build(tmp_path, Build(revision.key, VARIANTS[0]), counts)
+    workspace = workspace_of(tmp_path)
+    own = ledger_of(workspace.manifests, "pr-7-a")
+    before = finished_before(workspace.manifests, own)
+    assert before is not None
+    assert before.build.revision == "nightly-20261125"
+    assert count_newly_failing(workspace.manifests, workspace.results, own) == 0
