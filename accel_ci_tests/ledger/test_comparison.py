@@ -66,8 +66,9 @@ def test_a_build_without_one_of_the_suites_is_passed_over(workspace: Workspace) 
 
 def test_a_pull_request_is_compared_with_the_branch(tmp_path: Path) -> None:
     failing: dict[Verdict, int] = {"failed": 2, "passed": 30}
+    passing: dict[Verdict, int] = {"passed": 32}
     for key, trigger, hours, counts in (
-        ("nightly-20261125", "nightly", 3, failing), ("pr-6-a", "pr", 2, {"passed": 32}), ("pr-7-a", "pr", 1, failing),
+        ("nightly-20261125", "nightly", 3, failing), ("pr-6-a", "pr", 2, passing), ("pr-7-a", "pr", 1, failing),
     ):  # fmt: skip
         revision = lay_revision(tmp_path, 0, trigger=trigger, key=key, hours=hours)  # type: ignore[arg-type]
         lay_build(tmp_path, Build(revision.key, VARIANTS[0]), counts)
