@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
@@ -30,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 
 _WRONG = [CODES[verdict] for verdict in ("failed", "flaky")]
 _LOST = [CODES[verdict] for verdict in ("infra", "not_run")]
-_CELL = ["key", "failures", "passes", "verdict", "signature"]
-_ATTEMPT = ["test", "round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "message", "cached"]
+_CELL = ["key", "failures", "passes", "signature"]
+_ATTEMPT = ["test", "round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "cached"]
 
 
 def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] | None:
@@ -52,30 +52,17 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
     return Point(build, backend, upstream, environment, revision.trigger), revision
 
 
-def read_grid(
-    store: ResultsStore,
-    points: Sequence[Point],
-    day: date,
-    window_days: int,
-    also: Collection[tuple[str, str]] = (),
-    doubtful: Mapping[Build, Collection[tuple[str, str]]] | None = None,
-) -> Grid:
-    """Read the tests that went wrong in some builds, all of one variant, in the days before `day`.
-
-    `also` are tests that get a row in any case. `doubtful` are tests whose failures in a build may not be theirs: they count
-    as not run there.
-    """
+def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
+    """Read the tests that went wrong in some builds, all of one variant, in the order of the builds."""
     places = {point.build: column for column, point in enumerate(points)}
-    variant = points[0].build.variant if points else None
-    stored = store.suites(day - timedelta(days=window_days), day, variant=variant) if points else []
     by_suite: dict[str, list[StoredSuite]] = {}
-    for one in stored:
+    for one in store.suites(variant=points[0].build.variant) if points else []:
         if one.build in places:
             by_suite.setdefault(one.suite, []).append(one)
     cells: list[tuple[int, str, str, int, int, str | None]] = []
     for suite, suites in by_suite.items():
         rollups = _open(store, suites)
-        wanted = {test_key(test) for of, test in also if of == suite}
+        wanted: set[int] = set()
         for _, rollup in rollups:
             rows = rollup.table(["key", "verdict", "failures"])
             wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array(_WRONG, pa.int8())), _some(rows["failures"]))
@@ -85,52 +72,58 @@ def read_grid(
         for one, rollup in rollups:
             rows = rollup.table([*_CELL, "cached"])
             rows = rows.filter(kernels.and_not(kernels.is_in(rows["key"], keys), kernels.fill_null(rows["cached"], False)))
-            unsure = (doubtful or {}).get(one.build, ())
-            for key, failures, passes, _, signature in pairs(rows, *_CELL):
-                test = known.get(key)
-                if test is not None and (suite, test) not in unsure:
-                    cells.append((places[one.build], suite, test, failures, passes, signature))
+            cells += [
+                (places[one.build], suite, known[key], failures, passes, signature)
+                for key, failures, passes, signature in pairs(rows, *_CELL)
+                if key in known
+            ]
     return make_grid(points, cells, len(points))
 
 
-def read_night(store: ResultsStore, point: Point) -> Night:
-    """Read the attempts of the tests of a build that did not simply pass, and those that have none."""
+@dataclass(frozen=True)
+class BuildRows:
+    """A build to judge: its night, and the places of all its attempts by suite (columns `test`, `host`, `card`)."""
+
+    night: Night
+    places: Mapping[str, pa.Table]
+
+    def exposure(self, grid: Grid, rules: CauseRules) -> Exposure:
+        """Count the attempts on each card, and the failures there that the tests' own rates explain."""
+        usual = own_rate(grid, ("", ""), rules)[0]
+        found: dict[tuple[str | None, str | None], tuple[int, float]] = {}
+        for suite, table in self.places.items():
+            for row in table.group_by(["host", "card"]).aggregate([([], "count_all")]).to_pylist():
+                count, expected = found.get((row["host"], row["card"]), (0, 0.0))
+                found[row["host"], row["card"]] = count + row["count_all"], expected + row["count_all"] * usual
+            known = pa.array([test for of, test in grid.tests if of == suite], pa.string())
+            for test, host, card in pairs(table.filter(kernels.is_in(table["test"], known)), "test", "host", "card"):
+                count, expected = found[host, card]
+                found[host, card] = count, expected + own_rate(grid, (suite, test), rules)[0] - usual
+        return found
+
+
+def read_build(store: ResultsStore, point: Point) -> BuildRows:
+    """Read the attempts of the tests of a build that did not simply pass, those that have none, and what ran where."""
     attempts: list[AttemptRow] = []
     lost: dict[tuple[str, str], str] = {}
+    places: dict[str, pa.Table] = {}
     for one, rollup in _open(store, store.suites(build=point.build)):
         rows = rollup.table(["verdict", "failures", "place"])
         wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(rows["failures"]))
-        tests = rollup.tests(rows.filter(wrong)["place"])
-        if not len(tests):
+        if not kernels.any(wrong).as_py():
             continue
         table = store.read(one, _ATTEMPT)
-        table = table.filter(kernels.and_not(kernels.is_in(table["test"], tests), kernels.fill_null(table["cached"], False)))
-        for row in table.drop_columns(["cached"]).to_pylist():
-            message = row.pop("message")
+        table = table.filter(kernels.invert(kernels.fill_null(table["cached"], False))).drop_columns(["cached"])
+        places[one.suite] = table.select(["test", "host", "card"]).filter(kernels.is_valid(table["card"]))
+        tests = rollup.tests(rows.filter(wrong)["place"])
+        for row in table.filter(kernels.is_in(table["test"], tests)).to_pylist():
             if row["outcome"] == "not_run":
-                lost.setdefault((one.suite, row["test"]), row["infra"] or message or "no worker ran it")
+                lost[one.suite, row["test"]] = row["infra"] or "no worker ran it"
             else:
-                lost.pop((one.suite, row["test"]), None)
                 attempts.append(AttemptRow(suite=one.suite, **row))
     ran = {(row.suite, row.test) for row in attempts}
-    return Night(point, tuple(attempts), {identity: reason for identity, reason in lost.items() if identity not in ran})
-
-
-def read_exposure(store: ResultsStore, build: Build, grid: Grid, rules: CauseRules) -> Exposure:
-    """Count the attempts of a build on each card, and the failures there that the tests' own rates explain."""
-    usual = own_rate(grid, ("", ""), rules)[0]
-    found: dict[tuple[str | None, str | None], tuple[int, float]] = {}
-    for one in store.suites(build=build):
-        table = store.read(one, ["test", "host", "card"])
-        table = table.filter(kernels.is_valid(table["card"]))
-        for row in table.group_by(["host", "card"]).aggregate([([], "count_all")]).to_pylist():
-            count, expected = found.get((row["host"], row["card"]), (0, 0.0))
-            found[row["host"], row["card"]] = count + row["count_all"], expected + row["count_all"] * usual
-        known = pa.array([test for suite, test in grid.tests if suite == one.suite], pa.string())
-        for test, host, card in pairs(table.filter(kernels.is_in(table["test"], known)), "test", "host", "card"):
-            count, expected = found[host, card]
-            found[host, card] = count, expected + own_rate(grid, (one.suite, test), rules)[0] - usual
-    return found
+    gone = {identity: reason for identity, reason in lost.items() if identity not in ran}
+    return BuildRows(Night(point, tuple(attempts), gone), places)
 
 
 def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:

@@ -20,8 +20,8 @@ from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge, Sibling
-from accel_ci.quality.gather import point_of, read_exposure, read_grid, read_night, verdicts_of
-from accel_ci.quality.grid import Point
+from accel_ci.quality.gather import point_of, read_build, read_grid, verdicts_of
+from accel_ci.quality.grid import Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
 from accel_ci.quality.places import (
     BadPlace,
@@ -97,11 +97,10 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
     by_revision: dict[str, list[_Finished]] = {}
     for each in finished:
         by_revision.setdefault(each.revision.key, []).append(each)
+    judges = _Judges(workspace, finished)
     incidents: list[Incident] = []
-    judged: list[tuple[_Finished, Causes]] = []
     for key, builds in by_revision.items():
-        causes = [_causes(workspace, each, builds, judged, window) for each in builds]
-        judged += zip(builds, causes, strict=True)
+        causes = [judges.causes(each, builds) for each in builds]
         if not builds[0].point.is_on_line:
             continue
         seen = incidents_of([blame for each in causes for blame in each.blames])
@@ -143,58 +142,77 @@ def _finished_builds(workspace: Workspace, since: datetime) -> list[_Finished]:
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
 
 
-def _causes(
-    workspace: Workspace,
-    build: _Finished,
-    of_revision: Sequence[_Finished],
-    judged: Sequence[tuple[_Finished, Causes]],
-    window: int,
-) -> Causes:
-    """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
-    basis = {each.build.variant: each.ledger.digest for each in of_revision}
-    kept = read_causes(workspace, build.build)
-    if kept is not None and kept.judged_from == basis:
-        return kept
-    try:
-        causes = _judge(workspace, build, of_revision, judged, window, basis)
-    except AccelCiError as error:
-        _LOG.warning("%s cannot be judged: %s", build.build.name, error)
-        return Causes(build.build, {}, tuple(build.ledger.suites), ())
-    workspace.manifests.write(_path(workspace, build.build), causes)
-    return causes
+class _Judges:
+    """Judges builds in their order. The grid of a variant is read once, when a build of it must be judged."""
 
+    def __init__(self, workspace: Workspace, finished: Sequence[_Finished]) -> None:
+        self._workspace, self._rules = workspace, CauseRules()
+        self._lines: dict[str, list[Point]] = {}
+        for each in finished:
+            if each.point.is_on_line:
+                self._lines.setdefault(each.build.variant, []).append(each.point)
+        self._grids: dict[str, Grid] = {}
+        self._judged: list[Causes] = []
+        self._newest: dict[str, Causes] = {}
+        """The newest judged build of each variant's line."""
+        self._columns: dict[str, int] = dict.fromkeys(self._lines, 0)
+        """The number of builds of each variant's line that were judged."""
 
-def _judge(
-    workspace: Workspace,
-    build: _Finished,
-    of_revision: Sequence[_Finished],
-    judged: Sequence[tuple[_Finished, Causes]],
-    window: int,
-    basis: dict[str, str],
-) -> Causes:
-    store, rules, day = workspace.results, CauseRules(), build.revision.created_at.date()
-    night = read_night(store, build.point)
-    if not night.attempts and not night.lost:
-        return Causes(build.build, basis, tuple(build.ledger.suites), ())
-    line = [(each, causes) for each, causes in judged if each.point.is_on_line and each.build.variant == build.build.variant]
-    doubtful = {
-        each.build: {blame.identity for blame in causes.blames if blame.cause in ("infra", "unknown") and blame.retried}
-        for each, causes in line
-    }
-    wrong = {(row.suite, row.test) for row in night.attempts}
-    grid = read_grid(store, [each.point for each, _ in line], day, window, wrong, doubtful)
-    exposure = read_exposure(store, build.build, grid, rules)
-    attempts = list(night.by_test().values())
-    places, signatures = count_places(exposure, attempts, {}), count_signatures(exposure, attempts, {})
-    recent = [causes for _, causes in judged]
-    bad = bad_places([*(causes.places for causes in recent[1 - _CARD_BUILDS :]), places])
-    blamed = blamed_places([*(causes.signatures for causes in recent[1 - _SIGNATURE_BUILDS :]), signatures], len(places))
-    siblings = [Sibling(each.point, verdicts_of(store, each.build)) for each in of_revision if each.build != build.build]
-    earlier = {blame.identity: blame for blame in line[-1][1].blames} if line else {}
-    blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=rules).blames()
-    return Causes(
-        build.build, basis, tuple(build.ledger.suites), tuple(blames), tuple(places), tuple(signatures), tuple(bad)
-    )
+    def causes(self, build: _Finished, of_revision: Sequence[_Finished]) -> Causes:
+        """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
+        basis = {each.build.variant: each.ledger.digest for each in of_revision}
+        found = read_causes(self._workspace, build.build)
+        if found is None or found.judged_from != basis:
+            try:
+                found = self._judge(build, of_revision, basis)
+                self._workspace.manifests.write(_path(self._workspace, build.build), found)
+            except AccelCiError as error:
+                _LOG.warning("%s cannot be judged: %s", build.build.name, error)
+                found = Causes(build.build, {}, tuple(build.ledger.suites), ())
+        self._judged.append(found)
+        if build.point.is_on_line:
+            variant = build.build.variant
+            self._newest[variant] = found
+            self._columns[variant] += 1
+            if variant in self._grids:
+                self._leave_out_doubtful(found)
+        return found
+
+    def _judge(self, build: _Finished, of_revision: Sequence[_Finished], basis: dict[str, str]) -> Causes:
+        store = self._workspace.results
+        rows = read_build(store, build.point)
+        suites, night = tuple(build.ledger.suites), rows.night
+        if not night.attempts and not night.lost:
+            return Causes(build.build, basis, suites, ())
+        grid = self._grid(build.build.variant)
+        exposure, attempts = rows.exposure(grid, self._rules), list(night.by_test().values())
+        places, signatures = count_places(exposure, attempts, {}), count_signatures(exposure, attempts, {})
+        bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places])
+        recent = self._judged[1 - _SIGNATURE_BUILDS :]
+        blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places))
+        siblings = [Sibling(each.point, verdicts_of(store, each.build)) for each in of_revision if each.build != build.build]
+        newest = self._newest.get(build.build.variant)
+        earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
+        blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=self._rules).blames()
+        return Causes(build.build, basis, suites, tuple(blames), tuple(places), tuple(signatures), tuple(bad))
+
+    def _grid(self, variant: str) -> Grid:
+        """The grid of a variant's line up to the build that is judged now."""
+        if variant not in self._grids:
+            self._grids[variant] = read_grid(self._workspace.results, self._lines.get(variant, []))
+            for point in self._lines.get(variant, [])[: self._columns.get(variant, 0)]:
+                if (causes := read_causes(self._workspace, point.build)) is not None:
+                    self._leave_out_doubtful(causes)
+        return self._grids[variant].before(self._columns.get(variant, 0))
+
+    def _leave_out_doubtful(self, causes: Causes) -> None:
+        """Failures that passed again but may not be the test's own count as not run from now on."""
+        grid = self._grids[causes.build.variant]
+        columns = [column for column, point in enumerate(grid.points) if point.build == causes.build]
+        for blame in causes.blames:
+            row = grid.row(*blame.identity)
+            if blame.retried and blame.cause in ("infra", "unknown") and row is not None:
+                grid.fails[row, columns] = grid.passes[row, columns] = 0
 
 
 def _path(workspace: Workspace, build: Build) -> Path:
