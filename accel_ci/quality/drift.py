@@ -1,11 +1,11 @@
 """Find tests that slowly became worse than a baseline: those that fail more often, and those that take longer.
 
-A rate that climbs a little each week has no changepoint. So the newer builds are compared with a baseline, the last release's
-or the older part of the window, as Sippy does for OpenShift's releases (github.com/openshift/sippy).
+A rate that climbs a little each week has no changepoint. So the newer builds are compared with a baseline, the last
+release's or the older part of the window, as Sippy does for OpenShift's releases (github.com/openshift/sippy).
 
-Many tests are compared at once. The p-values are adjusted for that by the method of Benjamini and Hochberg (JRSS B 57, 1995),
-over the tests that could be found at all: a test that fails once in both parts together proves nothing however the failure
-falls, so it need not count (R. E. Tarone, Biometrics 46, 1990).
+Many tests are compared at once. The p-values are adjusted for that by the method of Benjamini and Hochberg (JRSS B 57,
+1995), over the tests that could be found at all: a test that fails once in both parts together proves nothing however the
+failure falls, so it need not count (R. E. Tarone, Biometrics 46, 1990).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RateDrift:
 class DurationDrift:
     """For each test: the median seconds before, and after; their ratio, the p-values, and whether it is a finding.
 
-    The ratio is free of the pace of whole builds: `pace` has, of each build, how much longer its tests took than usual (1 is as
-    usual, and 1 where too few tests were measured to say so). A slow machine is no finding in every test.
+    The ratio is free of the pace of whole builds: `pace` has, of each build, how much longer its tests took than usual (1 is
+    as usual, and 1 where too few tests were measured to say so). A slow machine is no finding in every test.
     """
 
     before: Floats
@@ -68,16 +68,14 @@ def find_rate_drift(
 
     Of the findings at most the given share is false on average.
     """
-    tables = np.stack([baseline_runs, baseline_failures, runs, failures], axis=1).astype(np.int64)
+    some = np.flatnonzero((baseline_runs > 0) & (runs > 0) & (baseline_failures + failures > 0))
+    tables = np.stack([baseline_runs, baseline_failures, runs, failures], axis=1)[some].astype(np.int64)
     distinct, place = np.unique(tables, axis=0, return_inverse=True)
     old_runs, old_failures, new_runs, new_failures = distinct.T
-    all_runs, all_failures = old_runs + new_runs, old_failures + new_failures
-    p_value, least = np.ones(len(distinct)), np.ones(len(distinct))
-    some = np.flatnonzero((old_runs > 0) & (new_runs > 0) & (all_failures > 0))
-    margins = all_runs[some], all_failures[some], new_runs[some]
-    p_value[some] = np.clip(hypergeom.sf(new_failures[some] - 1, *margins), 0, 1)
-    least[some] = hypergeom.sf(np.minimum(all_failures, new_runs)[some] - 1, *margins)
-    p_value, least = p_value[place.ravel()], least[place.ravel()]
+    margins = old_runs + new_runs, old_failures + new_failures, new_runs
+    p_value, least = np.ones(len(runs)), np.ones(len(runs))
+    p_value[some] = np.clip(hypergeom.sf(new_failures - 1, *margins), 0, 1)[place.ravel()]
+    least[some] = hypergeom.sf(np.minimum(margins[1], new_runs) - 1, *margins)[place.ravel()]
     adjusted = _adjust(p_value, least <= share_of_false_findings)
     with np.errstate(invalid="ignore"):
         before, after = baseline_failures / np.asarray(baseline_runs), failures / np.asarray(runs)

@@ -1,9 +1,9 @@
 """Say how often tests fail, and how sure that is: posteriors of failure rates under a prior that is learnt from all tests.
 
-A test with 0 failures in 150 runs may still fail in 2 % of them, and one failure in one run does not prove that a test always
-fails. So a rate is a probability distribution: a mean with a credible interval. The prior is fitted to all tests together
-(empirical Bayes: H. Robbins, 1956; B. Efron, Large-Scale Inference, 2010). It is a mixture of Beta distributions, because a
-single one cannot describe many tests that never fail beside a few that fail in 0.5 % or in all of their runs.
+A test with 0 failures in 150 runs may still fail in 2 % of them, and one failure in one run does not prove that a test
+always fails. So a rate is a probability distribution: a mean with a credible interval. The prior is fitted to all tests
+together (empirical Bayes: H. Robbins, 1956; B. Efron, Large-Scale Inference, 2010). It is a mixture of Beta distributions,
+because a single one cannot describe many tests that never fail beside a few that fail in 0.5 % or in all of their runs.
 
 A rate is one of runs of equal source. `within_revisions` counts what may be pooled over builds: across revisions a breakage
 and its fix would look like a flake.
@@ -64,8 +64,8 @@ class Rate:
 class Pooled:
     """Failures and runs of each test, summed over the builds in which it passed at least once.
 
-    `mixed` is the number of builds with both outcomes, each of which proves a flake, and `only_failed` of those that are left
-    out, since a breakage fails in all runs of a build.
+    `mixed` is the number of builds with both outcomes, each of which proves a flake, and `only_failed` of those that are
+    left out, since a breakage fails in all runs of a build.
     """
 
     failures: Integers
@@ -123,6 +123,24 @@ def chance_above(threshold: float, failures: ArrayLike, runs: ArrayLike, prior: 
     return _by_distinct(failures, runs, above)
 
 
+def chance_to_fail_all(reruns: ArrayLike, failures: ArrayLike, runs: ArrayLike, prior: Prior = USUAL) -> Floats:
+    """The probability that each test would fail that many more runs in a row by its known rate alone.
+
+    It is the mean of f^n over the posterior. Where it is tiny, a failure in all runs of a build is no flake of that test.
+    """
+    more = np.broadcast_to(np.asarray(reruns, dtype=np.int64), np.shape(failures))
+    chances = np.ones(np.shape(failures))
+    for count in np.unique(more[more > 0]):
+        chosen = more == count
+
+        def chance(counted: Integers, count: np.int64 = count) -> Floats:
+            weights, alpha, beta = _posterior(counted, prior)
+            return np.asarray((weights * np.exp(betaln(alpha + count, beta) - betaln(alpha, beta))).sum(axis=1))
+
+        chances[chosen] = _by_distinct(np.asarray(failures)[chosen], np.asarray(runs)[chosen], chance)
+    return chances
+
+
 def runs_to_prove_a_flake(failure_rate: ArrayLike, doubt: float = 0.01) -> Floats:
     """The number of reruns of which one at least passes with the probability `1 - doubt`, if the failure is a flake.
 
@@ -151,6 +169,21 @@ def within_revisions(runs: NDArray[np.integer], failures: NDArray[np.integer]) -
         mixed.sum(axis=1, dtype=np.int64),
         only_failed.sum(axis=1, dtype=np.int64),
     )
+
+
+def crowded_builds(runs: NDArray[np.integer], failures: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """The builds in which far more tests than usual both passed and failed, from `[tests, builds]`.
+
+    Flaky tests fail independently of one another. So many at once have a common cause, such as a bad card, and say nothing
+    of each test: leave those builds out of the pool. "Far more" is 6 standard deviations above the median, by the median
+    absolute deviation or by Poisson, whichever is larger; with fewer than 5 builds none is usual.
+    """
+    mixed = ((failures > 0) & (failures < runs)).sum(axis=0)
+    if len(mixed) < 5:
+        return np.zeros(len(mixed), np.bool_)
+    usual = np.median(mixed)
+    spread = max(1.4826 * float(np.median(np.abs(mixed - usual))), float(np.sqrt(usual)), 1.0)
+    return np.asarray(mixed > usual + 6 * spread)
 
 
 def transitions(
@@ -187,9 +220,9 @@ def _posterior(counted: Integers, prior: Prior) -> tuple[Floats, Floats, Floats]
     """The weights, alphas and betas of the parts of each pair's posterior."""
     weights = np.exp(_log_likelihood(counted, prior)) * prior.weights
     weights /= weights.sum(axis=1, keepdims=True)
-    failures, runs = counted[:, :1], counted[:, 1:]
-    alpha = np.array([part.alpha for part in prior.parts]) + failures
-    return weights, alpha, np.array([part.beta for part in prior.parts]) + runs - failures
+    alpha = np.array([part.alpha for part in prior.parts]) + counted[:, :1]
+    beta = np.array([part.beta for part in prior.parts]) + (counted[:, 1:] - counted[:, :1])
+    return weights, alpha.astype(np.float64), beta.astype(np.float64)
 
 
 def _log_likelihood(counted: Integers, prior: Prior) -> Floats:
