@@ -109,7 +109,8 @@ def find_changepoints(
     earliest, latest = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     later = np.flatnonzero(start > 0)
     around = np.column_stack([test[later], start[later + 1], stop[later]])
-    earliest[later], latest[later] = search.ranges(around, tail)
+    # Narrower priors than LUCI's make narrower ranges, which miss the change too often.
+    earliest[later], latest[later] = _Search(runs, failures, LUCI, search.most_runs).ranges(around, tail)
     in_runs, in_failures = all_runs[test], all_failures[test]
     parts = np.flatnonzero(stop - start < builds)
     in_runs[parts], in_failures[parts] = search.sums(rows[parts])
@@ -128,7 +129,7 @@ class _Search:
         self._runs, self._failures, self._threshold = runs, failures, model.threshold
         # The log-likelihood is a sum of log-gammas of whole numbers plus a constant: tables are far faster than `betaln`.
         # The lower prior's table is followed by the higher one's.
-        self._size, counts = most_runs + 1, np.arange(most_runs + 1)
+        self.most_runs, self._size, counts = most_runs, most_runs + 1, np.arange(most_runs + 1)
         priors = (model.lower, model.higher)
         self._failed = np.concatenate([gammaln(prior.alpha + counts) - gammaln(prior.alpha) for prior in priors])
         self._passed = np.concatenate([gammaln(prior.beta + counts) - gammaln(prior.beta) for prior in priors])

@@ -68,9 +68,9 @@ def find_rate_drift(
 
     Of the findings at most the given share is false on average.
     """
-    some = np.flatnonzero((baseline_runs > 0) & (runs > 0) & (baseline_failures + failures > 0))
-    tables = np.stack([baseline_runs, baseline_failures, runs, failures], axis=1)[some].astype(np.int64)
-    distinct, place = np.unique(tables, axis=0, return_inverse=True)
+    counts = np.stack([baseline_runs, baseline_failures, runs, failures], axis=1).astype(np.int64)
+    some = np.flatnonzero((counts[:, 0] > 0) & (counts[:, 2] > 0) & (counts[:, 1] + counts[:, 3] > 0))
+    distinct, place = np.unique(counts[some], axis=0, return_inverse=True)
     old_runs, old_failures, new_runs, new_failures = distinct.T
     margins = old_runs + new_runs, old_failures + new_failures, new_runs
     p_value, least = np.ones(len(runs)), np.ones(len(runs))
