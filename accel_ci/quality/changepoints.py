@@ -74,7 +74,7 @@ class Segments:
 
     @property
     def changed(self) -> NDArray[np.bool_]:
-        """Whether each test has a changepoint."""
+        """True for each test that has a changepoint."""
         return np.diff(self.offsets) > 1
 
 
@@ -177,7 +177,7 @@ class _Search:
         return runs, failures
 
     def _gains(self, parts: Integers) -> tuple[Floats, Integers]:
-        """What a change at the builds 1, 2, … adds to the log-likelihood of each part; and the runs per build."""
+        """The gain in log-likelihood of each part by a change at the builds 1, 2, …; and the runs per build."""
         runs, failures = self._counts(parts)
         old_runs, old_failures = runs.cumsum(axis=1), failures.cumsum(axis=1)
         all_runs, all_failures = old_runs[:, -1:], old_failures[:, -1:]

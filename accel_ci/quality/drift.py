@@ -103,7 +103,7 @@ def find_duration_drift(
     baseline = np.asarray(baseline, dtype=np.bool_)
     known = np.isfinite(seconds)
     enough = (known[:, baseline].sum(axis=1) >= least_runs) & (known[:, ~baseline].sum(axis=1) >= least_runs)
-    long = np.flatnonzero(enough & (np.where(known, seconds, 0).max(axis=1, initial=0) >= least_seconds))
+    long = np.flatnonzero(enough & (np.fmax.reduce(seconds, axis=1, initial=0) >= least_seconds))
     # Durations below a millisecond are noise of the clock, and a logarithm needs more than 0.
     logs = np.log(np.maximum(seconds[long], 1e-3))
     pace = _pace(logs, tests_for_pace)
