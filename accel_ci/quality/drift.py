@@ -44,8 +44,8 @@ class RateDrift:
 class DurationDrift:
     """For each test: the median seconds before, and after; their ratio, the p-values, and whether it is a finding.
 
-    The ratio is free of the pace of whole builds: `pace` has, of each build, how much longer its tests took than usual (1 is
-    as usual, and 1 where too few tests were measured to say so). A slow machine is no finding in every test.
+    All three are free of the pace of whole builds: `pace` has, of each build, how much longer its tests took than usual (1
+    is as usual, and 1 where too few tests were measured to say so). A slow machine is no finding in every test.
     """
 
     before: Floats
