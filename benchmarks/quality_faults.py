@@ -19,7 +19,7 @@ import click
 import numpy as np
 
 from accel_ci.model import Build
-from accel_ci.quality.causes import Blame, Judge, Sibling
+from accel_ci.quality.causes import Blame, Judge
 from accel_ci.quality.grid import AttemptRow, Night, Point, make_grid
 from accel_ci.quality.incidents import incidents_of
 from accel_ci.quality.places import (
@@ -30,6 +30,7 @@ from accel_ci.quality.places import (
     count_places,
     count_signatures,
 )
+from accel_ci.quality.versions import Sibling
 
 VARIANTS = ("pinned", "main")
 TESTS, FILES, OPS = 400, 20, 40

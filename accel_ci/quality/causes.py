@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from accel_ci.model import FAILING_OUTCOMES, Build
-from accel_ci.quality.grid import AttemptRow, Grid, Night, Point
+from accel_ci.quality.grid import AttemptRow, Grid, Night
 from accel_ci.quality.places import BadPlace, Place, discordant, places_of
+from accel_ci.quality.versions import Cause, Evidence, NewDrivers, Sibling, broken_words, undecided_words, weigh_versions
 
-Cause = Literal["infra", "flaky", "upstream", "backend", "unknown"]
-CAUSES: tuple[Cause, ...] = ("infra", "flaky", "upstream", "backend", "unknown")
 Identity = tuple[str, str]
 """Suite and test."""
 
@@ -45,15 +44,6 @@ class CauseRules:
     contrary: float = 0.01
     same_signature: float = 0.1
     """The chance that a breakage has the signature of a known flake, before other tests show how common that is."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One line of evidence, and the rows that it rests on: (build, suite, test, round, attempt)."""
-
-    text: str
-    favours: Cause
-    rows: tuple[tuple[str, str, str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,22 +78,12 @@ class Blame:
 
 
 @dataclass(frozen=True)
-class Sibling:
-    """Another variant of the same revision: its point, and each test's verdict there, None if it did not run."""
-
-    point: Point
-    verdict: Callable[[str, str], str | None]
-
-
-@dataclass(frozen=True)
 class _Streak:
     """The builds in a row in which a test has only failed: its columns, and the last build before with a pass."""
 
     begin: int
     fails: int
     last_good: int | None
-    run: int
-    """Builds before the streak in which it ran."""
 
 
 def counts_of(grid: Grid, identity: Identity) -> tuple[int, int]:
@@ -299,21 +279,21 @@ class Judge:
         found = {}
         for (_, signature), members in groups.items():
             first_seen = [identity for identity in members if not self._is_known_flake(identity, signature)]
-            chance = self._chance_of_hosts(members)
+            drivers = self._new_drivers(members)
             for identity in members:
                 together = len(first_seen) if identity in first_seen else 1
-                found[identity] = self._hard_failure(identity, signature, streaks[identity], together, chance)
+                found[identity] = self._hard_failure(identity, signature, streaks[identity], together, drivers)
         return found
 
-    def _chance_of_hosts(self, tests: Sequence[Identity]) -> float:
-        """The chance that all failures of a breakage lie on hosts with a new driver; 1 where some do not, or none is new."""
+    def _new_drivers(self, tests: Sequence[Identity]) -> NewDrivers:
+        """The hosts with a new driver, if all failures of these tests lie there."""
         rows = [row for identity in tests for row in self._attempts[identity] if row.infra is None]
         if not self._updated or any(row.host not in self._updated for row in rows):
-            return 1.0
-        return max(1e-6, min(1.0, sum(self._updated.values())) ** len(rows))
+            return NewDrivers()
+        return NewDrivers(max(1e-6, min(1.0, sum(self._updated.values())) ** len(rows)), self._updated)
 
     def _hard_failure(
-        self, identity: Identity, signature: str | None, streak: _Streak, together: int, chance: float
+        self, identity: Identity, signature: str | None, streak: _Streak, together: int, drivers: NewDrivers
     ) -> Blame:
         rules, rows = self._rules, [row for row in self._attempts[identity] if row.infra is None]
         failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
@@ -323,18 +303,8 @@ class Judge:
         ):
             fact = f"other tests fail the same way at {place.kind} {place.name} alone"
             evidence = Evidence(f"all {len(failed)} attempts ran at a bad place: {fact}", "infra", self._rows(failed))
-            return Blame(
-                *identity,
-                self._build,
-                "infra",
-                0.97,
-                0.9,
-                1,
-                f"It ran only where {fact}.",
-                (evidence,),
-                signature,
-                place=place,
-            )
+            sentence = f"It ran only where {fact}."
+            return Blame(*identity, self._build, "infra", 0.97, 0.9, 1, sentence, (evidence,), signature, place=place)
         since = self._night.point if streak.begin == len(self._grid.points) else self._grid.points[streak.begin]
         last_good = self._grid.points[streak.last_good] if streak.last_good is not None else None
         there = [(sibling, sibling.verdict(*identity)) for sibling in self._siblings]
@@ -353,7 +323,7 @@ class Judge:
                 *identity, self._build, "flaky", 1 - broken, 1 - high, 1 - low, f"A known flake: {why}.",
                 (Evidence(why, "flaky"), begun), signature, since.build, last_good.build if last_good else None,
             )  # fmt: skip
-        shares, changes = self._versions(there, since, last_good, chance)
+        shares, changes = weigh_versions(self._night.point, there, since, last_good, rules.contrary, drivers)
         best = max(shares, key=lambda cause: shares[cause])
         probability = broken * shares[best]
         lines = (begun, *changes, *((Evidence(why, "flaky"),) if known else ()))
@@ -363,15 +333,15 @@ class Judge:
         )  # fmt: skip
         if probability < rules.certain or best == "unknown":
             before = self._earlier.get(identity)
-            if (
-                before is not None
-                and (before.since, before.signature) == (since.build, signature)
-                and before.cause in shares
-            ):
+            is_same = before is not None and (before.since, before.signature) == (since.build, signature)
+            if before is not None and is_same and before.cause in shares:
                 return replace(before, build=self._build, evidence=(*before.evidence, begun))
-            return replace(blame, low=0, high=1, sentence=self._undecided(broken, shares, since, last_good, why))
+            doubt = f"It may be broken since {since.build.revision}, or flaky: {why}."
+            sentence = undecided_words(shares, since, last_good) if broken >= rules.certain or not last_good else doubt
+            return replace(blame, low=0, high=1, sentence=sentence)
         suspect = {"backend": since.backend, "upstream": since.upstream}.get(best)
-        return replace(blame, cause=best, sentence=self._broken(best, since, last_good), suspect=suspect)
+        inherited = not self._night.point.is_on_line and since is not self._night.point
+        return replace(blame, cause=best, sentence=broken_words(best, since, last_good, inherited), suspect=suspect)
 
     def _streak(self, identity: Identity) -> _Streak:
         """The failing builds in a row up to this one. A pull request continues the line at the commit it is based on."""
@@ -380,16 +350,16 @@ class Judge:
         if not self._night.point.is_on_line and self._night.point.base is not None:
             bases = [place for place, point in enumerate(columns.points) if point.backend == self._night.point.base]
             end = bases[-1] + 1 if bases else end
-        begin, total, run = len(self._grid.points), 0, columns.builds_run
+        begin, total = len(self._grid.points), 0
         if row is None:  # it has passed, or not run, in every build
-            return _Streak(begin, 0, end - 1 if end and columns.builds_run else None, min(run, end))
+            return _Streak(begin, 0, end - 1 if end and columns.builds_run else None)
         fails, passes = columns.fails[row], columns.passes[row]
         for column in range(end - 1, -1, -1):
             if passes[column]:
-                return _Streak(begin, total, column, int(((fails + passes)[: column + 1] > 0).sum()))
+                return _Streak(begin, total, column)
             if fails[column]:
                 begin, total = column, total + int(fails[column])
-        return _Streak(begin, total, None, 0)
+        return _Streak(begin, total, None)
 
     @cached_property
     def _mixed(self) -> Any:
@@ -475,84 +445,9 @@ class Judge:
                 found |= {(place, row.signature) for place in places_of(row, self._drivers)}
         return found
 
-    def _versions(
-        self, there: Sequence[tuple[Sibling, str | None]], since: Point, last_good: Point | None, chance: float
-    ) -> tuple[dict[Cause, float], list[Evidence]]:
-        """Weigh whose change it is, by what changed and by what the same backend does in other variants."""
-        evidence, weights = list[Evidence](), dict[Cause, float]()
-        if last_good is not None:
-            changes: dict[Cause, tuple[str | None, str | None]] = {
-                "backend": (last_good.backend, since.backend),
-                "upstream": (last_good.upstream, since.upstream),
-                "infra": (last_good.environment, since.environment),
-            }
-            weights = {cause: 1.0 for cause, (before, after) in changes.items() if before != after or before is None}
-            for cause, (before, after) in changes.items():
-                named = "the environment" if cause == "infra" else cause
-                if before is None or after is None:
-                    evidence.append(Evidence(f"the commit of {named} is not known", "unknown"))
-                elif before != after:
-                    evidence.append(Evidence(f"{named} changed: {_short(before)} to {_short(after)}", cause))
-                else:
-                    evidence.append(Evidence(f"{named} stood still at {_short(after)}", "unknown"))
-            if chance < 1 and "infra" in weights:
-                weights = {cause: weight * (1 if cause == "infra" else chance) for cause, weight in weights.items()}
-                evidence.append(Evidence("all failures are on hosts with a new driver", "infra"))
-        for sibling, verdict in there:
-            other = sibling.point
-            if verdict not in ("passed", "failed") or other.backend != self._night.point.backend:
-                continue
-            name, contrary = other.build.variant, self._rules.contrary
-            if verdict == "passed":
-                if other.upstream == self._night.point.upstream:
-                    continue
-                weights = weights or {"upstream": 1.0, "backend": 1.0}
-                likely = {"upstream": 1.0, "backend": contrary, "infra": contrary}
-                if chance < 1:  # it may have run on another host there
-                    likely["infra"] = max(contrary, 1 - sum(self._updated.values()))
-                weights = {cause: weight * likely[cause] for cause, weight in weights.items()}
-                evidence.append(Evidence(f"it passes in {name}, the same backend with another upstream", "upstream"))
-            else:
-                weights = {
-                    cause: weight * (contrary if cause == "upstream" and other.upstream != self._night.point.upstream else 1)
-                    for cause, weight in weights.items()
-                }
-                evidence.append(Evidence(f"it fails in {name} too, the same backend with another upstream", "backend"))
-        total = sum(weights.values())
-        if not total:
-            return {"unknown": 1.0}, evidence
-        return {cause: weight / total for cause, weight in weights.items()}, evidence
-
-    def _broken(self, cause: Cause, since: Point, last_good: Point | None) -> str:
-        if cause == "infra":
-            old = _short(last_good.environment) if last_good else "an unknown one"
-            return f"It broke when the environment changed, from {old} to {_short(since.environment)}."
-        after = since.backend if cause == "backend" else since.upstream
-        if not self._night.point.is_on_line and since is not self._night.point:
-            return f"The base is broken: {cause} {_short(after)} fails since {since.build.revision}."
-        before = (last_good.backend if cause == "backend" else last_good.upstream) if last_good else None
-        span = f"between {_short(before)} and {_short(after)}" if before else f"at {_short(after)} or before"
-        return f"A change of {cause} broke it, {span}."
-
-    def _undecided(
-        self, broken: float, shares: Mapping[Cause, float], since: Point, last_good: Point | None, why: str
-    ) -> str:
-        if last_good is None:
-            return "It has never passed in this series, so nothing tells what broke it."
-        if broken < self._rules.certain:
-            return f"It may be broken since {since.build.revision}, or flaky: {why}."
-        causes = sorted(cause for cause, share in shares.items() if share > 0.05 and cause != "unknown")
-        if not causes:
-            return f"It fails since {since.build.revision}, but nothing that is recorded changed."
-        return f"It broke in {since.build.revision}; {' and '.join(causes)} changed, and no other variant tells them apart."
-
     @property
     def _build(self) -> Build:
         return self._night.point.build
 
     def _rows(self, rows: Sequence[AttemptRow]) -> tuple[tuple[str, str, str, int, int], ...]:
         return tuple((self._build.name, row.suite, row.test, row.round, row.attempt) for row in rows)
-
-
-def _short(version: str | None) -> str:
-    return version[:13] if version else "an unknown commit"  # as in `Source.label`

@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from accel_ci.quality.causes import Blame, Cause
+from accel_ci.quality.causes import Blame
+from accel_ci.quality.versions import Cause
 
 if TYPE_CHECKING:
     from scipy.cluster.hierarchy import DisjointSet

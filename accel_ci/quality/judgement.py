@@ -19,7 +19,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
-from accel_ci.quality.causes import Blame, CauseRules, Judge, Sibling
+from accel_ci.quality.causes import Blame, CauseRules, Judge
 from accel_ci.quality.gather import point_of, read_build, read_grid, verdicts_of
 from accel_ci.quality.grid import Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
@@ -32,6 +32,7 @@ from accel_ci.quality.places import (
     count_places,
     count_signatures,
 )
+from accel_ci.quality.versions import Sibling
 from accel_ci.results.stored_suite import encoded
 from accel_ci.workspace import Workspace
 

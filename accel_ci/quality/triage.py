@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
-from accel_ci.quality.causes import Blame, Cause
+from accel_ci.quality.causes import Blame
+from accel_ci.quality.versions import Cause
 
 _CATEGORIES: dict[Cause, str] = {
     "infra": "infra", "flaky": "flake", "upstream": "upstream", "backend": "backend", "unknown": "unknown",

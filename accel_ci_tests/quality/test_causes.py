@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from accel_ci.model import Build
-from accel_ci.quality.causes import Blame, Judge, Sibling
+from accel_ci.quality.causes import Blame, Judge
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
 from accel_ci.quality.incidents import incidents_of
 from accel_ci.quality.places import BadPlace, Exposure, Place, bad_places, blamed_places, count_places, count_signatures
 from accel_ci.quality.triage import triage_verdict
+from accel_ci.quality.versions import Sibling
 
 TEST = ("unit", "test_a.py::test_a")
 NIGHTS = 12
