@@ -66,6 +66,7 @@ SLOW = (
 """These start workers, servers, containers, builds or whole nightlies, or store much."""
 
 NIGHTLY = (
+    "end_to_end/test_causes_of_faults.py",
     "end_to_end/test_killed_on_engines.py",
     "end_to_end/test_random_kills.py",
     "end_to_end/test_rbe.py",
