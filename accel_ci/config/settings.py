@@ -212,13 +212,13 @@ class Suite(Section):
 
     A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself; with `isolate: file`, as that
     runs each of its files in a new process. That is the default for pull requests, whose tests are a stranger's, and for the
-    source `upstream`, PyTorch's repository, whose files PyTorch runs so too. The kinds `op_db` and `module_db` have tests
-    made from PyTorch's own tables of operators and modules, and need no paths. `instances` chooses for which device
+    source `upstream`, PyTorch's repository, whose files PyTorch runs so too. The kinds `op_db`, `opinfo`, `module_db` have
+    tests made from PyTorch's own tables of operators and modules, and need no paths. `instances` chooses for which device
     PyTorch's tests are instantiated: the backend's or the CPU. A suite with `variants` is run in these alone.
     """
 
     stage: Literal["smoke", "device"] = "device"
-    kind: Literal["files", "op_db", "module_db"] = "files"
+    kind: Literal["files", "op_db", "opinfo", "module_db"] = "files"
     source: Literal["backend", "upstream"] = "backend"
     paths: tuple[RelativePath, ...] = ()
     instances: Literal["device", "cpu"] = "device"

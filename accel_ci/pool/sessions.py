@@ -15,6 +15,7 @@ from accel_ci.errors import SourceError
 from accel_ci.model import SuiteSession, Trigger
 
 FILES = Path(__file__).parents[1] / "pytorch_tests"
+_SHARED = "compared_with_cpu.py"
 _DISABLED, _SLOW = f"{OWN_TESTS}/disabled_tests.json", f"{OWN_TESTS}/slow_tests.json"
 
 
@@ -54,7 +55,8 @@ def files_of_pytorch_suites(device: Device | None, suites: Iterable[Suite], sour
     chosen = [suite for suite in suites if suite.is_of_pytorch]
     if not chosen:
         return {}
-    names = {Path(place).name for suite in chosen if suite.kind != "files" for place in suite.places} | {"device_base.py"}
+    ready = {Path(place).name for suite in chosen if suite.kind != "files" for place in suite.places}
+    names = ready | {"device_base.py"} | ({_SHARED} if ready else set())
     files = {f"{OWN_TESTS}/{name}": (FILES / name).read_bytes() for name in sorted(names)}
     if device is not None and device.disabled_tests is not None:
         given = _read(sources, device.disabled_tests, "device.disabled_tests")

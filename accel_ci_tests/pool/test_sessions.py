@@ -57,13 +57,13 @@ def test_a_suite_may_be_instantiated_for_the_cpu(settings: Callable[..., Any]) -
     assert session.environment == {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu"}
 
 
-@pytest.mark.parametrize("kind", ["op_db", "module_db"])
+@pytest.mark.parametrize("kind", ["op_db", "opinfo", "module_db"])
 def test_a_ready_suite_brings_its_file(settings: Callable[..., Any], kind: str) -> None:
     given = settings(kind=kind, paths=[])
     suite = given.suites["unit"]
     assert session_of(given, suite, SOURCES, "nightly").paths == (f"pytorch_tests/test_{kind}.py",)
-    files = files_of_pytorch_suites(given.device, [suite], SOURCES)
-    assert files.keys() == {"pytorch_tests/device_base.py", f"pytorch_tests/test_{kind}.py"}
+    names = files_of_pytorch_suites(given.device, [suite], SOURCES).keys()
+    assert names == {f"pytorch_tests/{name}.py" for name in ("device_base", "compared_with_cpu", f"test_{kind}")}
 
 
 def test_the_base_and_the_lists_of_the_backend_are_used(settings: Callable[..., Any], tmp_path: Path) -> None:
