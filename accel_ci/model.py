@@ -219,13 +219,29 @@ class SelectedTest:
 
 
 @dataclass(frozen=True)
+class AppliedTolerance:
+    """A tolerance that a rule gives to PyTorch's tests of operators, and the number of collected tests that have it.
+
+    `criteria` are the rule's patterns of operators and dtypes, `reason` its words.
+    """
+
+    rule: str
+    criteria: Mapping[str, tuple[str, ...]]
+    atol: float
+    rtol: float
+    reason: str
+    tests: int
+
+
+@dataclass(frozen=True)
 class SuiteSelection:
     """The numbers of tests collected and selected for a suite, and those left out by the scope rules, by reason.
 
     `not_enabled` counts tests in scope that do not run yet, and `not_chosen` enabled ones that the build's subset has not.
     With `selected` and `out_of_scope`, they sum to `collected`.
     `left_out` has the numbers of tests, or of files, that pytest's own means left out, by who did it. `skipped_files` are
-    files that skip themselves: each is expected under its own name, as are those with `collection_errors`.
+    files that skip themselves: each is expected under its own name, as are those with `collection_errors`. `tolerances` are
+    those that replace PyTorch's own.
     """
 
     suite: str
@@ -237,6 +253,7 @@ class SuiteSelection:
     skipped_files: dict[str, str] = field(default_factory=dict)
     not_enabled: dict[str, int] = field(default_factory=dict)
     not_chosen: int = 0
+    tolerances: tuple[AppliedTolerance, ...] = ()
 
     @property
     def enabled(self) -> int:

@@ -32,7 +32,7 @@ def scope() -> None:
 @_AS_JSON
 @with_workspace
 def report(workspace: Workspace, build: str | None, as_json: bool) -> None:
-    """Count the tests of BUILD by status and reason, and name rules to look at.
+    """Count the tests of BUILD by status and reason, list its tolerances, and name rules to look at.
 
     These match nothing, are shadowed by earlier ones, or are about tests that pass. The rules are those of the settings as
     they are now. Without BUILD, it is the newest one.
@@ -55,6 +55,9 @@ def report(workspace: Workspace, build: str | None, as_json: bool) -> None:
     print_table(
         ["suite", "status", "reason", "tests"], [[a, "enabled" if b == "modes" else b, c, d] for a, b, c, d in groups]
     )
+    tolerances = [[s.suite, t.rule, t.tests, t.atol, t.rtol, t.reason] for s in found.suites for t in s.tolerances]
+    if tolerances:
+        print_table(["suite", "tolerance", "tests", "atol", "rtol", "reason"], tolerances)
     print_table(["suite", "rule", "tests", "finding"], [[f.suite, f.rule, f.tests, f.finding] for f in found.findings])
     if not found.findings:
         click.echo("no rule needs to be looked at")

@@ -199,6 +199,8 @@ def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:
         of_pytorch = ready or suite.get("source") == "upstream"
         if of_pytorch and content.get("device") is None and suite.get("instances") != "cpu":
             yield ("suites", name), "needs the section 'device': the type of the backend's device, as in 'type: emu'"
+        if as_mapping(suite.get("scope")).get("tolerances") and (not of_pytorch or suite.get("instances") == "cpu"):
+            yield ("suites", name, "scope", "tolerances"), "are only for PyTorch's own tests on the backend's device"
         for index, variant in enumerate(as_sequence(suite.get("variants"))):
             if variant not in variants:
                 advice = _did_you_mean(str(variant), variants)

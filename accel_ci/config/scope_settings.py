@@ -87,8 +87,8 @@ class EnabledTests(Criteria):
         return {"tests": [value]} if isinstance(value, str) and value else value
 
 
-class _WithReason(Criteria):
-    """A rule with a reason, words about it, and the address of an issue."""
+class _WithReason(Section):
+    """A reason, words about it, and the address of an issue."""
 
     reason: ReasonText
     text: str | None = None
@@ -100,15 +100,33 @@ class _WithReason(Criteria):
         return ": ".join(filter(None, (self.reason, self.text))) + (f" ({self.issue})" if self.issue else "")
 
 
-class ScopeRule(_WithReason):
+class ScopeRule(_WithReason, Criteria):
     """Tests that are out of scope or not enabled yet, and why."""
 
 
-class ModeRule(_WithReason):
+class ModeRule(_WithReason, Criteria):
     """The outcome that is expected of tests that run."""
 
     mode: Mode
     reason: ReasonText = "expected by a rule"
+
+
+class ToleranceRule(_WithReason):
+    """The difference from the right result that PyTorch's tests of operators allow: `atol` + `rtol` · |result|.
+
+    It is in place of PyTorch's own for the operator, if any. It widens the default of a dtype, and cannot narrow that.
+    """
+
+    ops: Patterns
+    dtypes: Patterns | None = None
+    atol: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rtol: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    name: str | None = None
+
+    @property
+    def criteria(self) -> dict[str, tuple[str, ...]]:
+        """The patterns by criterion."""
+        return {"ops": self.ops} if self.dtypes is None else {"ops": self.ops, "dtypes": self.dtypes}
 
 
 class RuleFile(Section):
@@ -131,9 +149,10 @@ class Scope(RuleFile):
 
     Of those in scope, all run but those that a rule in `not_enabled` names and, if `enabled` or `enabled_file` is there,
     those that it does not name. In each list the first rule that matches decides. `modes` say what is expected of those that
-    run. `rule_files` have more rules; these come after those that are here.
+    run. `rule_files` have more rules; these come after those that are here. `tolerances` are for suites of PyTorch's tests.
     """
 
     include: tuple[str, ...] = ("*",)
     enabled_file: RulesPath | None = None
     rule_files: tuple[RulesPath, ...] = ()
+    tolerances: tuple[ToleranceRule, ...] = ()

@@ -263,6 +263,7 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
     suites = [[s.suite, s.collected, s.selected, len(s.collection_errors)] for s in selection.suites]
     out_of_scope = [[s.suite, count, reason] for s in selection.suites for reason, count in s.out_of_scope.items()]
     not_enabled = [[s.suite, count, reason] for s in selection.suites for reason, count in s.not_enabled.items()]
+    tolerances = [[s.suite, t.rule, t.tests, t.atol, t.rtol, t.reason] for s in selection.suites for t in s.tolerances]
     left_out = [[s.suite, count, who] for s in selection.suites for who, count in s.left_out.items()]
     skipped = [[s.suite, file, reason] for s in selection.suites for file, reason in s.skipped_files.items()]
     subset, shown = selection.subset, {}
@@ -283,6 +284,7 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
         "not_enabled": table(["suite", "tests", "reason"], not_enabled),
         "out_of_scope": table(["suite", "tests", "reason"], out_of_scope),
         "collection_errors": table(["file"], [[e] for s in selection.suites for e in s.collection_errors]),
+        "tolerances": table(["suite", "rule", "tests", "atol", "rtol", "reason"], tolerances),
         "work_seconds": selection.work_s,
     }
 

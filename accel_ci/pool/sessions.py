@@ -38,6 +38,9 @@ def _device_environment(device: Device | None, suite: Suite, sources: Path) -> d
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": device.type,
         "PYTORCH_TESTING_DEVICE_FOR_CUSTOM": device.type,  # also tests that name the devices that they are for
     }
+    if suite.scope.tolerances:
+        rules = ({**rule.criteria, "atol": rule.atol, "rtol": rule.rtol} for rule in suite.scope.tolerances)
+        environment["ACCEL_CI_TOLERANCES"] = json.dumps([*rules])
     if device.test_base is not None:
         environment["ACCEL_CI_TEST_BASE"] = str(sources / device.test_base)
     if device.disabled_tests is not None:

@@ -49,7 +49,7 @@ def call_variant(variant, takes_kwargs):
 
 
 def write_to_views(op):
-    """Return a call that writes to those parts of the result that are views, and returns the input, too."""
+    """Return a call that writes to those parts of the result that are views, and returns the input as well."""
 
     def call(_, given, *args, **kwargs):
         result = op(given, *args, **kwargs)
@@ -62,7 +62,7 @@ def write_to_views(op):
 
 
 def write_to_out(op, like, kind):
-    """Return a call that writes to tensors of its own, and tells their strides, too."""
+    """Return a call that writes to new tensors, and returns them with their strides."""
 
     def out(part, where):
         if kind == "empty":
@@ -136,13 +136,13 @@ class TestCommon(ComparedWithCpu):
 
     @ops([op for op in COMPARED if op.supports_out], dtypes=OpDTypes.any_one)
     def test_out(self, device, dtype, op):
-        """What is written to `out` is the CPU's, in its strides; an `out` of another dtype is an error where it is on the CPU."""
+        """An `out` gets the CPU's result and keeps its strides; an `out` of another dtype is an error where it is one on the CPU."""
         kinds = ("full", "with gaps", "empty", "of another dtype")
         self.check(op, device, dtype, lambda _, like: {f"out {kind}": write_to_out(op, like, kind) for kind in kinds})
 
     @ops([op for op in COMPARED if variants(op)], dtypes=OpDTypes.any_one)
     def test_variant_consistency_eager(self, device, dtype, op):
-        """All variants have the CPU's result, write to their input where the CPU does, and have views of the same."""
+        """Variants have the CPU's result, write to their input where the CPU does, and have views of the same."""
 
         def calls(sample, _):
             found = {

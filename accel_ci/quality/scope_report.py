@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from accel_ci.config.scope_settings import Criteria, Scope
+from accel_ci.config.scope_settings import Criteria, Scope, ToleranceRule
 from accel_ci.errors import AccelCiError
-from accel_ci.model import VERDICTS, Build, TestSelection
+from accel_ci.model import VERDICTS, AppliedTolerance, Build, TestSelection
 from accel_ci.pipelines import TEST_SELECTION
 from accel_ci.results.store import ResultsStore
 from accel_ci.scope.apply import MUST_PASS, AppliedScope, apply_scope, matching_rules
@@ -33,7 +33,10 @@ _MOST_EXPLAINED = 10
 
 @dataclass(frozen=True)
 class SuiteScope:
-    """The numbers of a suite's tests: `out_of_scope` and `not_enabled` by reason, `modes` of the enabled by mode."""
+    """The numbers of a suite's tests: `out_of_scope` and `not_enabled` by reason, `modes` of the enabled by mode.
+
+    `tolerances` replace PyTorch's own.
+    """
 
     suite: str
     collected: int
@@ -42,6 +45,7 @@ class SuiteScope:
     out_of_scope: Mapping[str, int]
     not_enabled: Mapping[str, int]
     modes: Mapping[str, int]
+    tolerances: tuple[AppliedTolerance, ...]
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def _counted(suite: str, applied: AppliedScope) -> SuiteScope:
     by_mode = Counter(str(mode) for status, mode in modes if status == "enabled")
     collected, enabled, later = len(applied.table), statuses["enabled"], statuses["not_enabled"]
     reasons = applied.reasons("out_of_scope"), applied.reasons("not_enabled")
-    return SuiteScope(suite, collected, enabled + later, enabled, *reasons, dict(by_mode))
+    return SuiteScope(suite, collected, enabled + later, enabled, *reasons, dict(by_mode), applied.tolerances)
 
 
 def _idle(suite: str, applied: AppliedScope) -> Iterator[RuleFinding]:
@@ -165,5 +169,5 @@ def _explained(suite: str, scope: Scope, facts: pa.Table) -> Iterator[Explanatio
         yield Explanation(suite, row["test"], row["status"], row["mode"], row["reason"], row["rule"], known, matching)
 
 
-def _in_words(rules: Iterable[tuple[str, Criteria]]) -> Sequence[str]:
+def _in_words(rules: Iterable[tuple[str, Criteria | ToleranceRule]]) -> Sequence[str]:
     return [f"{name}: {words}" if (words := getattr(rule, "words", "")) else name for name, rule in rules]

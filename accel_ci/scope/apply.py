@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from accel_ci.config.scope_settings import Criteria, Scope
+from accel_ci.config.scope_settings import Criteria, Scope, ToleranceRule
+from accel_ci.model import AppliedTolerance
 from accel_ci.scope.rules import Decisions, Rule, TestIndex, decide
 from accel_ci.scope.table import FACTS, SCOPE
 
@@ -34,10 +35,11 @@ class AppliedRule:
 
 @dataclass(frozen=True)
 class AppliedScope:
-    """A row for each test (columns of `SCOPE`), and what each rule did."""
+    """A row for each test (columns of `SCOPE`), and what each rule did, tolerances included."""
 
     table: pa.Table
     rules: tuple[AppliedRule, ...]
+    tolerances: tuple[AppliedTolerance, ...] = ()
 
     def reasons(self, status: str) -> dict[str, int]:
         """The number of tests of a status by reason."""
@@ -89,25 +91,33 @@ def apply_scope(suite: str, scope: Scope, facts: pa.Table) -> AppliedScope:
             rows[place] = ("enabled", None, enabled_by.get(place), MUST_PASS)
         else:
             rows[place] = ("enabled", scope.modes[number].words, rules[number].name, scope.modes[number].mode)
+    rules = _rules("tolerances", scope.tolerances)
+    loosened = tuple(_applied("tolerances", rules, decide(rules, tests)))
+    tolerances = tuple(
+        AppliedTolerance(each.name, rule.criteria, rule.atol, rule.rtol, rule.words, each.decided)
+        for rule, each in zip(scope.tolerances, loosened, strict=True)
+    )
     columns: dict[str, Any] = {name: facts[name] for name in FACTS.names}
     columns["suite"] = pa.repeat(suite, len(tests))
     for number, name in enumerate(("status", "reason", "rule", "mode")):
         columns[name] = pa.array([row[number] for row in rows if row is not None], pa.string())
-    return AppliedScope(pa.table({name: columns[name] for name in SCOPE.names}, schema=SCOPE), tuple(applied))
+    return AppliedScope(
+        pa.table({name: columns[name] for name in SCOPE.names}, schema=SCOPE), (*applied, *loosened), tolerances
+    )
 
 
-def matching_rules(scope: Scope, facts: pa.Table) -> list[tuple[str, Criteria]]:
+def matching_rules(scope: Scope, facts: pa.Table) -> list[tuple[str, Criteria | ToleranceRule]]:
     """The rules that match the test in a table of one row, with their names, whether they decide it or not."""
-    tests, found = TestIndex(facts), list[tuple[str, Criteria]]()
-    for kind in ("exclude", "not_enabled", "enabled", "modes"):
-        settings: Sequence[Criteria] = getattr(scope, kind) or ()
+    tests, found = TestIndex(facts), list[tuple[str, Criteria | ToleranceRule]]()
+    for kind in ("exclude", "not_enabled", "enabled", "modes", "tolerances"):
+        settings: Sequence[Criteria | ToleranceRule] = getattr(scope, kind) or ()
         rules = _rules(kind, settings)
         matched = decide(rules, tests).matched
         found += [(rule.name, each) for rule, each, count in zip(rules, settings, matched, strict=True) if count]
     return found
 
 
-def _rules(kind: str, rules: Iterable[Criteria]) -> list[Rule]:
+def _rules(kind: str, rules: Iterable[Criteria | ToleranceRule]) -> list[Rule]:
     return [Rule(rule.name or f"{kind}[{place}]", rule.criteria) for place, rule in enumerate(rules)]
 
 

@@ -104,7 +104,7 @@ def select_tests(
         broken = tuple(f"{path}: {message}" for path, message in found.errors.items())
         skipped = {path: found.skipped[path] for path in files}
         counts = (len(found.tests), len(kept), out_of_scope, broken, found.left_out, skipped, not_enabled)
-        reports.append(SuiteSelection(name, *counts))
+        reports.append(SuiteSelection(name, *counts, tolerances=scope.tolerances))
         # A file that cannot be collected, or skips itself, is expected under its own name, so that it does not vanish.
         selected += [SelectedTest(name, test, found.groups.get(test)) for test in (*kept, *found.errors, *files)]
     content = _TESTS.dump_json(selected, exclude_defaults=True)

@@ -83,7 +83,7 @@ def test_the_report_counts_and_names_rules(accel_ci: Run, built: Project) -> Non
         {
             "suite": "unit", "collected": 8, "in_scope": 6, "enabled": 5,
             "out_of_scope": {"training": 1, "other_device": 1}, "not_enabled": {"too_slow": 1},
-            "modes": {"must_pass": 2, "xfail": 2, "flaky_known": 1},
+            "modes": {"must_pass": 2, "xfail": 2, "flaky_known": 1}, "tolerances": [],
         }
     ]  # fmt: skip
     assert [(each["rule"], each["tests"], each["finding"]) for each in report["findings"]] == [

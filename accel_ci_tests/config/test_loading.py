@@ -298,6 +298,7 @@ def test_the_error_for_a_missing_file_advises_init(tmp_path: Path, monkeypatch: 
             load_project(path)
 
 
+TOLERANCE = {"ops": ["mm"], "atol": 0.01, "rtol": 0, "reason": "upstream_bug"}
 SMOKE = {"stage": "smoke", "paths": ["tests/smoke"]}
 
 
@@ -316,6 +317,21 @@ SMOKE = {"stage": "smoke", "paths": ["tests/smoke"]}
             "suites.unit.variants[0]: there is no variant 'py33'; did you mean",
         ),
         ({"source": "upstream", "paths": ["../a.py"]}, {"type": "emu"}, "suites.unit.paths[0]: must be a path below"),
+        (
+            {"paths": ["tests"], "scope": {"tolerances": [TOLERANCE]}},
+            None,
+            "suites.unit.scope.tolerances: are only for PyTorch's own tests on the backend's device",
+        ),
+        (
+            {"kind": "op_db", "instances": "cpu", "scope": {"tolerances": [TOLERANCE]}},
+            None,
+            "suites.unit.scope.tolerances: are only for PyTorch's own tests on the backend's device",
+        ),
+        (
+            {"kind": "op_db", "scope": {"tolerances": [{**TOLERANCE, "atol": -1}]}},
+            {"type": "emu"},
+            "suites.unit.scope.tolerances[0].atol: ",
+        ),
         ({"kind": "op_db"}, {"type": "cuda:0"}, "device.type: must be a type of devices for PyTorch, such as 'emu'"),
     ],
 )

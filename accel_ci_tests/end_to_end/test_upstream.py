@@ -42,9 +42,10 @@ FILES = {
     "pytest.ini": "[pytest]\n",
 }
 DEVICE = [f"test_{number}_toy" for number in range(3)]
+TOLERANCE = {"ops": ["mm"], "atol": 0.5, "rtol": 0.0, "reason": "not_implemented"}
 SUITES = {
     "smoke": {"stage": "smoke", "paths": ["tests/smoke"]},
-    "unit": {"source": "upstream", "paths": ["test"], "test_timeout_seconds": 12},
+    "unit": {"source": "upstream", "paths": ["test"], "test_timeout_seconds": 12, "scope": {"tolerances": [TOLERANCE]}},
     "on_cpu": {"source": "upstream", "paths": ["test/test_ops.py"], "instances": "cpu"},
 }
 
@@ -96,7 +97,12 @@ def test_what_is_known_is_not_collected_again(night: ToyNight) -> None:
 def test_a_script_reproduces_a_test_of_upstream(night: ToyNight, tmp_path: Path) -> None:
     [build, *_] = ManifestStore(night.project.home).list_builds()
     test = "upstream/test/test_dies.py::test_dies"
-    assert 'TORCH_TEST_DEVICES="$sources"/pytorch_tests/device_base.py' in night.accel_ci("reproduce", build.name, test)
+    script = night.accel_ci("reproduce", build.name, test)
+    assert 'TORCH_TEST_DEVICES="$sources"/pytorch_tests/device_base.py' in script
+    assert """ACCEL_CI_TOLERANCES='[{"ops": ["mm"], "atol": 0.5, "rtol": 0.0}]'""" in script
+    report = night.accel_ci("scope", "report", build.name)
+    assert "tolerances[0]" in report
+    assert "matches no collected test" in report
     night.accel_ci("reproduce", build.name, test, "--run", "--folder", str(tmp_path / "dies"), status=3)
     lives = "upstream/test/nn/test_ops.py::test_1_toy"
     night.accel_ci("reproduce", build.name, lives, "--run", "--folder", str(tmp_path / "lives"))

@@ -51,6 +51,14 @@ def test_a_suite_of_upstream_is_instantiated_for_the_device(settings: Callable[.
     assert files_of_pytorch_suites(given.device, [given.suites["unit"]], SOURCES).keys() == {"pytorch_tests/device_base.py"}
 
 
+def test_tolerances_are_told_to_the_base_class(settings: Callable[..., Any]) -> None:
+    rule = {"ops": ["mm", "linalg.*"], "atol": 0.01, "rtol": 0.5, "reason": "not_implemented"}
+    given = settings(source="upstream", scope={"tolerances": [{**rule, "dtypes": ["float16"]}, rule]})
+    environment = session_of(given, given.suites["unit"], SOURCES, "nightly").environment
+    expected = {"ops": ["mm", "linalg.*"], "atol": 0.01, "rtol": 0.5}
+    assert json.loads(environment["ACCEL_CI_TOLERANCES"]) == [{**expected, "dtypes": ["float16"]}, expected]
+
+
 def test_a_suite_may_be_instantiated_for_the_cpu(settings: Callable[..., Any]) -> None:
     given = settings(source="upstream", instances="cpu")
     session = session_of(given, given.suites["unit"], SOURCES, "nightly")

@@ -90,6 +90,21 @@ def test_counts_sum_to_the_collected_tests_and_rules_tell_what_they_did() -> Non
     assert [name for name, _ in matching_rules(settings, FACTS.slice(0, 1))] == ["exclude[0]", "exclude[1]"]
 
 
+def test_tolerances_decide_no_test_and_tell_which_have_them() -> None:
+    first = {"ops": ["a*"], "dtypes": ["float32"], "atol": 0.01, "rtol": 0, "reason": "upstream_bug", "text": "sums"}
+    every = {"ops": ["*"], "atol": 1, "rtol": 1, "reason": "mine"}
+    settings = scope(tolerances=[first, every, {**every, "ops": ["gone"], "name": "n"}])
+    applied = apply_scope("unit", settings, FACTS)
+    assert rows(settings) == [ENABLED] * 5
+    assert [(each.rule, each.tests, each.atol, each.reason) for each in applied.tolerances] == [
+        ("tolerances[0]", 1, 0.01, "upstream_bug: sums"), ("tolerances[1]", 3, 1.0, "mine"), ("n", 0, 1.0, "mine"),
+    ]  # fmt: skip
+    assert [(each.name, each.kind, each.matched, each.decided) for each in applied.rules[1:]] == [
+        ("tolerances[0]", "tolerances", 1, 1), ("tolerances[1]", "tolerances", 4, 3), ("n", "tolerances", 0, 0),
+    ]  # fmt: skip
+    assert [name for name, _ in matching_rules(settings, FACTS.slice(0, 1))] == ["tolerances[0]", "tolerances[1]"]
+
+
 def test_the_table_is_kept(tmp_path: Any) -> None:
     artifacts, table = ArtifactStore(tmp_path), apply_scope("unit", scope(), FACTS).table
     kept = read_scope(write_scope(table, artifacts), artifacts)

@@ -1,0 +1,86 @@
+"""Ready suites and tolerances with a real PyTorch and the example's device, by plain pytest in a session's environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci.pool.sessions import files_of_pytorch_suites, session_of
+from accel_ci_tests.fixtures.checkout import ROOT
+from accel_ci_tests.fixtures.environments import environment_with
+from accel_ci_tests.fixtures.plain_pytest import plain_outcomes
+
+Outcomes = Callable[..., dict[str, str]]
+
+OFF_BY_A_HALF = """
+import torch
+from torch.testing._internal.common_device_type import instantiate_device_type_tests, ops
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import TestCase
+
+class TestNear(TestCase):
+    @ops([op for op in op_db if op.name in ("mm", "linalg.det")], allowed_dtypes=(torch.float16, torch.float32))
+    def test_op(self, device, dtype, op):
+        sample = next(iter(op.sample_inputs(device, dtype)))
+        found = op(sample.input, *sample.args, **sample.kwargs).cpu()
+        self.assertEqual(found + 0.5, found)
+
+instantiate_device_type_tests(TestNear, globals())
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with PyTorch and the example's device."""
+    packages = ("torch==2.13.0", "numpy", "expecttest", "hypothesis", "pytest==9.2.0", str(ROOT / "examples/emu_backend"))
+    return environment_with(tmp_path_factory.mktemp("python") / "environment", *packages)
+
+
+@pytest.fixture
+def outcomes(make_project: Callable[..., Project], python: Path, tmp_path: Path) -> Outcomes:
+    def _outcomes(arguments: tuple[str, ...] = (), **suite: Any) -> dict[str, str]:
+        suites = {"smoke": {"stage": "smoke", "paths": ["tests"]}, "unit": suite}
+        settings = make_project(suites=suites, device={"type": "emu"}).settings
+        for name, content in files_of_pytorch_suites(settings.device, settings.suites.values(), tmp_path).items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        session = session_of(settings, settings.suites["unit"], tmp_path, "nightly")
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **session.environment}
+        found, _ = plain_outcomes(python, tmp_path, session.paths, environment, arguments)
+        return {test.rpartition("::")[2]: outcome for test, outcome in found.items()}
+
+    return _outcomes
+
+
+def test_tolerances_reach_the_operators_before_their_tests_are_made(outcomes: Outcomes, tmp_path: Path) -> None:
+    (tmp_path / "upstream").mkdir()
+    (tmp_path / "upstream/test_near.py").write_text(OFF_BY_A_HALF)
+    wide, narrow = {"atol": 1, "rtol": 0, "reason": "upstream_bug"}, {"atol": 0.1, "rtol": 0, "reason": "upstream_bug"}
+    rules = [{"ops": ["linalg.*"], **wide}, {"ops": ["mm"], "dtypes": ["*16"], **wide}, {"ops": ["*"], **narrow}]
+    assert outcomes(source="upstream", paths=["test_near.py"], scope={"tolerances": rules}) == {
+        "test_op_linalg_det_emu_float32": "passed",
+        "test_op_mm_emu_float16": "passed",
+        "test_op_mm_emu_float32": "failed",
+    }
+
+
+@pytest.mark.skipif(not os.environ.get("ACCEL_CI_LONG"), reason="a minute: ACCEL_CI_LONG not set (make test-nightly)")
+def test_operators_are_checked_in_all_dtypes_and_variants(outcomes: Outcomes) -> None:
+    names = "test_compare_cpu_select_emu or _sub_emu or test_compare_cpu_empty_emu_int8 or test_out_addmm_emu"
+    found = outcomes(("-k", names), kind="opinfo")
+    assert {test for test, outcome in found.items() if outcome == "skipped"} == {"test_compare_cpu_empty_emu_int8"}
+    assert {*found.values()} == {"passed", "skipped"}
+    assert {test.rpartition("_emu")[2] for test in found if test.startswith("test_compare_cpu_select_emu")} == {
+        f"_{dtype}" for dtype in (
+            "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+            "complex32", "complex64", "complex128",
+        )
+    }  # fmt: skip
+    assert {f"test_{name}_emu_float32" for name in ("out_sub", "out_addmm", "variant_consistency_eager_sub")} <= {*found}
+    assert "test_errors_sub_emu" in found
