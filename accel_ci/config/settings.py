@@ -157,13 +157,15 @@ class Device(Section):
 
     `type` is its name in `torch.device`. `test_base` is a file of the backend's sources that sets `TEST_CLASS`, as PyTorch
     documents it for `TORCH_TEST_DEVICES`; without one, it is PyTorch's `PrivateUse1TestBase`. `disabled_tests` and
-    `slow_tests` are files in the format of PyTorch's own (`DISABLED_TESTS_FILE`, `SLOW_TESTS_FILE`).
+    `slow_tests` are files in the format of PyTorch's own (`DISABLED_TESTS_FILE`, `SLOW_TESTS_FILE`). `test_times`, in that
+    of `.pytorch-test-times.json`, has the first estimates of the durations of files that have not run yet.
     """
 
     type: DeviceType
     test_base: RelativePath | None = None
     disabled_tests: RelativePath | None = None
     slow_tests: RelativePath | None = None
+    test_times: RelativePath | None = None
 
 
 class Variant(Section):

@@ -45,6 +45,7 @@ from accel_ci.steps.device_tests import (
     run_smoke_stage,
     unfinished_plan,
 )
+from accel_ci.steps.first_estimates import first_estimates
 from accel_ci.steps.test_sources import sources_for_tests
 from accel_ci.storage.sealed_folder import in_short
 from accel_ci.wheels.build import build_wheel
@@ -161,7 +162,9 @@ def test_plan(
         setup_s = before.mean_setup_s if before else None
         folder = workspace.stage_context(revision, build.variant, "device").folder
         plan = unfinished_plan(settings, test_selection, folder)
-        plan = plan or plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s)
+        if plan is None:
+            estimates = first_estimates(workspace.project, revision, test_selection, workspace.artifacts)
+            plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s, estimates)
         step.note(f"{plan.tests:,} tests in {plan.batch_count} batches, {outlook(plan)}")
     return stage_result(plan, build_of(context), plan.batches.sha256, plan_metadata(plan))
 

@@ -71,19 +71,21 @@ def make_plan(
     *,
     collect_s: float = COLLECT_S,
     widths: Mapping[str, int] | None = None,
+    first_estimates: Mapping[tuple[str, str], float] | None = None,
 ) -> Plan:
     """Cut the tests into batches for `cards` cards.
 
-    `durations` has the recorded seconds by (suite, test). A missing test is estimated by the median of its file, else of
-    its suite, else 1 s. Very long tests are urgent, followed by never-seen ones if these are the smaller part of the
-    work. The tests of a batch keep their order. `collect_s` is the cost for a worker of each file that it collects:
-    batches much shorter than that would save nothing. `widths` maps a suite to the number of cards that its tests hold;
-    each number of cards is planned separately, because it also runs separately.
+    `durations` has the recorded seconds by (suite, test). A missing test is estimated by the median of its file, else by
+    `first_estimates`, the seconds by (suite, file), else by the median of its suite, else by 1 s. Very long tests are
+    urgent, followed by never-seen ones if these are the smaller part of the work. The tests of a batch keep their order.
+    `collect_s` is the cost for a worker of each file that it collects: batches much shorter than that would save nothing.
+    `widths` maps a suite to the number of cards that its tests hold; each number of cards is planned separately, because it
+    also runs separately.
     """
     if cards < 1:
         raise ValueError(f"a plan needs at least one card, not {cards}")
     width_of = {test.suite: (widths or {}).get(test.suite, 1) for test in tests}
-    estimates = _estimates(tests, durations)
+    estimates = _estimates(tests, durations, first_estimates or {})
     place = {_key(test): number for number, test in enumerate(tests)}
     first: list[list[_Piece]] = []
     later: list[list[_Piece]] = []
@@ -200,7 +202,11 @@ def _key(test: SelectedTest) -> tuple[str, str]:
     return test.suite, test.test
 
 
-def _estimates(tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+def _estimates(
+    tests: Sequence[SelectedTest],
+    durations: Mapping[tuple[str, str], float],
+    first_estimates: Mapping[tuple[str, str], float],
+) -> dict[tuple[str, str], float]:
     by_file: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     by_suite: defaultdict[str, list[float]] = defaultdict(list)
     for test in tests:
@@ -208,7 +214,7 @@ def _estimates(tests: Sequence[SelectedTest], durations: Mapping[tuple[str, str]
             by_file[test.suite, test.file].append(known)
             by_suite[test.suite].append(known)
     of_suite = {suite: median(known) for suite, known in by_suite.items()}
-    of_file = {file: median(known) for file, known in by_file.items()}
+    of_file = {**first_estimates, **{file: median(known) for file, known in by_file.items()}}
     return {
         _key(test): durations.get(_key(test), of_file.get((test.suite, test.file), of_suite.get(test.suite, UNKNOWN_S)))
         for test in tests

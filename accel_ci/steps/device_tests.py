@@ -113,17 +113,18 @@ def plan_device_tests(
     durations: Mapping[tuple[str, str], float],
     artifacts: ArtifactStore,
     setup_s: float | None = None,
+    first_estimates: Mapping[tuple[str, str], float] | None = None,
 ) -> TestPlan:
     """Plan the selected tests for the pool's cards from recorded `durations` (seconds by suite and test).
 
-    `setup_s` is the time that a card spent on set-up and collection in an earlier build. Raises `SelectionError` if nothing
-    is selected.
+    `first_estimates` are for the tests of files that have none (seconds by suite and file). `setup_s` is the time that
+    a card spent on set-up and collection in an earlier build. Raises `SelectionError` if nothing is selected.
     """
     cards, widths = settings.pool.cards, {name: suite.cards for name, suite in settings.suites.items()}
     tests = read_selection(selection.tests, artifacts)
     if not tests:
         raise SelectionError("nothing is selected, so there is nothing to plan; look at the suites of the job")
-    plan = make_plan(tests, durations, cards, widths=widths)
+    plan = make_plan(tests, durations, cards, widths=widths, first_estimates=first_estimates)
     batches = artifacts.put_bytes(_PLAN.dump_json(plan), "plan.json")
     seconds = (round(each, 3) for each in (plan.estimated_s, plan.lower_bound_s, predicted_makespan(plan, cards, setup_s)))
     return TestPlan(batches, len(plan.batches), len(tests), plan.unknown, cards, *seconds)

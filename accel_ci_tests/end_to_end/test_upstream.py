@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.model import Build, RuntimeImage
-from accel_ci.pipelines import RUNTIME_IMAGE
+from accel_ci.model import Build, RuntimeImage, TestPlan
+from accel_ci.pipelines import RUNTIME_IMAGE, TEST_PLAN
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.results.store import open_results
 from accel_ci.storage.manifests import ManifestStore
@@ -54,7 +54,9 @@ SUITES = {
 def night(tmp_path_factory: pytest.TempPathFactory) -> ToyNight:
     folder = tmp_path_factory.mktemp("upstream")
     job = {"cron": "0 2 * * *", "suites": [*SUITES]}
-    night = make_toy_night(folder, TESTS, suites=SUITES, device={"type": "toy"}, jobs={
+    tests = {**TESTS, "backend/ci/times.json": json.dumps({"default": {"test_hangs": 500}})}
+    device = {"type": "toy", "test_times": "ci/times.json"}
+    night = make_toy_night(folder, tests, suites=SUITES, device=device, jobs={
         "nightly": job, "intraday": job, "main": {"suites": [*SUITES]}, "pr": {"suites": [*SUITES]},
     })  # fmt: skip
     sha = commit(folder / "upstream", FILES)
@@ -79,6 +81,9 @@ def test_files_of_upstream_run_on_the_device_and_on_the_cpu_in_one_job(night: To
     expected |= {("unit", "upstream/test/test_missing.py"): "failed"}
     expected |= {("on_cpu", f"upstream/test/test_ops.py::test_{number}_cpu"): "passed" for number in range(3)}
     assert verdicts(night, build) == expected
+    plan = ManifestStore(night.project.home).find(TEST_PLAN, build, TestPlan)
+    assert plan is not None
+    assert plan.estimated_s == plan.unknown - 5 + 500, "a second each, and the time of the file whose time is known"
 
 
 def test_what_is_known_is_not_collected_again(night: ToyNight) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,10 @@ instantiate_device_type_tests(TestNear, globals())
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with PyTorch and the example's device."""
-    packages = ("torch==2.13.0", "numpy", "expecttest", "hypothesis", "pytest==9.2.0", str(ROOT / "examples/emu_backend"))
-    return environment_with(tmp_path_factory.mktemp("python") / "environment", *packages)
+    folder = tmp_path_factory.mktemp("python")
+    emu = shutil.copytree(ROOT / "examples/emu_backend", folder / "emu")  # a build writes to its sources
+    packages = ("torch==2.13.0", "numpy", "expecttest", "hypothesis", "pytest==9.2.0", str(emu))
+    return environment_with(folder / "environment", *packages)
 
 
 @pytest.fixture
