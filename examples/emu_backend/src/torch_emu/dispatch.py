@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch_emu import cards, injection
+from torch_emu import cards, exchange, injection
 from torch_emu.tensor import NAME, EmuTensor
 
 CPU = torch.device("cpu")
@@ -87,11 +87,15 @@ class _Call:
         if kind is list or kind is tuple:
             return kind([self.to_host(part) for part in value])
         if isinstance(value, torch.Tensor):
+            if value.device.type == NAME:  # it was handed over, or made from a storage
+                return self.to_host(EmuTensor(exchange.on_host(value), value.device.index))
             if value.dim() > 0 and self.host is None:
                 self.host = value
         elif kind is torch.device:
             self.target = value
             return CPU if value.type == NAME else value
+        elif kind is torch.UntypedStorage and value.device.type == NAME:
+            return exchange.storage_on_host(value)
         return value
 
     def check(self) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from torch.utils.dlpack import DLDeviceType
+from torch_emu import exchange
 
 NAME = "emu"
 
@@ -78,6 +80,20 @@ class EmuTensor(torch.Tensor):
     def tolist(self) -> Any:
         """Return the values as nested lists."""
         return self.cpu().tolist()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Return the memory as bytes on the device, shared with the tensor and its views."""
+        return exchange.storage_on_device(self._memory, self.device.index)
+
+    def __dlpack_device__(self) -> tuple[DLDeviceType, int]:
+        """Return the device for DLPack, which calls those that it has no number for an extension."""
+        return DLDeviceType.kDLExtDev, self.device.index
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Return a capsule over the memory; raise BufferError for what DLPack cannot express."""
+        if self.requires_grad or self.is_conj() or self.is_neg():
+            raise BufferError("DLPack has no gradients and no pending conjugation or negation: use detach(), clone()")
+        return exchange.on_device(self._memory, self.device.index).__dlpack__(**options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Save the values and the name of the device, which every loader of PyTorch understands."""
