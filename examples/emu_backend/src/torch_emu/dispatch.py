@@ -105,8 +105,8 @@ class _Call:
 
     def _scattered(self, other: torch.device) -> RuntimeError:
         return RuntimeError(
-            f"Expected all tensors of aten::{self.op.name} to be on the same device, "
-            f"but found at least two devices, {NAME}:{self.index} and {other}!"
+            "Expected all tensors to be on the same device, "
+            f"but found at least two devices, {NAME}:{self.index} and {other}! (aten::{self.op.name})"
         )
 
     def result_index(self) -> int | None:
