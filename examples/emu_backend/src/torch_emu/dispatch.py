@@ -12,6 +12,7 @@ import torch
 from torch_emu import cards, exchange, injection
 from torch_emu.tensor import NAME, EmuTensor
 
+_KEYS, _EXCLUDED = torch.DispatchKey, torch._C._SetExcludeDispatchKeyGuard
 CPU = torch.device("cpu")
 
 MOVES = frozenset(
@@ -148,6 +149,13 @@ def _written(func: Any, args: tuple, kwargs: dict) -> list[torch.Tensor]:
     return found
 
 
+def _run_on_host(func: Any, args: tuple, kwargs: dict) -> Any:
+    # PyTorch has these keys off while it dispatches to Python. A kernel made of other operators, such as that of
+    # `linalg.pinv`, would then take its own conjugate and negative views for what is in their memory.
+    with _EXCLUDED(_KEYS.Conjugate, False), _EXCLUDED(_KEYS.Negative, False):
+        return func(*args, **kwargs)
+
+
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """Run one overload on the memory of its arguments and return its results on the device."""
     op = operator(func)
@@ -163,11 +171,11 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
             op.name,
             card,
             op.computes,
-            lambda: func(*host_args, **host_kwargs),
+            lambda: _run_on_host(func, host_args, host_kwargs),
             _written(func, host_args, host_kwargs),
         )
     else:
-        result = func(*host_args, **host_kwargs)
+        result = _run_on_host(func, host_args, host_kwargs)
     if func._schema.is_mutable:
         for wrapper in call.wrappers:
             if _has_moved(wrapper):

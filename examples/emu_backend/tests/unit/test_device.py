@@ -61,6 +61,12 @@ def test_a_pending_conjugation_is_seen() -> None:
     torch.testing.assert_close((on_card.imag + 1).cpu(), x.conj().imag + 1)
 
 
+def test_a_kernel_resolves_its_own_conjugations() -> None:
+    """A kernel that is made of other operators takes conjugate views of its intermediate results."""
+    x = torch.tensor([[1 + 2j, 3], [4j, 5 - 1j]])
+    torch.testing.assert_close(torch.linalg.pinv(x.to("emu")).cpu(), torch.linalg.pinv(x))
+
+
 def test_random_numbers_are_repeatable() -> None:
     """The state that can be read and set determines the random numbers."""
     torch.manual_seed(3)
