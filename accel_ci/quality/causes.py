@@ -135,7 +135,8 @@ class Judge:
             rules: The weights.
         """
         self._night, self._grid, self._siblings = night, grid, siblings
-        self._bad, self._blamed = {each.place: each for each in bad}, set(blamed)
+        self._bad = {each.place: each for each in bad}
+        self._blamed: set[tuple[Place, str | None]] = set(blamed)
         self._drivers, self._updated, self._rules = drivers or {}, updated or {}, rules or CauseRules()
         self._earlier = earlier or {}
 
@@ -286,11 +287,17 @@ class Judge:
         return found
 
     def _new_drivers(self, tests: Sequence[Identity]) -> NewDrivers:
-        """The hosts with a new driver, if all failures of these tests lie there."""
+        """The hosts with a new driver, if all failures of these tests lie there.
+
+        A breakage would have to hit these hosts alone by chance, and to pass by chance where a test passed on another.
+        """
         rows = [row for identity in tests for row in self._attempts[identity] if row.infra is None]
-        if not self._updated or any(row.host not in self._updated for row in rows):
+        failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
+        if not self._updated or any(row.host not in self._updated for row in failed):
             return NewDrivers()
-        return NewDrivers(max(1e-6, min(1.0, sum(self._updated.values())) ** len(rows)), self._updated)
+        passed = sum(row.outcome in _PASSING and row.host not in self._updated for row in rows)
+        chance = min(1.0, sum(self._updated.values())) ** len(failed) * self._rules.contrary**passed
+        return NewDrivers(max(1e-6, chance), self._updated)
 
     def _hard_failure(
         self, identity: Identity, signature: str | None, streak: _Streak, together: int, drivers: NewDrivers
@@ -298,9 +305,8 @@ class Judge:
         rules, rows = self._rules, [row for row in self._attempts[identity] if row.infra is None]
         failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
         place = self._place_of(failed)
-        if place is not None and (
-            (place, signature) in self._blamed or (place in self._bad and (place, signature) in self._seen_discordant)
-        ):
+        known_there = self._blamed | (self._seen_discordant if place in self._bad else set())
+        if place is not None and all((place, row.signature) in known_there for row in failed):
             fact = f"other tests fail the same way at {place.kind} {place.name} alone"
             evidence = Evidence(f"all {len(failed)} attempts ran at a bad place: {fact}", "infra", self._rows(failed))
             sentence = f"It ran only where {fact}."

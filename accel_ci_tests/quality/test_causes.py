@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -155,9 +156,30 @@ def test_a_bad_card_is_blamed_only_for_failures_that_are_there_alone() -> None:
     assert blame([attempt("failed"), attempt("failed", 2)], bad=[bad_card()]).cause == "backend", "nothing like it there"
 
 
+def test_a_breakage_at_a_dead_host_is_not_the_hosts() -> None:
+    others = [
+        [attempt("crashed", signature="worker ended", test=test), attempt("passed", 2, card="1", test=test)]
+        for test in (("unit", f"test_b.py::test_{number}") for number in range(3))
+    ]
+    both = [attempt("failed"), attempt("crashed", 2, signature="worker ended")]
+    rows = [row for rows in [*others, both] for row in rows]
+    assert blame(rows, bad=[replace(bad_card(), signatures={"worker ended": 20})]).cause in ("backend", "unknown")
+    lost = [attempt("crashed", signature="worker ended"), attempt("crashed", 2, signature="worker ended")]
+    assert blame([row for rows in [*others, lost] for row in rows], bad=[bad_card()]).cause == "infra"
+
+
 def test_another_error_than_the_bad_cards_is_not_blamed_on_it() -> None:
     rows = [attempt("failed", signature="a race"), attempt("passed", 2, card="1"), attempt("passed", 3, card="2")]
     assert blame(rows, bad=[bad_card()]).cause == "unknown"
+
+
+@pytest.mark.parametrize(("hosts", "cause"), [(("h0", "h1"), "infra"), (("h0", "h9"), "unknown")])
+def test_failures_that_follow_a_new_driver_from_host_to_host_are_the_drivers(hosts: Sequence[str], cause: str) -> None:
+    updated = {"h0": 0.25, "h1": 0.25}
+    now = point(NIGHTS, environment="two of four hosts")
+    tests = [("unit", f"test_a.py::test_{name}") for name in "abc"]
+    rows = [attempt("failed", n, host=host, card=str(n), test=test) for test in tests for n, host in enumerate(hosts, 1)]
+    assert blame(rows, at=now, updated=updated).cause == cause
 
 
 def test_a_host_with_a_new_driver_leaves_a_flake_in_doubt() -> None:
