@@ -20,7 +20,7 @@ from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
-from accel_ci.cli.quality import causes, incidents
+from accel_ci.cli.quality import causes, incidents, quality
 from accel_ci.cli.ramp import ramp
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
@@ -103,6 +103,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
-    janitor, prune, ramp, scope, causes, incidents,
+    janitor, prune, ramp, scope, causes, incidents, quality,
 ):  # fmt: skip
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""Commands about causes: `causes`, `incidents`."""
+"""Commands about causes and quality: `causes`, `incidents`, `quality`."""
 
 from __future__ import annotations
 
@@ -78,6 +78,40 @@ def incidents(workspace: Workspace, everything: bool, as_json: bool) -> None:
         click.echo("no incident is open" if not everything else "no failure was seen")
         return
     _print_incidents(chosen)
+
+
+@click.command()
+@click.option("--builds", "figure", metavar="FIGURE", help="List the builds that a figure was computed from.")
+@_AS_JSON
+@with_workspace
+def quality(workspace: Workspace, figure: str | None, as_json: bool) -> None:
+    """Show how the backend's CI stands against the criteria of PyTorch's levels and of its accelerator group.
+
+    Each figure has a 95 % interval and its goal. Windows are fixed: 14 days for a promotion, 7 for a demotion. A figure
+    without data is not met.
+    """
+    from accel_ci.errors import AccelCiError
+    from accel_ci.quality.flakiness import measure
+    from accel_ci.quality.levels import shown
+    from accel_ci.quality.report import make_report
+
+    now = datetime.now(timezone.utc)
+    flakiness = measure(workspace.results, now.date(), workspace.project.settings.quality.window_days)
+    report = make_report(workspace, flakiness, now)
+    if figure is not None:
+        found = next((each for each in report.figures if each.name == figure), None)
+        if found is None:
+            raise AccelCiError(f"there is no figure {figure!r}; `accel-ci quality` lists them")
+        click.echo("\n".join(found.builds) or "no build")
+        return
+    if as_json:
+        click.echo(json.dumps(asdict(report), default=str))
+        return
+    states = {True: "met", False: "not met", None: "no data"}
+    for title, figures in (("promotion", report.promotion), ("demotion", report.demotion), ("group", report.group)):
+        rows = [[each.name, shown(each), each.goal, states[each.met], len(each.builds)] for each in figures]
+        print_table([title, "value and 95 % interval", "goal", "state", "builds"], rows)
+    click.echo(report.advice)
 
 
 def _print_incidents(found: list[Incident]) -> None:

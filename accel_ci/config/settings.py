@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -360,10 +361,15 @@ class Rbe(Section):
 
 
 class Quality(Section):
-    """The history that flakiness is measured over, and an accepted reason for collecting fewer tests."""
+    """The history that flakiness is measured over, and an accepted reason for collecting fewer tests.
+
+    `level` is the backend's level with the cross-repository relay, which it has had since `level_since`.
+    """
 
     window_days: Annotated[int, Field(ge=1, le=3650)] = 30
     fewer_tests_reason: str | None = None
+    level: Literal["L1", "L2", "L3", "L4"] | None = None
+    level_since: date | None = None
 
 
 class RampStage(Section):

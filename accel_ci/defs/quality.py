@@ -17,13 +17,15 @@ from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
+from accel_ci.quality.levels import LevelReport, shown
+from accel_ci.quality.report import REPORT, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
 from accel_ci.ramp.plot import plot_trend
 from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
-QUALITY = ("flakiness", "coverage", "incidents", "hud")
+QUALITY = ("flakiness", "coverage", "incidents", "quality_report", "hud")
 """The names of the assets."""
 
 
@@ -36,7 +38,8 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             (flakiness, "duckdb", [LEDGER]),
             (coverage, "duckdb", [LEDGER]),
             (incidents, "python", [LEDGER]),
-            (hud, "html", [COVERAGE, INCIDENTS]),
+            (quality_report, "python", [INCIDENTS]),
+            (hud, "html", [COVERAGE, REPORT]),
         )
     ]
     settings = workspace.project.settings
@@ -125,6 +128,22 @@ def incidents(
     columns = ["cause", "state", "tests", "first seen", "last seen", "probability", "incident", "in words"]
     metadata = {"open": len(now), **{f"open_{cause}": count for cause, count in counts.items()}, "now": table(columns, rows)}
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
+
+
+def quality_report(
+    flakiness: Flakiness, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[LevelReport]:
+    """The criteria of the relay's levels and of the accelerator group: each figure with its interval and its goal."""
+    with progress.step("quality_report") as step:
+        report = make_report(workspace, flakiness, datetime.now(timezone.utc))
+        met = sum(figure.met is True for figure in report.figures)
+        step.note(f"{met} of {len(report.figures)} criteria are met; {report.advice}")
+    rows = [
+        [figure.name, shown(figure), figure.goal, {True: "met", False: "not met", None: "no data"}[figure.met]]
+        for figure in report.figures
+    ]
+    figures = table(["criterion", "value and 95 % interval", "goal", "state"], rows)
+    return dg.MaterializeResult(value=report, metadata={"advice": report.advice, "criteria": figures})
 
 
 def hud(

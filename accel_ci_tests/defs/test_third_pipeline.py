@@ -83,7 +83,15 @@ def test_it_has_a_job_a_schedule_and_a_command(definitions: dg.Definitions, inst
     dg.Definitions.validate_loadable(definitions)
     assert commands(THREE)["nightly_stack"] == (STACK, "nightly")
     assets = definitions.resolve_job_def("nightly_stack").asset_layer.executable_asset_keys
-    assert {key.to_user_string() for key in assets} == {"stack_image", "ledger", "flakiness", "coverage", "incidents", "hud"}
+    assert {key.to_user_string() for key in assets} == {
+        "stack_image",
+        "ledger",
+        "flakiness",
+        "coverage",
+        "incidents",
+        "quality_report",
+        "hud",
+    }
     repository = definitions.get_repository_def()
     context = dg.build_schedule_context(
         instance=instance, instance_ref=instance.get_ref(), scheduled_execution_time=NIGHT, repository_def=repository

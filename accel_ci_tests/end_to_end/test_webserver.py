@@ -50,7 +50,8 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "flakiness": {"ledger"},
         "coverage": {"ledger"},
         "incidents": {"ledger"},
-        "hud": {"flakiness", "coverage", "incidents"},
+        "quality_report": {"flakiness", "incidents"},
+        "hud": {"flakiness", "coverage", "quality_report"},
     }
     for name, node in by_name.items():
         assert node["owners"] == [{"team": "emu"}], name
@@ -63,10 +64,11 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "flakiness": "quality",
         "coverage": "quality",
         "incidents": "quality",
+        "quality_report": "quality",
         "hud": "quality",
     }
     assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {
-        "flakiness", "coverage", "incidents", "hud",
+        "flakiness", "coverage", "incidents", "quality_report", "hud",
     }  # fmt: skip
 
 

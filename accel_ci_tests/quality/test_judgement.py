@@ -166,3 +166,7 @@ def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
     assert "A change of backend broke it, between g00000000000c and g00000000000d." in listed.output
     unknown = CliRunner().invoke(main, [*own, "causes", "--test", "no such test"])
     assert (unknown.exit_code, "did not fail" in unknown.output) == (2, True)
+    report = CliRunner().invoke(main, [*own, "quality"])
+    assert (report.exit_code, "longest outage" in report.output) == (0, True), report.output
+    behind = CliRunner().invoke(main, [*own, "quality", "--builds", "no such figure"])
+    assert (behind.exit_code, "`accel-ci quality` lists them" in behind.output) == (2, True)

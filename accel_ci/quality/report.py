@@ -1,0 +1,59 @@
+"""Make the quality report: read the jobs of the last weeks from the manifests, and judge the levels."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from accel_ci.ledger.status import shortcomings
+from accel_ci.model import Build, Ledger, Revision
+from accel_ci.pipelines import LEDGER, REVISION
+from accel_ci.quality.flakiness import Flakiness
+from accel_ci.quality.judgement import read_causes
+from accel_ci.quality.levels import TENURE_DAYS, Job, LevelReport, Outcome, judge_levels
+from accel_ci.workspace import Workspace
+
+REPORT = "quality_report"
+"""The manifest of the report."""
+
+
+def make_report(workspace: Workspace, flakiness: Flakiness, now: datetime) -> LevelReport:
+    """Judge the levels as of now."""
+    quality = workspace.project.settings.quality
+    flaky = len({(each.suite, each.test) for each in flakiness.flaky}), flakiness.tests
+    return judge_levels(jobs_until(workspace, now), now.date(), flaky, quality.level, quality.level_since)
+
+
+def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
+    """Return the builds of the last weeks that have ended, or were given up, the newest first."""
+    manifests, found = workspace.manifests.at_one_moment(), list[Job]()
+    for build in manifests.list_builds():
+        revision = manifests.read_history(manifests.path(REVISION, build.revision), Revision)
+        if revision is None or revision.trigger in ("manual", "sweep"):
+            continue
+        if now - revision.created_at > timedelta(days=TENURE_DAYS):
+            break
+        runs = manifests.last_runs(build)
+        if not runs or any(manifests.has_run(pipeline, build) for pipeline in runs):
+            continue
+        ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
+        ended = [run.ended_at for run in runs.values() if run.ended_at is not None]
+        asked = min(run.asked_at for run in runs.values())
+        reported = ledger is not None and any(run.reported for run in runs.values())
+        seconds = (max(ended) - asked).total_seconds() if reported and ended else None
+        outcome, upstream = _outcome(workspace, build, ledger if reported else None)
+        found.append(Job(build, revision.trigger, revision.created_at, outcome, seconds, None, upstream))
+    return found
+
+
+def _outcome(workspace: Workspace, build: Build, ledger: Ledger | None) -> tuple[Outcome, bool]:
+    """Return the end of a job, and whether all that failed is upstream's."""
+    if ledger is None:
+        return "unfinished", False
+    if not shortcomings(ledger):
+        return "passed", False
+    causes = read_causes(workspace, build)
+    blamed = {blame.cause for blame in causes.blames if not blame.retried} if causes is not None else set()
+    if not ledger.counts.get("failed", 0) or blamed == {"infra"}:
+        lost = ledger.counts.get("infra", 0) + ledger.counts.get("not_run", 0)
+        return ("infra" if lost or blamed == {"infra"} else "failed"), False
+    return "failed", bool(blamed) and blamed <= {"upstream", "infra"}
