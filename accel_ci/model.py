@@ -612,7 +612,8 @@ class Ledger:
     `incomplete` has the reasons, in words, why too little was tested: too few passes, too many skips. `vanished` are the
     tests that were expected before and are gone without a reason (a JSON artifact, a list of `SelectedTest`): later builds
     still expect them, until somebody has `accepted` that. `vanished_reasons` say of which suites too many are gone. In an
-    `informative` build, such as a sweep, tests may fail.
+    `informative` build, such as a sweep, tests may fail. `muted` are failed tests, as `<suite>: <test>`, that the quarantine
+    keeps from making the build fail; they count as failed.
     """
 
     build: Build
@@ -632,6 +633,7 @@ class Ledger:
     vanished_reasons: tuple[str, ...] = ()
     accepted: Acceptance | None = None
     informative: bool = False
+    muted: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float | None:

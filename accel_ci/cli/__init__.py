@@ -20,7 +20,7 @@ from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
-from accel_ci.cli.quality import causes, incidents, quality
+from accel_ci.cli.quality import causes, incidents, quality, quarantine
 from accel_ci.cli.ramp import ramp
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
@@ -92,6 +92,8 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
     logger = logging.getLogger("accel_ci")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    # It prints a traceback where an interruption comes while it closes a connection, which is harmless.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     # Shells start background jobs with SIGINT ignored, and Dagster handles SIGTERM with the handler of SIGINT.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -103,6 +105,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
-    janitor, prune, ramp, scope, causes, incidents, quality,
+    janitor, prune, ramp, scope, causes, incidents, quality, quarantine,
 ):  # fmt: skip
     main.add_command(command)

@@ -1,10 +1,10 @@
-"""Commands about causes and quality: `causes`, `incidents`, `quality`."""
+"""Commands about causes and quality: `causes`, `incidents`, `quality`, `quarantine …`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import click
@@ -112,6 +112,92 @@ def quality(workspace: Workspace, figure: str | None, as_json: bool) -> None:
         rows = [[each.name, shown(each), each.goal, states[each.met], len(each.builds)] for each in figures]
         print_table([title, "value and 95 % interval", "goal", "state", "builds"], rows)
     click.echo(report.advice)
+
+
+@click.group()
+def quarantine() -> None:
+    """Mute or disable flaky tests, by a file of decisions that is reviewed like code."""
+
+
+@quarantine.command("list")
+@_AS_JSON
+@with_workspace
+def list_quarantine(workspace: Workspace, as_json: bool) -> None:
+    """List the tests in quarantine: people's decisions, and those of the rule."""
+    from accel_ci.quality.current_quarantine import update_quarantine
+
+    state = update_quarantine(workspace, datetime.now(timezone.utc))
+    if as_json:
+        click.echo(json.dumps(asdict(state), default=str))
+        return
+    if not state.entries:
+        click.echo("no test is in quarantine")
+    rows = [
+        [each.state, each.suite, each.test, each.variant, each.by, each.expires, each.owner or "", each.reason]
+        for each in state.entries
+    ]
+    print_table(["state", "suite", "test", "variant", "by", "expires", "owner", "reason"], rows)
+    for words in state.over_budget:
+        click.echo(words)
+    for debt in state.debt:
+        click.echo(f"debt: {debt.suite}: {debt.test} was broken in {', '.join(debt.builds)}")
+
+
+@quarantine.command()
+@click.argument("test")
+@click.option("--suite", required=True, help="The suite of the test.")
+@click.option(
+    "--state",
+    type=click.Choice(["muted", "disabled", "active"]),
+    default="muted",
+    show_default=True,
+    help="muted: it runs, and gates nothing; disabled: it does not run; active: no rule may quarantine it.",
+)
+@click.option("--reason", required=True, help="Why, for those who read it later.")
+@click.option("--owner", help="Who looks after it.")
+@click.option("--issue", help="The address of an issue.")
+@click.option("--variant", help="Only in this variant.")
+@click.option("--days", type=click.IntRange(1, 365), default=30, show_default=True, help="Until it expires.")
+@with_workspace
+def add(workspace: Workspace, test: str, days: int, **given: str | None) -> None:  # fmt: skip
+    """Write a decision on TEST into the file of decisions; one that is there is replaced."""
+    from pydantic import ValidationError
+
+    from accel_ci.config.settings import QuarantinedTest
+    from accel_ci.errors import ConfigError
+    from accel_ci.quality.quarantine_file import file_of, read_decisions, write_decisions
+
+    if given["suite"] not in workspace.project.settings.suites:
+        known = ", ".join(workspace.project.settings.suites)
+        raise ConfigError(f"there is no suite {given['suite']!r}; known: {known}")
+    path, today = file_of(workspace.project), datetime.now(timezone.utc).date()
+    try:
+        entry = QuarantinedTest.model_validate({**given, "test": test, "since": today, "expires": today + timedelta(days)})
+    except ValidationError as error:
+        raise ConfigError(
+            "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        ) from None
+    key = (entry.suite, entry.test, entry.variant)
+    others = [each for each in read_decisions(workspace.project) if (each.suite, each.test, each.variant) != key]
+    write_decisions(path, (*others, entry))
+    click.echo(f"{path}: {test} is {entry.state} until {entry.expires}; commit the file")
+
+
+@quarantine.command()
+@click.argument("test")
+@click.option("--suite", help="Only of this suite.")
+@with_workspace
+def remove(workspace: Workspace, test: str, suite: str | None) -> None:
+    """Remove the decisions on TEST from the file of decisions."""
+    from accel_ci.errors import AccelCiError
+    from accel_ci.quality.quarantine_file import file_of, read_decisions, write_decisions
+
+    path, decisions = file_of(workspace.project), read_decisions(workspace.project)
+    kept = tuple(each for each in decisions if each.test != test or suite not in (None, each.suite))
+    if len(kept) == len(decisions):
+        raise AccelCiError(f"{path} has no decision on {test}; `accel-ci quarantine list` shows those that hold")
+    write_decisions(path, kept)
+    click.echo(f"{path}: {len(decisions) - len(kept)} removed; commit the file")
 
 
 def _print_incidents(found: list[Incident]) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from accel_ci.config.pool_settings import Pool
-from accel_ci.config.scope_settings import Scope
+from accel_ci.config.scope_settings import RulesPath, Scope
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
     BazelConfig,
@@ -360,6 +360,43 @@ class Rbe(Section):
     timeout_seconds: Seconds = 7200
 
 
+class Quarantine(Section):
+    """The flaky tests that are muted (they run, and gate nothing) or disabled (they do not run).
+
+    `file` lists the decisions of people, below the folder of the configuration file. With `automatic`, a rule adds the
+    tests whose flakiness is sure: `accel_ci.quality.quarantine.QuarantineRules` says what the thresholds mean.
+    """
+
+    file: RulesPath | None = None
+    automatic: bool = False
+    budget: Share = 0.01
+    least_flakes: Annotated[int, Field(ge=1)] = 2
+    mute_above: Share = 0.01
+    disable_above: Share = 0.5
+    release_below: Share = 0.02
+    days: Annotated[int, Field(ge=1, le=365)] = 30
+
+
+class QuarantinedTest(Section):
+    """A person's decision on a test, in all variants or in one, until it expires."""
+
+    suite: Name
+    test: Annotated[str, Field(min_length=1)]
+    state: Literal["active", "muted", "disabled"] = "muted"
+    reason: Annotated[str, Field(min_length=1)]
+    since: date
+    expires: date
+    variant: str | None = None
+    owner: str | None = None
+    issue: Endpoint | None = None
+
+
+class QuarantineFile(Section):
+    """The file of people's decisions."""
+
+    tests: tuple[QuarantinedTest, ...] = ()
+
+
 class Quality(Section):
     """The history that flakiness is measured over, and an accepted reason for collecting fewer tests.
 
@@ -370,6 +407,7 @@ class Quality(Section):
     fewer_tests_reason: str | None = None
     level: Literal["L1", "L2", "L3", "L4"] | None = None
     level_since: date | None = None
+    quarantine: Quarantine = Quarantine()
 
 
 class RampStage(Section):

@@ -27,6 +27,7 @@ from accel_ci.model import (
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
+from accel_ci.quality.current_quarantine import quarantined, without_disabled
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection
 from accel_ci.results.history import median_durations
@@ -137,9 +138,10 @@ def test_selection(
             step.say(tree.skew)
         sweeps = revision.trigger == "sweep"
         suites = with_rule_files(suites, workspace.project.root)
+        day = revision.created_at.date()
+        suites = without_disabled(suites, quarantined(workspace, build_of(context).variant, day))
         selection = collect_tests(settings, suites, spec, place, none_enabled=sweeps)
         if sweeps:
-            day = revision.created_at.date()
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
         elif revision.trigger == "pr" and settings.jobs.pr.tests == "changed":
             selection = changed_selection(workspace, selection, revision, build_of(context).variant)

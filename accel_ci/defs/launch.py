@@ -30,6 +30,7 @@ from accel_ci.defs.quality import (
     incidents,
     quality_gate,
     quality_report,
+    quarantine,
     refresh_hud,
 )
 from accel_ci.defs.run_tags import AGAIN_TAG, TRIGGERED_AT
@@ -171,7 +172,7 @@ def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, pipeline:
     left = take_up(workspace, pipeline, build)
     if left == pipeline.stages:
         return ()
-    measured = [manifests.path(asset.__name__) for asset in (flakiness, coverage, incidents, quality_report)]
+    measured = [manifests.path(asset.__name__) for asset in (flakiness, coverage, incidents, quarantine, quality_report)]
     if left or not last.reported or LEDGER in failed or not ledger.is_file():
         rest = (*left, LEDGER, *QUALITY)
     elif all(each.is_file() and each.stat().st_mtime_ns > ledger.stat().st_mtime_ns for each in measured):

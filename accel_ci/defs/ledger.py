@@ -20,6 +20,7 @@ from accel_ci.ledger.completeness import judge_completeness
 from accel_ci.ledger.status import collected_drop, shortcomings
 from accel_ci.model import VERDICTS, BazelTestResults, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
 from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
+from accel_ci.quality.current_quarantine import muted_failures, quarantined
 from accel_ci.ramp.current import share_fault
 from accel_ci.results.questions import bad_tests
 from accel_ci.workspace import Workspace
@@ -68,6 +69,10 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
             account = judge_completeness(workspace, revision, account)
         if fault := share_fault(workspace, revision, build):
             account = replace(account, incomplete=(*account.incomplete, fault))
+        day = revision.created_at.date()
+        account = replace(
+            account, muted=muted_failures(workspace.results, account, quarantined(workspace, build.variant, day))
+        )
         manifests.write(path, account)
         missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
         step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)

@@ -15,6 +15,7 @@ from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
+from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
 from accel_ci.quality.levels import LevelReport, shown
@@ -25,7 +26,7 @@ from accel_ci.ramp.plot import plot_trend
 from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
-QUALITY = ("flakiness", "coverage", "incidents", "quality_report", "hud")
+QUALITY = ("flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud")
 """The names of the assets."""
 
 
@@ -38,8 +39,9 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             (flakiness, "duckdb", [LEDGER]),
             (coverage, "duckdb", [LEDGER]),
             (incidents, "python", [LEDGER]),
+            (quarantine, "python", [INCIDENTS]),
             (quality_report, "python", [INCIDENTS]),
-            (hud, "html", [COVERAGE, REPORT]),
+            (hud, "html", [COVERAGE, QUARANTINE, REPORT]),
         )
     ]
     settings = workspace.project.settings
@@ -130,6 +132,33 @@ def incidents(
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
 
 
+def quarantine(
+    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+) -> dg.MaterializeResult[QuarantineState]:
+    """The flaky tests that gate nothing or do not run: people's decisions, and those of the rule."""
+    with progress.step("quarantine") as step:
+        now = datetime.now(timezone.utc)
+        state = update_quarantine(workspace, now)
+        feeds = publish_feeds(workspace, state, now)
+        hidden = f"; {len(state.debt)} of them have been broken meanwhile" if state.debt else ""
+        step.note(f"{state.count('muted')} muted, {state.count('disabled')} disabled{hidden}")
+    rows = [
+        [one.suite, one.test, one.variant, one.state, one.by, str(one.since), str(one.expires), one.reason, one.owner or ""]
+        for one in state.entries
+    ]
+    columns = ["suite", "test", "variant", "state", "by", "since", "expires", "reason", "owner"]
+    debt = [[one.suite, one.test, ", ".join(one.builds)] for one in state.debt]
+    metadata = {
+        "muted": state.count("muted"),
+        "disabled": state.count("disabled"),
+        "entries": table(columns, rows),
+        "over_budget": table(["test"], [[words] for words in state.over_budget]),
+        "debt": table(["suite", "test", "broken in"], debt),
+        "feeds": table(["variant", "folder"], [[variant, str(folder)] for variant, folder in feeds.items()]),
+    }
+    return dg.MaterializeResult(value=state, metadata=redacted(metadata))
+
+
 def quality_report(
     flakiness: Flakiness, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
 ) -> dg.MaterializeResult[LevelReport]:
@@ -171,7 +200,8 @@ def quality_gate(
     with progress.step("quality_gate"):
         ledger = manifests.read(manifests.path(LEDGER, build.revision, build.variant), Ledger)
         chosen = () if ledger.informative else workspace.project.settings.fail_run_on
-        found = [f"{count:,} {verdict.replace('_', ' ')}" for verdict in chosen if (count := ledger.counts.get(verdict, 0))]
+        counts = {**ledger.counts, "failed": ledger.counts.get("failed", 0) - len(ledger.muted)}
+        found = [f"{count:,} {verdict.replace('_', ' ')}" for verdict in chosen if (count := counts.get(verdict, 0))]
         if found:
             text = (
                 f"{', '.join(found)}: the setting 'fail_run_on' makes the run fail; `accel-ci results failures {build.name}`"

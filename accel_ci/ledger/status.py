@@ -180,10 +180,11 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     (`accel_ci.ledger.completeness`). The tests of an informative build may fail, but none may be lost.
     """
     counts = {verdict: ledger.counts.get(verdict, 0) for verdict in VERDICTS}
+    gating = {**counts, "failed": counts["failed"] - len(ledger.muted)}
     bad = [
-        f"{counts[verdict]:,} {verdict.replace('_', ' ')}"
+        f"{gating[verdict]:,} {verdict.replace('_', ' ')}"
         for verdict in ("failed", "infra", "not_run")
-        if counts[verdict] and not (ledger.informative and verdict == "failed")
+        if gating[verdict] and not (ledger.informative and verdict == "failed")
     ]
     if ledger.unexpected_failures and not ledger.informative:
         bad.append(f"failed beside the expected tests: {_some(ledger.unexpected_failures)}")

@@ -78,7 +78,7 @@ class Incidents:
 
 
 @dataclass(frozen=True)
-class _Finished:
+class FinishedBuild:
     """A build with a ledger, its revision and its place among versions."""
 
     point: Point
@@ -93,9 +93,8 @@ class _Finished:
 
 def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = None) -> Incidents:
     """Judge the finished builds of the window that were not judged yet, and follow the incidents through them."""
-    window = workspace.project.settings.quality.window_days
-    finished = _finished_builds(workspace, now - timedelta(days=window))
-    by_revision: dict[str, list[_Finished]] = {}
+    finished = finished_builds(workspace, now)
+    by_revision: dict[str, list[FinishedBuild]] = {}
     for each in finished:
         by_revision.setdefault(each.revision.key, []).append(each)
     judges = _Judges(workspace, finished)
@@ -128,9 +127,10 @@ def read_incidents(workspace: Workspace) -> Incidents:
     return workspace.manifests.read_history(workspace.manifests.path(INCIDENTS), Incidents) or Incidents(())
 
 
-def _finished_builds(workspace: Workspace, since: datetime) -> list[_Finished]:
-    """The newest finished builds since a time, the oldest first."""
-    manifests, found = workspace.manifests.at_one_moment(), list[_Finished]()
+def finished_builds(workspace: Workspace, now: datetime) -> list[FinishedBuild]:
+    """Return the newest finished builds of the window of days, the oldest first."""
+    since = now - timedelta(days=workspace.project.settings.quality.window_days)
+    manifests, found = workspace.manifests.at_one_moment(), list[FinishedBuild]()
     for build in manifests.list_builds():
         ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
         place = point_of(manifests, build) if ledger is not None else None
@@ -139,14 +139,14 @@ def _finished_builds(workspace: Workspace, since: datetime) -> list[_Finished]:
         point, revision = place
         if revision.created_at < since or len(found) >= _MOST_BUILDS:
             break
-        found.append(_Finished(point, revision, ledger))
+        found.append(FinishedBuild(point, revision, ledger))
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
 
 
 class _Judges:
     """Judges builds in their order. The grid of a variant is read once, when a build of it must be judged."""
 
-    def __init__(self, workspace: Workspace, finished: Sequence[_Finished]) -> None:
+    def __init__(self, workspace: Workspace, finished: Sequence[FinishedBuild]) -> None:
         self._workspace, self._rules = workspace, CauseRules()
         self._lines: dict[str, list[Point]] = {}
         for each in finished:
@@ -159,7 +159,7 @@ class _Judges:
         self._columns: dict[str, int] = dict.fromkeys(self._lines, 0)
         """The number of builds of each variant's line that were judged."""
 
-    def causes(self, build: _Finished, of_revision: Sequence[_Finished]) -> Causes:
+    def causes(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild]) -> Causes:
         """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
         basis = {each.build.variant: each.ledger.digest for each in of_revision}
         found = read_causes(self._workspace, build.build)
@@ -179,7 +179,7 @@ class _Judges:
                 self._leave_out_doubtful(found)
         return found
 
-    def _judge(self, build: _Finished, of_revision: Sequence[_Finished], basis: dict[str, str]) -> Causes:
+    def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
         store = self._workspace.results
         rows = read_build(store, build.point)
         suites, night = tuple(build.ledger.suites), rows.night

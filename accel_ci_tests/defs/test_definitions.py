@@ -41,7 +41,7 @@ def test_a_source_build_has_assets_and_a_job_of_its_own(make_project: Callable[.
         keys = definitions.resolve_job_def(job).asset_layer.executable_asset_keys
         return {key.to_user_string() for key in keys}
 
-    shared = {"ledger", "flakiness", "coverage", "incidents", "quality_report", "hud"}
+    shared = {"ledger", "flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud"}
     assert assets("nightly_rbe") == {"source_build", "bazel_test_results"} | shared
     assert assets("nightly_rbe") & assets("nightly_integration") == shared
     [schedule] = [one for one in definitions.schedules or () if one.name == "nightly_rbe_schedule"]

@@ -89,6 +89,7 @@ def test_it_has_a_job_a_schedule_and_a_command(definitions: dg.Definitions, inst
         "flakiness",
         "coverage",
         "incidents",
+        "quarantine",
         "quality_report",
         "hud",
     }

@@ -140,8 +140,8 @@ def test_a_kill_after_the_device_tests_repeats_no_complete_stage(project: Projec
     project.configure(limits={"test_timeout_seconds": 200}, pool={"cards": 3})
     with FileLock(project.home / "hud.lock"):
         output = project.stop(partial(is_at, "hud"), signal.SIGKILL, *project.command)
-    *_, ledger, one, two, three, four, hud = begun(output)
-    assert {one, two, three, four} == {"flakiness", "coverage", "incidents", "quality_report"}
+    *_, ledger, one, two, three, four, five, hud = begun(output)
+    assert {one, two, three, four, five} == {"flakiness", "coverage", "incidents", "quarantine", "quality_report"}
     assert (ledger, hud) == ("ledger", "hud")
     assert asked not in output
     assert "this one takes the build up at ledger" in output

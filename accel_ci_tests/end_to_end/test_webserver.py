@@ -50,8 +50,9 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "flakiness": {"ledger"},
         "coverage": {"ledger"},
         "incidents": {"ledger"},
+        "quarantine": {"incidents"},
         "quality_report": {"flakiness", "incidents"},
-        "hud": {"flakiness", "coverage", "quality_report"},
+        "hud": {"flakiness", "coverage", "quarantine", "quality_report"},
     }
     for name, node in by_name.items():
         assert node["owners"] == [{"team": "emu"}], name
@@ -64,11 +65,12 @@ def test_lineage_groups_kinds_owners_and_descriptions(graphql: Callable[..., Any
         "flakiness": "quality",
         "coverage": "quality",
         "incidents": "quality",
+        "quarantine": "quality",
         "quality_report": "quality",
         "hud": "quality",
     }
     assert {name for name, node in by_name.items() if not node["isPartitioned"]} == {
-        "flakiness", "coverage", "incidents", "quality_report", "hud",
+        "flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -10,8 +11,23 @@ from click.testing import CliRunner
 
 from accel_ci.cli import main
 from accel_ci.config.settings import Project
-from accel_ci.model import VERDICTS, Attempt, Build, Ledger, Outcome, Revision, RuntimeImage, Source
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE
+from accel_ci.ledger.status import shortcomings
+from accel_ci.model import (
+    VERDICTS,
+    Artifact,
+    Attempt,
+    Build,
+    Ledger,
+    Outcome,
+    Revision,
+    RuntimeImage,
+    Source,
+    SuiteSelection,
+    TestSelection,
+    Verdict,
+)
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, TEST_SELECTION
+from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
 from accel_ci.quality.judgement import INCIDENTS, judge_new_builds, read_causes, read_incidents
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
@@ -170,3 +186,52 @@ def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
     assert (report.exit_code, "longest outage" in report.output) == (0, True), report.output
     behind = CliRunner().invoke(main, [*own, "quality", "--builds", "no such figure"])
     assert (behind.exit_code, "`accel-ci quality` lists them" in behind.output) == (2, True)
+
+
+def test_the_quarantine_of_a_project(make_project: Callable[..., Project]) -> None:
+    workspace = Workspace(make_project(quality={"quarantine": {"file": "flaky.yaml", "automatic": True, "budget": 1.0}}))
+    for night in range(NIGHTS):
+        write_night(workspace, night, {RACE: FLAKES} if night % 3 == 1 else {}, backend=night)
+    judge_new_builds(workspace, TODAY)
+    scope = SuiteSelection("unit", 50, 50, {})
+    selection = TestSelection(Artifact("0" * 64, "selection.json", 2), (scope,), 1.0)
+    newest = f"nightly-{TODAY - timedelta(days=1):%Y%m%d}"
+    workspace.manifests.write(workspace.manifests.path(TEST_SELECTION, newest, "py3"), selection)
+    [entry] = update_quarantine(workspace, TODAY).entries
+    assert (entry.test, entry.state, entry.by) == (RACE, "muted", "rule")
+    assert list(quarantined(workspace, "py3", TODAY.date())) == [("unit", RACE)]
+    own = ["--config", str(workspace.project.config_path), "quarantine"]
+    given = ["--suite", "unit", "--state", "active", "--reason", "it is fixed", "--owner", "robin"]
+    added = CliRunner().invoke(main, [*own, "add", RACE, *given])
+    assert added.exit_code == 0, added.output
+    assert quarantined(workspace, "py3", TODAY.date()) == {}, "a person's decision beats the rule's"
+    assert "robin" in CliRunner().invoke(main, [*own, "list"]).output
+    disabled = CliRunner().invoke(main, [*own, "add", STEADY[0], "--suite", "unit", "--state", "disabled", "--reason", "x"])
+    assert disabled.exit_code == 0, disabled.output
+    suites = without_disabled(workspace.project.settings.suites, quarantined(workspace, "py3", TODAY.date()))
+    [rule] = suites["unit"].scope.modes
+    assert (rule.tests, rule.mode) == ((STEADY[0],), "skip")
+    removed = CliRunner().invoke(main, [*own, "remove", RACE])
+    assert removed.exit_code == 0, removed.output
+    update_quarantine(workspace, TODAY)
+    assert set(quarantined(workspace, "py3", TODAY.date())) == {("unit", RACE), ("unit", STEADY[0])}
+    again = CliRunner().invoke(main, [*own, "remove", RACE])
+    assert (again.exit_code, "has no decision" in again.output) == (2, True)
+
+
+def test_muted_failures_do_not_gate(make_project: Callable[..., Project]) -> None:
+    workspace = Workspace(make_project(quality={"quarantine": {"file": "flaky.yaml"}}))
+    build = write_night(workspace, 1, {RACE: fails(), BROKEN[0]: fails()}, backend=1)
+    counts: dict[Verdict, int] = {**dict.fromkeys(VERDICTS, 0), "failed": 2, "passed": 43}
+    ledger = Ledger(build, 45, counts, {"unit": counts}, (), (), 0, 1.0, 1.0)
+    assert shortcomings(ledger) == ("2 failed",)
+    own = ["--config", str(workspace.project.config_path), "quarantine"]
+    for test in (RACE, BROKEN[0]):
+        day = datetime.now(timezone.utc).date()
+        muted = muted_failures(workspace.results, ledger, quarantined(workspace, "py3", day))
+        assert len(muted) == [RACE, BROKEN[0]].index(test)
+        CliRunner().invoke(main, [*own, "add", test, "--suite", "unit", "--reason", "x"])
+    muted = muted_failures(workspace.results, ledger, quarantined(workspace, "py3", datetime.now(timezone.utc).date()))
+    assert set(muted) == {f"unit: {RACE}", f"unit: {BROKEN[0]}"}
+    assert shortcomings(replace(ledger, muted=muted[:1])) == ("1 failed",)
+    assert shortcomings(replace(ledger, muted=muted)) == ()

@@ -1,0 +1,140 @@
+"""The quarantine as of now: people's decisions and what the rule adds; kept as the manifest `quarantine`.
+
+What the rule decides is in `quarantine.py`. Stages ask `quarantined` which tests are muted or disabled in a build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+
+from accel_ci.config.scope_settings import ModeRule
+from accel_ci.config.settings import Suite
+from accel_ci.model import Ledger, TestSelection
+from accel_ci.pipelines import TEST_SELECTION
+from accel_ci.quality.feeds import write_feeds
+from accel_ci.quality.gather import read_grid
+from accel_ci.quality.judgement import finished_builds, read_causes
+from accel_ci.quality.quarantine import Debt, Entry, QuarantineRules, debt_of, decide, flakes_of
+from accel_ci.quality.quarantine_file import as_entries, read_decisions
+from accel_ci.results.history import median_durations
+from accel_ci.results.questions import bad_tests
+from accel_ci.results.store import ResultsStore
+from accel_ci.workspace import Workspace
+
+QUARANTINE = "quarantine"
+"""The manifest."""
+
+
+@dataclass(frozen=True)
+class QuarantineState:
+    """The entries that hold, what the rule left out for want of budget, and the breakages that would have been hidden."""
+
+    day: date
+    entries: tuple[Entry, ...] = ()
+    over_budget: tuple[str, ...] = ()
+    debt: tuple[Debt, ...] = ()
+
+    def count(self, state: str) -> int:
+        """The number of entries with a state."""
+        return sum(entry.state == state for entry in self.entries)
+
+
+def update_quarantine(workspace: Workspace, now: datetime) -> QuarantineState:
+    """Decide anew for all variants, and keep the result."""
+    settings, today = workspace.project.settings, now.date()
+    decisions, before = read_decisions(workspace.project), read_quarantine(workspace)
+    entries: list[Entry] = []
+    over: list[str] = []
+    breakages: list[tuple[date, str, str, str]] = []
+    finished = finished_builds(workspace, now)
+    for variant in settings.variants:
+        line = [each for each in finished if each.point.is_on_line and each.build.variant == variant.name]
+        causes = [(each, read_causes(workspace, each.build)) for each in line]
+        blames = [(each, blame) for each, found in causes if found is not None for blame in found.blames]
+        breakages += [
+            (each.revision.created_at.date(), each.build.name, blame.suite, blame.test)
+            for each, blame in blames
+            if blame.cause in ("backend", "upstream")
+        ]
+        people = as_entries(decisions, variant.name)
+        if settings.quality.quarantine.automatic:
+            flaky = {(each.build.revision, *blame.identity) for each, blame in blames if blame.cause == "flaky"}
+            flakes = flakes_of(read_grid(workspace.results, [each.point for each in line]), flaky) if flaky else {}
+            rules = QuarantineRules(**settings.quality.quarantine.model_dump(exclude={"file", "automatic"}))
+            known = before.entries if before is not None else ()
+            in_scope = _in_scope(workspace, [each.build.revision for each in line], variant.name)
+            decided, left_out = decide(variant.name, flakes, people, known, in_scope, today, rules)
+            entries += decided
+            over += left_out
+        else:
+            entries += [entry for entry in people if entry.expires >= today]
+    state = QuarantineState(today, tuple(entries), tuple(over), tuple(debt_of(entries, breakages)))
+    workspace.manifests.write(workspace.manifests.path(QUARANTINE), state)
+    return state
+
+
+def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -> dict[str, Path]:
+    """Write the feeds of each variant below the data folder, and return their folders (`feeds.py`)."""
+    settings, folders = workspace.project.settings, dict[str, Path]()
+    window = settings.quality.window_days
+    for variant in settings.variants:
+        known = median_durations(workspace.results, variant.name, now.date(), window)
+        seconds = {test: each for (_, test), each in known.items()}
+        entries = [entry for entry in state.entries if entry.variant == variant.name]
+        folder = workspace.manifests.path(QUARANTINE).parent / "feeds" / variant.name
+        folders[variant.name] = write_feeds(folder, entries, seconds, now)
+    return folders
+
+
+def read_quarantine(workspace: Workspace) -> QuarantineState | None:
+    """Read the last decision; None before the first."""
+    return workspace.manifests.read_history(workspace.manifests.path(QUARANTINE), QuarantineState)
+
+
+def quarantined(workspace: Workspace, variant: str, today: date) -> dict[tuple[str, str], Entry]:
+    """Return the tests of a variant that are muted or disabled today; people's newest decisions count at once."""
+    settings = workspace.project.settings.quality.quarantine
+    people = [each for each in as_entries(read_decisions(workspace.project), variant) if each.expires >= today]
+    before = read_quarantine(workspace) if settings.automatic else None
+    rule = [each for each in (before.entries if before is not None else ()) if each.by == "rule" and each.variant == variant]
+    found = {each.identity: each for each in (*rule, *people) if each.expires >= today}
+    return {identity: entry for identity, entry in found.items() if entry.state != "active"}
+
+
+def muted_failures(store: ResultsStore, ledger: Ledger, entries: Mapping[tuple[str, str], Entry]) -> tuple[str, ...]:
+    """Return the failed tests of a build that are muted, as `<suite>: <test>`."""
+    muted = {identity for identity, entry in entries.items() if entry.state == "muted"}
+    if not muted or not ledger.counts.get("failed", 0):
+        return ()
+    failed = [(each.suite, each.test) for each in bad_tests(store, ledger.build, ledger.suites) if each.verdict == "failed"]
+    return tuple(f"{suite}: {test}" for suite, test in failed if (suite, test) in muted)
+
+
+def without_disabled(suites: Mapping[str, Suite], entries: Mapping[tuple[str, str], Entry]) -> dict[str, Suite]:
+    """Return suites whose rules skip the tests that are disabled."""
+    found = dict(suites)
+    for name, suite in suites.items():
+        disabled = [entry for entry in entries.values() if entry.suite == name and entry.state == "disabled"]
+        if disabled:
+            rules = tuple(map(_skip_rule, disabled))
+            scope = suite.scope.model_copy(update={"modes": (*rules, *suite.scope.modes)})
+            found[name] = suite.model_copy(update={"scope": scope})
+    return found
+
+
+def _skip_rule(entry: Entry) -> ModeRule:
+    name = f"quarantine: {entry.test}"
+    return ModeRule(tests=(entry.test,), mode="skip", reason="quarantine", text=entry.reason, issue=entry.issue, name=name)
+
+
+def _in_scope(workspace: Workspace, revisions: list[str], variant: str) -> int:
+    """The tests in scope of the newest build that has a selection."""
+    manifests = workspace.manifests
+    for revision in reversed(revisions):
+        selection = manifests.read_history(manifests.path(TEST_SELECTION, revision, variant), TestSelection)
+        if selection is not None:
+            return selection.in_scope
+    return 0
