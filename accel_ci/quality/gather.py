@@ -16,10 +16,10 @@ import pyarrow as pa
 from accel_ci.errors import DamagedError
 from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, Wheel
 from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, WHEEL
-from accel_ci.quality.causes import CauseRules, own_rate
+from accel_ci.quality.causes import CauseRules, own_rates
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
 from accel_ci.quality.places import Exposure
-from accel_ci.results.columns import kernels, pairs
+from accel_ci.results.columns import kernels, one_chunk, pairs
 from accel_ci.results.history import names
 from accel_ci.results.rollups import CODES, Rollup, test_key
 from accel_ci.results.store import ResultsStore
@@ -89,16 +89,23 @@ class BuildRows:
 
     def exposure(self, grid: Grid, rules: CauseRules) -> Exposure:
         """Count the attempts on each card, and the failures there that the tests' own rates explain."""
-        usual = own_rate(grid, ("", ""), rules)[0]
+        import numpy as np
+
+        usual, rates = own_rates(grid, rules)
         found: dict[tuple[str | None, str | None], tuple[int, float]] = {}
         for suite, table in self.places.items():
-            for row in table.group_by(["host", "card"]).aggregate([([], "count_all")]).to_pylist():
-                count, expected = found.get((row["host"], row["card"]), (0, 0.0))
-                found[row["host"], row["card"]] = count + row["count_all"], expected + row["count_all"] * usual
-            known = pa.array([test for of, test in grid.tests if of == suite], pa.string())
-            for test, host, card in pairs(table.filter(kernels.is_in(table["test"], known)), "test", "host", "card"):
-                count, expected = found[host, card]
-                found[host, card] = count, expected + own_rate(grid, (suite, test), rules)[0] - usual
+            rows = [row for row, (of, _) in enumerate(grid.tests) if of == suite]
+            known = pa.array([grid.tests[row][1] for row in rows], pa.string())
+            of_row = kernels.fill_null(kernels.index_in(table["test"], known), len(rows)).to_numpy()
+            expected = np.append(rates[rows], usual)[of_row]
+            hosts, cards = (one_chunk(table[name]).dictionary_encode("encode") for name in ("host", "card"))
+            codes = hosts.indices.to_numpy() * len(cards.dictionary) + cards.indices.to_numpy()
+            attempts, sums = np.bincount(codes), np.bincount(codes, expected)
+            for code in np.flatnonzero(attempts).tolist():
+                host, card = divmod(code, len(cards.dictionary))
+                key = hosts.dictionary[host].as_py(), cards.dictionary[card].as_py()
+                count, before = found.get(key, (0, 0.0))
+                found[key] = count + int(attempts[code]), before + float(sums[code])
         return found
 
 

@@ -15,7 +15,7 @@ from accel_ci.model import Build, Trigger
 if TYPE_CHECKING:
     import numpy as np
 
-    Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 LINE: tuple[Trigger, ...] = ("nightly", "intraday", "main")
 """The triggers whose builds follow each other on one line of revisions. Others are compared with that line."""

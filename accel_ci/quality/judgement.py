@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
@@ -33,7 +35,9 @@ from accel_ci.quality.places import (
     count_signatures,
 )
 from accel_ci.quality.versions import Sibling
+from accel_ci.redaction import redact_bytes
 from accel_ci.results.stored_suite import encoded
+from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
@@ -118,8 +122,21 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
 
 
 def read_causes(workspace: Workspace, build: Build) -> Causes | None:
-    """Read the causes of a build's failures; None where it was not judged yet."""
-    return workspace.manifests.read_history(_path(workspace, build), Causes)
+    """Read the causes of a build's failures; None where it was not judged yet, or the file is damaged, which is logged."""
+    path = _path(workspace, build)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Causes)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        _LOG.warning("passed over: %s: %s", path, error)
+        return None
+
+
+def _keep_causes(workspace: Workspace, causes: Causes) -> None:
+    path = _path(workspace, causes.build)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole_file(path, redact_bytes(msgspec.json.encode(causes)), durable=True)
 
 
 def read_incidents(workspace: Workspace) -> Incidents:
@@ -166,7 +183,7 @@ class _Judges:
         if found is None or found.judged_from != basis:
             try:
                 found = self._judge(build, of_revision, basis)
-                self._workspace.manifests.write(_path(self._workspace, build.build), found)
+                _keep_causes(self._workspace, found)
             except AccelCiError as error:
                 _LOG.warning("%s cannot be judged: %s", build.build.name, error)
                 found = Causes(build.build, {}, tuple(build.ledger.suites), ())
