@@ -74,7 +74,8 @@ def weigh_versions(
             likely: dict[Cause, float] = {"upstream": 1.0, "backend": contrary, "infra": contrary}
             if drivers.chance < 1:  # it may have run on another host there
                 likely["infra"] = max(contrary, 1 - sum(drivers.hosts.values()))
-            weights = weights or {"upstream": 1.0, "backend": 1.0}
+            if last_good is None:  # it has never passed here, so nothing tells what changed
+                weights = weights or {"upstream": 1.0, "backend": 1.0}
             weights = {cause: weight * likely[cause] for cause, weight in weights.items()}
             evidence.append(Evidence(f"it passes in {name}, the same backend with another upstream", "upstream"))
         elif verdict == "failed" and is_other_upstream:

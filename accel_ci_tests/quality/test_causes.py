@@ -123,6 +123,15 @@ def test_another_variant_tells_upstream_from_the_backend(elsewhere: str | None, 
     assert ("suspected_upstream" in verdict) == (cause == "upstream")
 
 
+def test_upstream_is_not_blamed_where_it_stood_still() -> None:
+    line = [point(night, backend="b") for night in range(NIGHTS)]
+    now = point(NIGHTS, backend="b")
+    sibling = Sibling(Point(Build(now.build.revision, "main"), "b", "u9"), lambda *_: "passed")
+    assert blame(TWICE, history(points=line), at=now, siblings=[sibling]).cause == "unknown"
+    never = history({night: (2, 0, "it broke") for night in range(NIGHTS)}, line)
+    assert blame(TWICE, never, at=now, siblings=[sibling]).cause == "upstream", "it has never passed on this upstream"
+
+
 def test_a_variant_with_another_backend_tells_nothing() -> None:
     line = [point(night, upstream=f"u{night}") for night in range(NIGHTS)]
     sibling = Sibling(Point(Build("nightly-12", "pinned"), "another", "u0"), lambda *_: "passed")
