@@ -128,7 +128,7 @@ def test_upstream_is_not_blamed_where_it_stood_still() -> None:
     now = point(NIGHTS, backend="b")
     sibling = Sibling(Point(Build(now.build.revision, "main"), "b", "u9"), lambda *_: "passed")
     assert blame(TWICE, history(points=line), at=now, siblings=[sibling]).cause == "unknown"
-    never = history({night: (2, 0, "it broke") for night in range(NIGHTS)}, line)
+    never = history(dict.fromkeys(range(NIGHTS), (2, 0, "it broke")), line)
     assert blame(TWICE, never, at=now, siblings=[sibling]).cause == "upstream", "it has never passed on this upstream"
 
 
