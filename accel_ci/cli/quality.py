@@ -15,6 +15,7 @@ from accel_ci.cli.results import print_table
 if TYPE_CHECKING:
     from accel_ci.quality.causes import Blame
     from accel_ci.quality.incidents import Incident
+    from accel_ci.quality.trends import Trends
     from accel_ci.workspace import Workspace
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
@@ -82,9 +83,10 @@ def incidents(workspace: Workspace, everything: bool, as_json: bool) -> None:
 
 @click.command()
 @click.option("--builds", "figure", metavar="FIGURE", help="List the builds that a figure was computed from.")
+@click.option("--trends", is_flag=True, help="List the tests that became slower or fail more often instead.")
 @_AS_JSON
 @with_workspace
-def quality(workspace: Workspace, figure: str | None, as_json: bool) -> None:
+def quality(workspace: Workspace, figure: str | None, trends: bool, as_json: bool) -> None:
     """Show how the backend's CI stands against the criteria of PyTorch's levels and of its accelerator group.
 
     Each figure has a 95 % interval and its goal. Windows are fixed: 14 days for a promotion, 7 for a demotion. A figure
@@ -93,9 +95,12 @@ def quality(workspace: Workspace, figure: str | None, as_json: bool) -> None:
     from accel_ci.errors import AccelCiError
     from accel_ci.quality.flakiness import measure
     from accel_ci.quality.levels import shown
-    from accel_ci.quality.report import make_report
+    from accel_ci.quality.report import make_report, update_trends
 
     now = datetime.now(timezone.utc)
+    if trends:
+        _print_trends(update_trends(workspace, now), as_json)
+        return
     flakiness = measure(workspace.results, now.date(), workspace.project.settings.quality.window_days)
     report = make_report(workspace, flakiness, now)
     if figure is not None:
@@ -112,6 +117,21 @@ def quality(workspace: Workspace, figure: str | None, as_json: bool) -> None:
         rows = [[each.name, shown(each), each.goal, states[each.met], len(each.builds)] for each in figures]
         print_table([title, "value and 95 % interval", "goal", "state", "builds"], rows)
     click.echo(report.advice)
+
+
+def _print_trends(found: Trends, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    if not found.slower and not found.worse:
+        click.echo("no test became slower or fails more often than in the older half of the window")
+    slower = [[each.variant, each.suite, each.test, each.before_s, each.after_s, each.ratio] for each in found.slower]
+    print_table(["variant", "suite", "slower", "seconds before", "after", "ratio"], slower)
+    worse = [
+        [each.variant, each.suite, each.test, f"{each.before:.1%}", f"{each.after:.1%}", each.since or "slowly"]
+        for each in found.worse
+    ]
+    print_table(["variant", "suite", "fails more often", "before", "after", "since"], worse)
 
 
 @click.group()

@@ -19,7 +19,7 @@ from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, pub
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
 from accel_ci.quality.levels import LevelReport, shown
-from accel_ci.quality.report import REPORT, make_report
+from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
 from accel_ci.ramp.plot import plot_trend
@@ -164,7 +164,8 @@ def quality_report(
 ) -> dg.MaterializeResult[LevelReport]:
     """The criteria of the relay's levels and of the accelerator group: each figure with its interval and its goal."""
     with progress.step("quality_report") as step:
-        report = make_report(workspace, flakiness, datetime.now(timezone.utc))
+        now = datetime.now(timezone.utc)
+        report, trends = make_report(workspace, flakiness, now), daily_trends(workspace, now)
         met = sum(figure.met is True for figure in report.figures)
         step.note(f"{met} of {len(report.figures)} criteria are met; {report.advice}")
     rows = [
@@ -172,7 +173,17 @@ def quality_report(
         for figure in report.figures
     ]
     figures = table(["criterion", "value and 95 % interval", "goal", "state"], rows)
-    return dg.MaterializeResult(value=report, metadata={"advice": report.advice, "criteria": figures})
+    slower = [[one.variant, one.suite, one.test, one.before_s, one.after_s, round(one.ratio, 2)] for one in trends.slower]
+    worse = [
+        [one.variant, one.suite, one.test, f"{one.before:.1%}", f"{one.after:.1%}", one.since or ""] for one in trends.worse
+    ]
+    metadata = {
+        "advice": report.advice,
+        "criteria": figures,
+        "slower": table(["variant", "suite", "test", "seconds before", "seconds after", "ratio"], slower),
+        "fail_more_often": table(["variant", "suite", "test", "before", "after", "since"], worse),
+    }
+    return dg.MaterializeResult(value=report, metadata=redacted(metadata))
 
 
 def hud(

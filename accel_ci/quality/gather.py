@@ -61,7 +61,7 @@ def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
             by_suite.setdefault(one.suite, []).append(one)
     cells: list[tuple[int, str, str, int, int, str | None]] = []
     for suite, suites in by_suite.items():
-        rollups = _open(store, suites)
+        rollups = open_rollups(store, suites)
         wanted: set[int] = set()
         for _, rollup in rollups:
             rows = rollup.table(["key", "verdict", "failures"])
@@ -114,7 +114,7 @@ def read_build(store: ResultsStore, point: Point) -> BuildRows:
     attempts: list[AttemptRow] = []
     lost: dict[tuple[str, str], str] = {}
     places: dict[str, pa.Table] = {}
-    for one, rollup in _open(store, store.suites(build=point.build)):
+    for one, rollup in open_rollups(store, store.suites(build=point.build)):
         rows = rollup.table(["verdict", "failures", "place"])
         wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(rows["failures"]))
         if not kernels.any(wrong).as_py():
@@ -135,7 +135,7 @@ def read_build(store: ResultsStore, point: Point) -> BuildRows:
 
 def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:
     """Return a function that looks up the verdict of a test in a build; None for one that did not run."""
-    rollups = {one.suite: rollup for one, rollup in _open(store, store.suites(build=build))}
+    rollups = {one.suite: rollup for one, rollup in open_rollups(store, store.suites(build=build))}
 
     def verdict(suite: str, test: str) -> str | None:
         row = rollups[suite].find(test_key(test)) if suite in rollups else None
@@ -148,8 +148,8 @@ def _some(column: Any) -> Any:
     return kernels.greater(column, 0)
 
 
-def _open(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
-    """The rollups of these, without those of damaged attempts, which are logged."""
+def open_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
+    """Open the rollups of these, without those of damaged attempts, which are logged."""
     found = []
     for one in suites:
         try:

@@ -1,15 +1,18 @@
-"""Make the quality report: read the jobs of the last weeks from the manifests, and judge the levels."""
+"""Make the quality report: the levels, by the jobs of the last weeks, and the tests that became worse."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from accel_ci.ledger.status import shortcomings
 from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER, REVISION
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.quality.judgement import read_causes
+from accel_ci.quality.grid import Point
+from accel_ci.quality.judgement import finished_builds, read_causes
 from accel_ci.quality.levels import TENURE_DAYS, Job, LevelReport, Outcome, judge_levels
+from accel_ci.quality.trends import TRENDS, Trends, find_trends
 from accel_ci.workspace import Workspace
 
 REPORT = "quality_report"
@@ -21,6 +24,23 @@ def make_report(workspace: Workspace, flakiness: Flakiness, now: datetime) -> Le
     quality = workspace.project.settings.quality
     flaky = len({(each.suite, each.test) for each in flakiness.flaky}), flakiness.tests
     return judge_levels(jobs_until(workspace, now), now.date(), flaky, quality.level, quality.level_since)
+
+
+def update_trends(workspace: Workspace, now: datetime) -> Trends:
+    """Find the trends of all variants as of now, and keep them."""
+    lines: dict[str, list[Point]] = {}
+    for each in finished_builds(workspace, now):
+        if each.point.is_on_line:
+            lines.setdefault(each.build.variant, []).append(each.point)
+    found = replace(find_trends(workspace.results, list(lines.values())), day=now.date())
+    workspace.manifests.write(workspace.manifests.path(TRENDS), found)
+    return found
+
+
+def daily_trends(workspace: Workspace, now: datetime) -> Trends:
+    """Return today's trends, found by the first build of the day: they change slowly, and cost seconds."""
+    kept = workspace.manifests.read_history(workspace.manifests.path(TRENDS), Trends)
+    return kept if kept is not None and kept.day == now.date() else update_trends(workspace, now)
 
 
 def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:

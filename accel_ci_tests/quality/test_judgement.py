@@ -184,6 +184,8 @@ def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
     assert (unknown.exit_code, "did not fail" in unknown.output) == (2, True)
     report = CliRunner().invoke(main, [*own, "quality"])
     assert (report.exit_code, "longest outage" in report.output) == (0, True), report.output
+    trends = CliRunner().invoke(main, [*own, "quality", "--trends"])
+    assert (trends.exit_code, "no test became slower" in trends.output) == (0, True), trends.output
     behind = CliRunner().invoke(main, [*own, "quality", "--builds", "no such figure"])
     assert (behind.exit_code, "`accel-ci quality` lists them" in behind.output) == (2, True)
 
