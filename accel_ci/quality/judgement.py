@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -116,6 +117,7 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
         incidents = follow(incidents, seen, has_run, key)
         if step is not None:
             step.advance()
+    _forget_pruned(workspace)
     found = Incidents(tuple(incidents), next(reversed(by_revision), None))
     workspace.manifests.write(workspace.manifests.path(INCIDENTS), found)
     return found
@@ -231,6 +233,14 @@ class _Judges:
             row = grid.row(*blame.identity)
             if blame.retried and blame.cause in ("infra", "unknown") and row is not None:
                 grid.fails[row, columns] = grid.passes[row, columns] = 0
+
+
+def _forget_pruned(workspace: Workspace) -> None:
+    """Remove the causes of builds that are gone."""
+    for path in workspace.manifests.path(INCIDENTS).parent.glob("causes/*~*.json"):
+        revision, variant = map(unquote, path.stem.split("~"))
+        if not workspace.manifests.folder(Build(revision, variant)).is_dir():
+            path.unlink(missing_ok=True)
 
 
 def _path(workspace: Workspace, build: Build) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -169,6 +170,10 @@ def test_a_build_is_judged_anew_only_when_a_ledger_changed(workspace: Workspace)
     build = write_night(workspace, 2, {}, backend=2)
     judge_new_builds(workspace, TODAY)
     assert causes_of(workspace, build) == {}
+    shutil.rmtree(workspace.manifests.folder(build))
+    judge_new_builds(workspace, TODAY)
+    assert read_causes(workspace, build) is None, "as `accel-ci prune` leaves it"
+    assert len(list(kept[0].parent.iterdir())) == 2
 
 
 def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
