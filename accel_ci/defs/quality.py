@@ -1,7 +1,7 @@
 """The assets rebuilt from all results after each ledger: flakiness, coverage, incidents, the HUD. Not partitioned."""
 
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import dagster as dg
@@ -15,10 +15,11 @@ from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
-from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
+from accel_ci.quality.current_quarantine import QUARANTINE, publish_feeds, update_quarantine
+from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
-from accel_ci.quality.levels import LevelReport, shown
+from accel_ci.quality.levels import shown
 from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
@@ -29,19 +30,32 @@ from accel_ci.workspace import Workspace
 QUALITY = ("flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud")
 """The names of the assets."""
 
+_STALE = timedelta(days=3)
+"""Without a build for so long, the assets are stale: an outage that lasts longer costs a backend its level."""
+
+_MOST_FLAKY = 0.05
+"""The share of flaky tests that PyTorch's accelerator group allows."""
+
 
 def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets."""
     owners = list(workspace.project.settings.backend.owners)
     assets = [
-        dg.asset(group_name="quality", owners=owners, deps=deps, kinds={kind})(work)
-        for work, kind, deps in (
-            (flakiness, "duckdb", [LEDGER]),
-            (coverage, "duckdb", [LEDGER]),
-            (incidents, "python", [LEDGER]),
-            (quarantine, "python", [INCIDENTS]),
-            (quality_report, "python", [INCIDENTS]),
-            (hud, "html", [COVERAGE, QUARANTINE, REPORT]),
+        dg.asset(
+            group_name="quality",
+            owners=owners,
+            deps=deps,
+            kinds={kind},
+            check_specs=[dg.AssetCheckSpec(check, asset=work.__name__) for check in checks],
+            freshness_policy=dg.FreshnessPolicy.time_window(fail_window=_STALE),
+        )(work)
+        for work, kind, deps, checks in (
+            (flakiness, "duckdb", [LEDGER], ["few_flaky_tests"]),
+            (coverage, "duckdb", [LEDGER], []),
+            (incidents, "python", [LEDGER], []),
+            (quarantine, "python", [INCIDENTS], ["feeds_can_be_used"]),
+            (quality_report, "python", [INCIDENTS], ["level_is_held"]),
+            (hud, "html", [COVERAGE, QUARANTINE, REPORT], []),
         )
     ]
     settings = workspace.project.settings
@@ -54,9 +68,7 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     return assets
 
 
-def flakiness(
-    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
-) -> dg.MaterializeResult[Flakiness]:
+def flakiness(workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult:
     """Tests that both passed and failed in one build, over the window, with the interval of their rate."""
     with progress.step("flakiness") as step:
         found = current_flakiness(workspace)
@@ -67,7 +79,9 @@ def flakiness(
     ]
     worst = table(["variant", "suite", "test", "flaky builds", "builds", "rate", "95 % interval"], rows)
     counts = {"tests": found.tests, "flaky": len(found.flaky), "window_days": found.window_days}
-    return dg.MaterializeResult(value=found, metadata={**counts, "worst": worst})
+    share = len({(each.suite, each.test) for each in found.flaky}) / max(1, found.tests)
+    check = _warning("few_flaky_tests", share < _MOST_FLAKY, f"{share:.1%} of {found.tests:,} tests are flaky")
+    return dg.MaterializeResult(value=found, metadata={**counts, "worst": worst}, check_results=[check])
 
 
 def coverage(
@@ -132,9 +146,7 @@ def incidents(
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
 
 
-def quarantine(
-    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
-) -> dg.MaterializeResult[QuarantineState]:
+def quarantine(workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult:
     """The flaky tests that gate nothing or do not run: people's decisions, and those of the rule."""
     with progress.step("quarantine") as step:
         now = datetime.now(timezone.utc)
@@ -156,12 +168,15 @@ def quarantine(
         "debt": table(["suite", "test", "broken in"], debt),
         "feeds": table(["variant", "folder"], [[variant, str(folder)] for variant, folder in feeds.items()]),
     }
-    return dg.MaterializeResult(value=state, metadata=redacted(metadata))
+    faults = {variant: fault for variant, folder in feeds.items() if (fault := feed_fault(folder, now)) is not None}
+    words = "; ".join(f"{variant}: {fault}" for variant, fault in faults.items()) or "all feeds are whole"
+    check = _warning("feeds_can_be_used", not faults, words)
+    return dg.MaterializeResult(value=state, metadata=redacted(metadata), check_results=[check])
 
 
 def quality_report(
     flakiness: Flakiness, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
-) -> dg.MaterializeResult[LevelReport]:
+) -> dg.MaterializeResult:
     """The criteria of the relay's levels and of the accelerator group: each figure with its interval and its goal."""
     with progress.step("quality_report") as step:
         now = datetime.now(timezone.utc)
@@ -183,7 +198,13 @@ def quality_report(
         "slower": table(["variant", "suite", "test", "seconds before", "seconds after", "ratio"], slower),
         "fail_more_often": table(["variant", "suite", "test", "before", "after", "since"], worse),
     }
-    return dg.MaterializeResult(value=report, metadata=redacted(metadata))
+    falling = [figure.name for figure in report.demotion if figure.met is False]
+    check = _warning("level_is_held", not falling, f"not met: {', '.join(falling)}" if falling else report.advice)
+    return dg.MaterializeResult(value=report, metadata=redacted(metadata), check_results=[check])
+
+
+def _warning(name: str, passed: bool, words: str) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(check_name=name, passed=passed, severity=dg.AssetCheckSeverity.WARN, description=words)
 
 
 def hud(
