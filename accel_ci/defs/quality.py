@@ -9,17 +9,18 @@ from filelock import FileLock
 
 from accel_ci.defs.metadata import redacted, table
 from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.stage import manifest_type
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import write_hud
 from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
-from accel_ci.quality.current_quarantine import QUARANTINE, publish_feeds, update_quarantine
+from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
 from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
-from accel_ci.quality.levels import shown
+from accel_ci.quality.levels import LevelReport, shown
 from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
@@ -47,15 +48,17 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
             deps=deps,
             kinds={kind},
             check_specs=[dg.AssetCheckSpec(check, asset=work.__name__) for check in checks],
+            # Of an asset with checks, Dagster does not take the type from the annotation.
+            dagster_type=manifest_type(kept) if kept is not None else None,
             freshness_policy=dg.FreshnessPolicy.time_window(fail_window=_STALE),
         )(work)
-        for work, kind, deps, checks in (
-            (flakiness, "duckdb", [LEDGER], ["few_flaky_tests"]),
-            (coverage, "duckdb", [LEDGER], []),
-            (incidents, "python", [LEDGER], []),
-            (quarantine, "python", [INCIDENTS], ["feeds_can_be_used"]),
-            (quality_report, "python", [INCIDENTS], ["level_is_held"]),
-            (hud, "html", [COVERAGE, QUARANTINE, REPORT], []),
+        for work, kind, deps, kept, checks in (
+            (flakiness, "duckdb", [LEDGER], Flakiness, ["few_flaky_tests"]),
+            (coverage, "duckdb", [LEDGER], None, []),
+            (incidents, "python", [LEDGER], None, []),
+            (quarantine, "python", [INCIDENTS], QuarantineState, ["feeds_can_be_used"]),
+            (quality_report, "python", [INCIDENTS], LevelReport, ["level_is_held"]),
+            (hud, "html", [COVERAGE, QUARANTINE, REPORT], None, []),
         )
     ]
     settings = workspace.project.settings

@@ -57,14 +57,14 @@ def stage_asset(
         partitions_def=builds([variant.name for variant in settings.variants]),
         deps=[of_revision()] if stage == pipeline.stages[0] else deps,
         kinds=kinds,
-        dagster_type=_manifest_type(manifest),
+        dagster_type=manifest_type(manifest),
         check_specs=[dg.AssetCheckSpec(name, asset=stage, blocking=True) for name in checks],
     )
     return make(made)
 
 
 @cache
-def _manifest_type(value_type: type) -> dg.DagsterType:
+def manifest_type(value_type: type) -> dg.DagsterType:
     """Return Dagster's type of a manifest: it reads no annotation of an asset with checks, and wants each name once."""
     return dg.PythonObjectDagsterType(value_type, name=f"{value_type.__name__}Manifest")
 
