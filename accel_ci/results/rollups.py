@@ -226,7 +226,7 @@ class Rollup:
         return Origin(**json.loads(self._origin))
 
     def find(self, key: int) -> dict[str, Any] | None:
-        """The row of a test, without its key and place; None when it was not in the build."""
+        """The row of a test, without its key, place and passes; None when it was not in the build."""
         reader = self._reader or _open(
             pa.OSFile(str(self._path), "r")
         )  # mapping it would cost more than a look-up's three reads
@@ -235,7 +235,7 @@ class Rollup:
         keys = batch.column(0)
         place = _first(keys, key)
         found = place < len(keys) and keys[place].as_py() == key
-        return dict(batch.slice(place, 1).drop_columns(["key", "place"]).to_pylist()[0]) if found else None
+        return dict(batch.slice(place, 1).drop_columns(["key", "place", "passes"]).to_pylist()[0]) if found else None
 
     def closed(self) -> Rollup:
         """This rollup, with its file closed until it is read: thousands may be held at the same time."""
