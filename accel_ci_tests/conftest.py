@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +40,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tiers.mark(item)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Undo what a command that runs in the test's process does to the loggers: later tests would log their hostile names."""
+    loggers = [logging.getLogger(name) for name in ("accel_ci", "sqlalchemy.pool")]
+    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.hookimpl(optionalhook=True)
