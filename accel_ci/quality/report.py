@@ -53,13 +53,13 @@ def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
         if now - revision.created_at > timedelta(days=TENURE_DAYS):
             break
         runs = manifests.last_runs(build)
-        if not runs or any(manifests.has_run(pipeline, build) for pipeline in runs):
-            continue
         ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
-        ended = [run.ended_at for run in runs.values() if run.ended_at is not None]
-        asked = min(run.asked_at for run in runs.values())
         reported = ledger is not None and any(run.reported for run in runs.values())
-        seconds = (max(ended) - asked).total_seconds() if reported and ended else None
+        if not runs or (not reported and any(manifests.has_run(pipeline, build) for pipeline in runs)):
+            continue
+        ended = max((run.ended_at for run in runs.values() if run.ended_at is not None), default=now)  # it is ending now
+        asked = min(run.asked_at for run in runs.values())
+        seconds = (ended - asked).total_seconds() if reported else None
         outcome, upstream = _outcome(workspace, build, ledger if reported else None)
         found.append(Job(build, revision.trigger, revision.created_at, outcome, seconds, None, upstream))
     return found
