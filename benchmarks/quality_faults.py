@@ -286,7 +286,7 @@ def run_night(world: World, night: int, variant: str) -> Seen:
 
 @dataclass
 class Score:
-    """What was blamed for what, and how many nights had the incidents that they should have."""
+    """The confusion matrix of causes, and the number of nights that had exactly their incidents."""
 
     confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
     nights: int = 0
