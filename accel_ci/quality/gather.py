@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
+from packaging.utils import canonicalize_name
 
 from accel_ci.errors import DamagedError
 from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, Wheel
@@ -45,9 +47,11 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
     upstream, environment = revision.upstream.sha, ""
     if image is not None:
         upstream = image.torch_sha or image.torch_version
-        own = {"torch", *({wheel.name} if wheel is not None else ())}
-        own |= {companion.name.partition("-")[0] for companion in wheel.companions} if wheel is not None else set()
-        others = sorted(package for package in image.packages if package.partition("==")[0].replace("-", "_") not in own)
+        wheels = [wheel.name, *(each.name.partition("-")[0] for each in wheel.companions)] if wheel is not None else []
+        own = {canonicalize_name(name) for name in ("torch", *wheels)}
+        others = sorted(
+            each for each in image.packages if canonicalize_name(re.split("[ =@]", each, maxsplit=1)[0]) not in own
+        )
         environment = hashlib.sha256("\n".join([image.python_version, *others]).encode()).hexdigest()[:12]
     return Point(build, backend, upstream, environment, revision.trigger), revision
 

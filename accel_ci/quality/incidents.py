@@ -83,17 +83,24 @@ def _place_unknown(blames: Sequence[Blame], joined: DisjointSet) -> None:
 def follow(known: Iterable[Incident], seen: Iterable[Incident], ran: Callable[[Key], bool], revision: str) -> list[Incident]:
     """Bring known incidents up to date with those of a newer revision; `ran` says whether a test has run there.
 
-    An incident is continued by one of the same cause that shares a signature or a test, or is at the same place. One that is
-    not seen is fixed if one of its tests ran.
+    An incident is continued by one of the same cause that shares a signature or a test, or is at the same place. One of
+    unknown cause is continued by any such one, and has its cause from then on. One that is not seen is fixed if one of its
+    tests ran.
     """
     before = {incident.id: incident for incident in known}
-    index: defaultdict[tuple[Cause, Hashable], list[str]] = defaultdict(list)
+    index: defaultdict[Hashable, list[str]] = defaultdict(list)
     for incident in before.values():
         for mark in _marks(incident):
-            index[incident.cause, mark].append(incident.id)
+            index[mark].append(incident.id)
     result, continued = dict(before), set[str]()
     for incident in seen:
-        matches = [name for mark in _marks(incident) for name in index[incident.cause, mark] if name not in continued]
+        matches = [
+            name
+            for mark in _marks(incident)
+            for name in index[mark]
+            if name not in continued
+            and (before[name].cause == incident.cause or "unknown" in (before[name].cause, incident.cause))
+        ]
         if not matches:
             result[incident.id] = incident
             continued.add(incident.id)
@@ -105,6 +112,7 @@ def follow(known: Iterable[Incident], seen: Iterable[Incident], ran: Callable[[K
             incident, id=old.id, first=old.first, state="returned" if old.state != "open" else "open",
             tests=old.tests | incident.tests, signatures=old.signatures | incident.signatures,
             revisions=old.revisions + 1, owner=old.owner,
+            cause=old.cause if incident.cause == "unknown" else incident.cause,
         )  # fmt: skip
     for name, incident in before.items():
         if name not in continued and incident.state != "fixed" and any(map(ran, incident.now)):

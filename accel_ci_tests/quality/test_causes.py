@@ -10,7 +10,7 @@ import pytest
 from accel_ci.model import Build
 from accel_ci.quality.causes import Blame, Judge
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
-from accel_ci.quality.incidents import incidents_of
+from accel_ci.quality.incidents import Incident, follow, incidents_of
 from accel_ci.quality.places import BadPlace, Exposure, Place, bad_places, blamed_places, count_places, count_signatures
 from accel_ci.quality.triage import triage_verdict
 from accel_ci.quality.versions import Sibling
@@ -248,3 +248,15 @@ def test_failures_of_one_cause_are_one_incident() -> None:
     judge = Judge(night, make_grid([point(number) for number in range(NIGHTS)], [], NIGHTS))
     found = {incident.cause: len(incident.now) for incident in incidents_of(judge.blames())}
     assert found == {"backend": 30, "infra": 9, "flaky": 1}
+
+
+def test_an_incident_of_unknown_cause_goes_on_when_its_cause_is_known() -> None:
+    def seen(cause: str, revision: str) -> Incident:
+        key = frozenset({("py3", *TEST)})
+        return Incident(revision, cause, "t", "s", 0.9, revision, revision, "open", key, key, frozenset({"it broke"}))  # type: ignore[arg-type]
+
+    known: list[Incident] = []
+    for cause, revision in (("unknown", "n1"), ("backend", "n2"), ("unknown", "n3"), ("flaky", "n4")):
+        known = follow(known, [seen(cause, revision)], lambda _: True, revision)
+    found = {incident.id: (incident.cause, incident.first, incident.revisions, incident.state) for incident in known}
+    assert found == {"n1": ("backend", "n1", 3, "fixed"), "n4": ("flaky", "n4", 1, "open")}
