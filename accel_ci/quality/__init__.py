@@ -1,1 +1,1 @@
-"""Test quality from the history: flakiness."""
+"""Test quality from the history: flaky tests, causes of failures, incidents, quarantine, levels and trends."""

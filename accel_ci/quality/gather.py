@@ -9,15 +9,15 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
 from packaging.utils import canonicalize_name
 
 from accel_ci.errors import DamagedError
-from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, Wheel
-from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, WHEEL
+from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
+from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, TEST_SELECTION, WHEEL
 from accel_ci.quality.causes import CauseRules, own_rates
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
 from accel_ci.quality.places import Exposure
@@ -53,7 +53,13 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
             each for each in image.packages if canonicalize_name(re.split("[ =@]", each, maxsplit=1)[0]) not in own
         )
         environment = hashlib.sha256("\n".join([image.python_version, *others]).encode()).hexdigest()[:12]
-    return Point(build, backend, upstream, environment, revision.trigger), revision
+    base = None
+    if revision.trigger == "pr":  # known where only a part of the tests was chosen by the change
+        path = manifests.path(TEST_SELECTION, build.revision, build.variant)
+        selection = manifests.read_history(path, TestSelection)
+        if selection is not None and selection.subset is not None and selection.subset.base is not None:
+            base = replace(revision.backend, sha=selection.subset.base, dirty=False).label
+    return Point(build, backend, upstream, environment, revision.trigger, base), revision
 
 
 def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -162,11 +162,3 @@ def _incident(blames: Sequence[Blame]) -> Incident:
 
 def _key(blame: Blame) -> Key:
     return blame.build.variant, blame.suite, blame.test
-
-
-def by_cause(blames: Iterable[Blame]) -> Mapping[Cause, int]:
-    """Count failures by cause."""
-    found: dict[Cause, int] = {}
-    for blame in blames:
-        found[blame.cause] = found.get(blame.cause, 0) + 1
-    return found

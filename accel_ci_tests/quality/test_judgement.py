@@ -23,12 +23,14 @@ from accel_ci.model import (
     Revision,
     RuntimeImage,
     Source,
+    Subset,
     SuiteSelection,
     TestSelection,
     Verdict,
 )
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
+from accel_ci.quality.gather import point_of
 from accel_ci.quality.judgement import INCIDENTS, judge_new_builds, read_causes, read_incidents
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
@@ -242,3 +244,14 @@ def test_muted_failures_do_not_gate(make_project: Callable[..., Project]) -> Non
     assert set(muted) == {f"unit: {RACE}", f"unit: {BROKEN[0]}"}
     assert shortcomings(replace(ledger, muted=muted[:1])) == ("1 failed",)
     assert shortcomings(replace(ledger, muted=muted)) == ()
+
+
+def test_the_base_of_a_pull_request_is_that_of_its_selection(workspace: Workspace) -> None:
+    at = TODAY - timedelta(hours=2)
+    sources = Source("backend", "refs/pull/7/head", sha(9)), Source("upstream", "main", sha(0))
+    workspace.manifests.add_revision(Revision("pr-7-a", "pr", at, *sources))
+    selection = TestSelection(Artifact("0" * 64, "selection.json", 2), (), 1.0, subset=Subset("a part", base=sha(5)))
+    workspace.manifests.write(workspace.manifests.path(TEST_SELECTION, "pr-7-a", "py3"), selection)
+    found = point_of(workspace.manifests, Build("pr-7-a", "py3"))
+    assert found is not None
+    assert (found[0].base, found[0].backend) == (f"g{sha(5)[:12]}", f"g{sha(9)[:12]}")
