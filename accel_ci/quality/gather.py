@@ -1,38 +1,33 @@
 """Read what the judgement of a build needs: its point, the grid of its line, its attempts, and what ran where.
 
-Reading alone belongs here. Cost: a few columns of the rollups of the window, and the attempts of the build itself.
+Reading alone belongs here. Cost: a few columns of the rollups that are new, and the attempts of the build itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from packaging.utils import canonicalize_name
 
-from accel_ci.errors import DamagedError
 from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
 from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, TEST_SELECTION, WHEEL
 from accel_ci.quality.causes import CauseRules, own_rates
-from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, make_grid
+from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, join_suites
 from accel_ci.quality.places import Exposure
-from accel_ci.results.columns import kernels, one_chunk, pairs
-from accel_ci.results.history import names
-from accel_ci.results.rollups import CODES, Rollup, test_key
+from accel_ci.results.columns import kernels, one_chunk
+from accel_ci.results.rollups import CODES, test_key
 from accel_ci.results.store import ResultsStore
-from accel_ci.results.stored_suite import StoredSuite
+from accel_ci.results.stored_suite import StoredSuite, ask_again
+from accel_ci.results.timelines import read_timeline
 from accel_ci.storage.manifests import ManifestStore
-
-_LOG = logging.getLogger(__name__)
 
 _WRONG = [CODES[verdict] for verdict in ("failed", "flaky")]
 _LOST = [CODES[verdict] for verdict in ("infra", "not_run")]
-_CELL = ["key", "failures", "passes", "signature"]
 _ATTEMPT = ["test", "round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "cached"]
 
 
@@ -62,32 +57,19 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
     return Point(build, backend, upstream, environment, revision.trigger, base), revision
 
 
+@ask_again
 def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
     """Read the tests that went wrong in some builds, all of one variant, in the order of the builds."""
-    places = {point.build: column for column, point in enumerate(points)}
+    columns = {point.build: column for column, point in enumerate(points)}
     by_suite: dict[str, list[StoredSuite]] = {}
     for one in store.suites(variant=points[0].build.variant) if points else []:
-        if one.build in places:
+        if one.build in columns:
             by_suite.setdefault(one.suite, []).append(one)
-    cells: list[tuple[int, str, str, int, int, str | None]] = []
-    for suite, suites in by_suite.items():
-        rollups = open_rollups(store, suites)
-        wanted: set[int] = set()
-        for _, rollup in rollups:
-            rows = rollup.table(["key", "verdict", "failures"])
-            wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array(_WRONG, pa.int8())), _some(rows["failures"]))
-            wanted.update(cast("list[int]", rows.filter(wrong)["key"].to_pylist()))
-        keys = pa.array(sorted(wanted), pa.uint64())
-        known = dict(pairs(names([rollup for _, rollup in rollups[::-1]], keys), "key", "test"))
-        for one, rollup in rollups:
-            rows = rollup.table([*_CELL, "cached"])
-            rows = rows.filter(kernels.and_not(kernels.is_in(rows["key"], keys), kernels.fill_null(rows["cached"], False)))
-            cells += [
-                (places[one.build], suite, known[key], failures, passes, signature)
-                for key, failures, passes, signature in pairs(rows, *_CELL)
-                if key in known
-            ]
-    return make_grid(points, cells, len(points))
+    timelines = {
+        suite: ([columns[one.build] for one in suites], read_timeline(store, points[0].build.variant, suite, suites))
+        for suite, suites in sorted(by_suite.items())
+    }
+    return join_suites(points, timelines)
 
 
 @dataclass(frozen=True)
@@ -124,7 +106,7 @@ def read_build(store: ResultsStore, point: Point) -> BuildRows:
     attempts: list[AttemptRow] = []
     lost: dict[tuple[str, str], str] = {}
     places: dict[str, pa.Table] = {}
-    for one, rollup in open_rollups(store, store.suites(build=point.build)):
+    for one, rollup in store.open_rollups(store.suites(build=point.build)):
         rows = rollup.table(["verdict", "failures", "place"])
         wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(rows["failures"]))
         if not kernels.any(wrong).as_py():
@@ -145,7 +127,7 @@ def read_build(store: ResultsStore, point: Point) -> BuildRows:
 
 def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:
     """Return a function that looks up the verdict of a test in a build; None for one that did not run."""
-    rollups = {one.suite: rollup for one, rollup in open_rollups(store, store.suites(build=build))}
+    rollups = {one.suite: rollup for one, rollup in store.open_rollups(store.suites(build=build))}
 
     def verdict(suite: str, test: str) -> str | None:
         row = rollups[suite].find(test_key(test)) if suite in rollups else None
@@ -156,14 +138,3 @@ def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str |
 
 def _some(column: Any) -> Any:
     return kernels.greater(column, 0)
-
-
-def open_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
-    """Open the rollups of these, without those of damaged attempts, which are logged."""
-    found = []
-    for one in suites:
-        try:
-            found += [(one, rollup.closed()) for rollup in store.rollups([one])]
-        except DamagedError as error:
-            _LOG.warning("passed over: %s", error)
-    return found

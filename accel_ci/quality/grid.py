@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from accel_ci.model import Build, Trigger
+from accel_ci.results.timelines import Timeline
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,6 +108,25 @@ class Night:
         for row in self.attempts:
             found.setdefault((row.suite, row.test), []).append(row)
         return found
+
+
+def join_suites(points: Sequence[Point], timelines: Mapping[str, tuple[Sequence[int], Timeline]]) -> Grid:
+    """Make a grid of the timelines of some suites, each with the columns of its builds; suites come in order."""
+    import numpy as np
+
+    tests = tuple((suite, test) for suite, (_, timeline) in timelines.items() for test in timeline.tests)
+    shape = len(tests), len(points)
+    fails, passes, signatures = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+    names: list[str] = []
+    begin = 0
+    for columns, timeline in timelines.values():
+        place = np.ix_(range(begin, begin + len(timeline.tests)), columns)
+        fails[place], passes[place] = timeline.failures, timeline.passes
+        signatures[place] = np.where(timeline.signatures >= 0, timeline.signatures + len(names), -1)
+        names += timeline.signature_names
+        begin += len(timeline.tests)
+    rows = {identity: row for row, identity in enumerate(tests)}
+    return Grid(tuple(points), tests, fails, passes, signatures, tuple(names), rows, len(points))
 
 
 def make_grid(points: Sequence[Point], cells: Sequence[tuple[int, str, str, int, int, str | None]], builds_run: int) -> Grid:

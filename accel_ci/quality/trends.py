@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from accel_ci.quality.gather import open_rollups, read_grid
+from accel_ci.quality.gather import read_grid
 from accel_ci.quality.grid import Grid, Point
 from accel_ci.results.columns import one_chunk, pairs
 from accel_ci.results.history import names
@@ -131,7 +131,7 @@ def _slower(store: ResultsStore, points: Sequence[Point]) -> list[SlowerTest]:
             by_suite.setdefault(one.suite, []).append(one)
     baseline = np.arange(len(points)) < len(points) // 2
     for suite, suites in by_suite.items():
-        rollups = open_rollups(store, suites)
+        rollups = store.open_rollups(suites)
         tables = [(columns[one.build], rollup.table(["key", "duration_s"])) for one, rollup in rollups]
         if not tables:
             continue

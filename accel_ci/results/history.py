@@ -7,7 +7,6 @@ rates.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import defaultdict
@@ -20,6 +19,7 @@ import pyarrow as pa
 from accel_ci.errors import DamagedError
 from accel_ci.model import VERDICTS
 from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, pairs, schema_of
+from accel_ci.results.kept_tables import keep_table, read_kept_table
 from accel_ci.results.rollups import ROLLUP, Rollup
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again, encoded, parse_entry
@@ -39,7 +39,7 @@ _FAILED, _FLAKY = VERDICTS.index("failed"), VERDICTS.index("flaky")
 _STREAM = pa.schema([SUMS.field(name) for name in ("key", "builds", "failed", "flaky")])
 _FAILURES = pa.schema([SUMS.field(name) for name in ("key", "last_day", "last_at", "message")])
 _BATCH_ROWS = 1 << 17
-_COVERS = b"accel_ci.covers.4"  # another number when `SUMS` or its meaning changes
+_LAYOUT = b"accel_ci.covers.4"  # another number when `SUMS` or its meaning changes
 
 
 @ask_again
@@ -55,7 +55,7 @@ def median_durations(
     question = "SELECT key, median(duration_s) AS median_s FROM stream WHERE duration_s BETWEEN 0 AND $limit GROUP BY key"
     found: dict[tuple[str, str], float] = {}
     for (_, suite), suites in _by_suite(store, today, window_days, variant).items():
-        rollups = _closed_rollups(store, suites)
+        rollups = _sound_rollups(store, suites)
         tables = (rollup.table(schema.names).replace_schema_metadata() for rollup in rollups)
         batches = (batch for table in tables for batch in table.to_batches(max_chunksize=_BATCH_ROWS))
         with database(stream=pa.RecordBatchReader.from_batches(schema, batches)) as connection:
@@ -75,15 +75,8 @@ def window_sums(store: ResultsStore, today: date, window_days: int) -> dict[tupl
     return {group: _sums(store, *group, suites, window_days) for group, suites in groups.items()}
 
 
-def _closed_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[Rollup]:
-    """The rollups of these, without those of damaged attempts, which are logged."""
-    found = []
-    for stored in suites:
-        try:
-            found += [rollup.closed() for rollup in store.rollups([stored])]
-        except DamagedError as error:
-            _LOG.warning("passed over: %s", error)
-    return found
+def _sound_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[Rollup]:
+    return [rollup for _, rollup in store.open_rollups(suites)]
 
 
 def _by_suite(
@@ -99,8 +92,7 @@ def _sums(store: ResultsStore, variant: str, suite: str, suites: Sequence[Stored
     """The window's sums: those that are kept, with what is new added and what has left taken away."""
     name = f"windows/{window_days}/{encoded(variant)}~{encoded(suite)}.arrow"
     covers = {stored.entry.name: stored.entry.version for stored in suites}
-    before = _kept_sums(store, name)
-    kept: dict[str, str] = json.loads(before.schema.metadata[_COVERS]) if before is not None else {}
+    before, kept = read_kept_table(store.objects, name, _LAYOUT) or (None, dict[str, str]())
     if before is not None and kept == covers:
         return before
     added = [stored for stored in suites if kept.get(stored.entry.name) != stored.entry.version]
@@ -109,27 +101,10 @@ def _sums(store: ResultsStore, variant: str, suite: str, suites: Sequence[Stored
     if before is None or older or None in expired or len(added) + len(expired) > len(suites):
         before, added, expired = None, list(suites), []
     gone = [stored for stored in expired if stored is not None]
-    sums = add_up(before, _closed_rollups(store, added), _closed_rollups(store, gone))
+    sums = add_up(before, _sound_rollups(store, added), _sound_rollups(store, gone))
     if not older:
-        _keep_sums(store, name, sums, covers)
+        keep_table(store.objects, name, _LAYOUT, sums, covers)
     return sums
-
-
-def _kept_sums(store: ResultsStore, name: str) -> pa.Table | None:
-    entry = store.objects.find(name)
-    try:
-        sums = None if entry is None else pa.ipc.open_file(pa.memory_map(str(store.objects.fetch(entry)))).read_all()
-    except (OSError, pa.ArrowException):
-        return None
-    return sums if sums is not None and _COVERS in (sums.schema.metadata or {}) else None
-
-
-def _keep_sums(store: ResultsStore, name: str, sums: pa.Table, covers: dict[str, str]) -> None:
-    sums = sums.replace_schema_metadata({_COVERS: json.dumps(covers, sort_keys=True)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, sums.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(sums)
-    store.objects.put(name, sink.getvalue())
 
 
 def _unchanged(store: ResultsStore, name: str, version: str) -> StoredSuite | None:

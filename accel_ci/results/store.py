@@ -149,6 +149,16 @@ class ResultsStore:
         for stored in suites:
             yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
 
+    def open_rollups(self, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
+        """Return the rollups of these, closed; those of damaged attempts are left out, and logged."""
+        found = []
+        for one in suites:
+            try:
+                found += [(one, rollup.closed()) for rollup in self.rollups([one])]
+            except DamagedError as error:
+                _LOG.warning("passed over: %s", error)
+        return found
+
     def judged(self, stored: StoredSuite | None, columns: Sequence[str] = ROLLUP.names) -> pa.Table:
         """A row for each test of a suite of a build: columns of `ROLLUP`, and `test`. None where nothing is stored."""
         if stored is None:
