@@ -16,8 +16,8 @@ import click
 
 from accel_ci.config.loading import load_project
 from accel_ci.ledger.status import find_build
-from accel_ci.model import DeviceTestResults, RuntimeImage, Wheel
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, RUNTIME_IMAGE, WHEEL
+from accel_ci.model import DeviceTestResults, RuntimeImage, TestSelection, Wheel
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, RUNTIME_IMAGE, TEST_SELECTION, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.scope.each_file import files_below
 from accel_ci.steps.test_sources import sources_for_tests
@@ -51,7 +51,12 @@ def main() -> None:
     [stored] = [each for each in store.suites(build=build) if each.suite == given.suite]
     rows = store.read(stored, ["test", "outcome"]).to_pylist()
     found = {row["test"]: row["outcome"] for row in rows}
-    click.echo(f"accel-ci: {len(found):,} tests, {results.makespan_s:.0f} s on {settings.pool.cards} cards (all suites)")
+    selection = manifests.find(TEST_SELECTION, build, TestSelection)
+    collected_s = selection.work_s if selection is not None else 0.0
+    click.echo(
+        f"accel-ci: {len(found):,} tests, {results.makespan_s:.0f} s on {settings.pool.cards} cards (all suites), "
+        f"and {collected_s:.0f} s to select the tests"
+    )
     for name, arguments in {"pytest": (), **({"pytest -n 2": ("-n", "2")} if given.xdist else {})}.items():
         plain, seconds = plain_outcomes(
             Path(image.python), sources.folder, files, environment, (*session.pytest_args, *arguments)
