@@ -241,7 +241,7 @@ class SuiteSelection:
     With `selected` and `out_of_scope`, they sum to `collected`.
     `left_out` has the numbers of tests, or of files, that pytest's own means left out, by who did it. `skipped_files` are
     files that skip themselves: each is expected under its own name, as are those with `collection_errors`. `tolerances` are
-    those that replace PyTorch's own.
+    those that replace PyTorch's own. In `empty_files`, pytest finds no test.
     """
 
     suite: str
@@ -254,6 +254,7 @@ class SuiteSelection:
     not_enabled: dict[str, int] = field(default_factory=dict)
     not_chosen: int = 0
     tolerances: tuple[AppliedTolerance, ...] = ()
+    empty_files: tuple[str, ...] = ()
 
     @property
     def enabled(self) -> int:

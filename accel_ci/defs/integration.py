@@ -260,7 +260,9 @@ def selection_note(selection: TestSelection) -> str:
     later = selection.in_scope - selection.enabled
     enabled = f", {selection.enabled} of them enabled" if later else ""
     subset = f"; runs {selection.subset.words}" if selection.subset else ""
-    return f"{selection.in_scope} of {selection.collected} collected tests are in scope{enabled}{subset}"
+    files = sum(len(suite.empty_files) for suite in selection.suites)
+    empty = f"; {files} {'file has' if files == 1 else 'files have'} no test" if files else ""
+    return f"{selection.in_scope} of {selection.collected} collected tests are in scope{enabled}{subset}{empty}"
 
 
 def selection_metadata(selection: TestSelection) -> dict[str, Any]:
@@ -271,6 +273,7 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
     tolerances = [[s.suite, t.rule, t.tests, t.atol, t.rtol, t.reason] for s in selection.suites for t in s.tolerances]
     left_out = [[s.suite, count, who] for s in selection.suites for who, count in s.left_out.items()]
     skipped = [[s.suite, file, reason] for s in selection.suites for file, reason in s.skipped_files.items()]
+    empty = [[s.suite, file] for s in selection.suites for file in s.empty_files]
     subset, shown = selection.subset, {}
     if subset is not None:
         reasons = [[count, reason] for reason, count in subset.reasons.items()]
@@ -282,6 +285,7 @@ def selection_metadata(selection: TestSelection) -> dict[str, Any]:
     return shown | {
         "left_out": table(["suite", "tests or files", "by whom"], left_out),
         "skipped_files": table(["suite", "file", "reason"], skipped),
+        "empty_files": table(["suite", "file"], empty),
         "collected": selection.collected,
         "selected": selection.selected,
         "suites": table(["suite", "collected", "selected", "cannot be collected"], suites),

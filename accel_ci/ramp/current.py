@@ -20,7 +20,7 @@ from accel_ci.ramp.chances import RampTest, estimate_tests
 from accel_ci.ramp.coverage import Coverage, CoverageReport, TrendPoint, add_to_trend, lost_share, measure_coverage
 from accel_ci.ramp.evidence import gather_evidence, with_evidence
 from accel_ci.ramp.sweep import choose_sweep
-from accel_ci.results.columns import constant, counts_of, kernels
+from accel_ci.results.columns import constant, counts_of, kernels, pairs
 from accel_ci.scope.selection import write_selection
 from accel_ci.scope.table import read_scope
 from accel_ci.workspace import Workspace
@@ -117,7 +117,9 @@ def sweep_selection(workspace: Workspace, selection: TestSelection, variant: str
         replace(suite, selected=counts[suite.suite], not_enabled={NOT_SWEPT: suite.in_scope - counts[suite.suite]})
         for suite in bare
     ]
-    tests = [SelectedTest(test.suite, test.test) for test in chosen]
+    grouped = scope.filter(kernels.is_valid(scope["group"]))
+    groups = {(suite, test): group for suite, test, group in pairs(grouped, "suite", "test", "group")}
+    tests = [SelectedTest(test.suite, test.test, groups.get((test.suite, test.test))) for test in chosen]
     return replace(selection, tests=write_selection(tests, artifacts), suites=tuple(suites))
 
 

@@ -36,6 +36,7 @@ from accel_ci.storage.untrusted_file import UntrustedFileError, read_untrusted
 _OUTPUT = "collected.json"
 _MOST_BYTES = 512 << 20
 _TRIES = 4  # of a collection that one of its files ends
+_NO_GROUP = -1
 _TESTS = TypeAdapter(list[SelectedTest])
 
 
@@ -104,7 +105,7 @@ def select_tests(
         broken = tuple(f"{path}: {message}" for path, message in found.errors.items())
         skipped = {path: found.skipped[path] for path in files}
         counts = (len(found.tests), len(kept), out_of_scope, broken, found.left_out, skipped, not_enabled)
-        reports.append(SuiteSelection(name, *counts, tolerances=scope.tolerances))
+        reports.append(SuiteSelection(name, *counts, tolerances=scope.tolerances, empty_files=found.empty))
         # A file that cannot be collected, or skips itself, is expected under its own name, so that it does not vanish.
         selected += [SelectedTest(name, test, found.groups.get(test)) for test in (*kept, *found.errors, *files)]
     content = _TESTS.dump_json(selected, exclude_defaults=True)
@@ -140,7 +141,7 @@ class _Collected:
     """The node ids that pytest finds, the facts of the tests (columns of `FACTS`), and their groups.
 
     `errors` has pytest's message for each file that it cannot collect, `skipped` the reason of each that skips itself.
-    `left_out` counts what pytest's own means leave out, by who does it.
+    `left_out` counts what pytest's own means leave out, by who does it. `empty` are the files without any of these.
     """
 
     tests: list[str]
@@ -149,6 +150,7 @@ class _Collected:
     errors: dict[str, str]
     skipped: dict[str, str]
     left_out: dict[str, int]
+    empty: tuple[str, ...]
 
 
 def _collect(
@@ -190,7 +192,10 @@ def _collect(
             f"suite {name!r}: pytest collected no tests from {', '.join(suite.paths)}; a build without tests is never "
             f"green. Check suites.{name}.paths and the pytest_args{details}"
         )
-    return _Collected(tests, facts, document.groups, errors, skipped, dict(left_out))
+    known = {test.partition("::")[0] for test in tests} | errors.keys() | skipped.keys() | document.ignored.keys()
+    files = files_below(Path(spec.root), suite.places)
+    empty = tuple(_as_utf8(file) for file in files if known.isdisjoint((file, *map(str, Path(file).parents))))
+    return _Collected(tests, facts, document.groups, errors, skipped, dict(left_out), empty)
 
 
 def _collect_each_file(
@@ -270,7 +275,12 @@ def _read_output(suite: str, folder: Path, read: Callable[[Any], _Read]) -> _Rea
 def _facts(suite: str, document: _Document) -> pa.Table:
     """The facts of the tests, which anything may have written."""
     try:
-        facts = {name: (column.values, column.of) for name, column in document.facts.items()}
+        facts: dict[str, tuple[Sequence[Any], Sequence[int]]] = {
+            name: (column.values, column.of) for name, column in document.facts.items()
+        }
+        groups = {name: place for place, name in enumerate(dict.fromkeys(document.groups.values()))}
+        of = [groups.get(document.groups.get(test, ""), _NO_GROUP) for test in document.tests]
+        facts["group"] = [_as_utf8(name) for name in groups], of
         return facts_table([_as_utf8(test) for test in document.tests], facts)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise _tampered(suite, error) from error

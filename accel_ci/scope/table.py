@@ -31,6 +31,7 @@ SCOPE = pa.schema(
         pa.field("module", pa.string()),  # the name of its ModuleInfo
         pa.field("markers", pa.list_(pa.string()), nullable=False),
         pa.field("decorators", pa.list_(pa.string()), nullable=False),
+        pa.field("group", pa.string()),  # of tests that must run together
         pa.field("status", pa.string(), nullable=False),  # `Status`
         pa.field("reason", pa.string()),  # null for an enabled test that no rule names
         pa.field("rule", pa.string()),  # identifies the rule that decided: `exclude[3]`, `skips.yaml:exclude[7]`

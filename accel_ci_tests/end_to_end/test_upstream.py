@@ -37,6 +37,7 @@ FILES = {
     "test/test_dies.py": "import os\n" + INSTANCES + "def test_dies(): os._exit(3)\ndef test_z_lives(): pass\n",
     "test/test_hangs.py": "import time\n" + INSTANCES + "def test_hangs(): time.sleep(1000)\ndef test_z_lives(): pass\n",
     "test/test_missing.py": "from torch.testing import a_name_that_this_torch_has_not\n",
+    "test/test_nothing.py": "TESTS = 0\n",
     "tools/__init__.py": "",
     "torch/__init__.py": "raise RuntimeError('the sources of torch hide the wheel')\n",
     "pytest.ini": "[pytest]\n",
@@ -73,6 +74,7 @@ def verdicts(night: ToyNight, build: Build) -> dict[tuple[str, str], str]:
 def test_files_of_upstream_run_on_the_device_and_on_the_cpu_in_one_job(night: ToyNight) -> None:
     output = night.accel_ci("run", "nightly")
     assert "the tests are of PyTorch 1 at" in output, "they are not of the commit that torch was built from"
+    assert "1 file has no test" in output
     [build] = ManifestStore(night.project.home).list_builds()
     files = ("nn/test_ops.py", "test_ops.py", "test_dies.py", "test_hangs.py")
     expected = {("unit", f"upstream/test/{file}::{test}"): "passed" for file in files for test in DEVICE}
@@ -89,7 +91,7 @@ def test_files_of_upstream_run_on_the_device_and_on_the_cpu_in_one_job(night: To
 def test_what_is_known_is_not_collected_again(night: ToyNight) -> None:
     [build] = ManifestStore(night.project.home).list_builds()
     kept = sorted((night.project.home / "cache" / "collections").iterdir())
-    assert len(kept) == 5, "all files but the one that cannot be imported"
+    assert len(kept) == 6, "all files but the one that cannot be imported"
     before = [path.stat().st_mtime_ns for path in kept]
     content = json.loads(kept[0].read_text())
     night.accel_ci("run", "manual", "--name", "again")

@@ -43,12 +43,13 @@ def test_a_selection_is_what_a_budget_is_enough_for(make_project: Callable[..., 
     workspace = Workspace(make_project(**ramp_sections(), ramp={"sweep": {"card_hours": 0.001}}))
     rows = op_rows(["add", "mul"], ["float32", "int64", "bool"])
     rows[0]["status"], rows[5]["status"] = "enabled", "out_of_scope"
+    rows[2]["group"] = rows[3]["group"] = "one card"
     build = write_build(workspace, 19, rows, {rows[1]["test"]: "passed"})
     selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
     assert selection is not None
     swept = sweep_selection(workspace, selection, "py3", date(2026, 11, 20))
-    chosen = {test.test for test in read_selection(swept.tests, workspace.artifacts)}
-    assert chosen == {row["test"] for row in rows[2:5]}, "the test of the day before waits"
+    chosen = {test.test: test.group for test in read_selection(swept.tests, workspace.artifacts)}
+    assert chosen == {row["test"]: row.get("group") for row in rows[2:5]}, "the test of the day before waits"
     assert [suite.selected for suite in swept.suites] == [3]
     enabled = write_build(workspace, 18, [{**row, "status": "enabled"} for row in rows], {})
     everything = workspace.manifests.find(TEST_SELECTION, enabled, TestSelection)

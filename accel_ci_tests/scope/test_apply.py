@@ -111,8 +111,8 @@ def test_the_table_is_kept(tmp_path: Any) -> None:
     assert kept.to_pylist() == table.to_pylist()
     assert kept.to_pylist()[0] == {
         "suite": "unit", "test": "t/a.py::test_0", "file": "t/a.py", "class_name": None, "method": None, "op": "add",
-        "dtypes": ["float32"], "device": None, "module": None, "markers": [], "decorators": [], "status": "enabled",
-        "reason": None, "rule": None, "mode": "must_pass",
+        "dtypes": ["float32"], "device": None, "module": None, "markers": [], "decorators": [], "group": None,
+        "status": "enabled", "reason": None, "rule": None, "mode": "must_pass",
     }  # fmt: skip
 
 
