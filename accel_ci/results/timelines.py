@@ -145,7 +145,7 @@ def _timeline(counts: _Counts, entries: Sequence[str]) -> Timeline:
 
     cells = counts.failures
     by_test = cells.group_by("test").aggregate([("key", "min")]).sort_by("test")
-    tests: tuple[str, ...] = tuple(by_test["test"].to_pylist())
+    tests = tuple(map(str, by_test["test"].to_pylist()))
     shape = len(tests), len(entries)
     failures, passes, signatures = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
     rows_of_tests = np.searchsorted(counts.keys, one_chunk(by_test["key_min"]).to_numpy())
@@ -157,7 +157,7 @@ def _timeline(counts: _Counts, entries: Sequence[str]) -> Timeline:
     failures[rows, columns] = one_chunk(cells["failures"]).to_numpy()
     coded = one_chunk(cells["signature"]).dictionary_encode()
     signatures[rows, columns] = kernels.fill_null(coded.indices, -1).to_numpy()
-    return Timeline(tests, failures, passes, signatures, tuple(coded.dictionary.to_pylist()))
+    return Timeline(tests, failures, passes, signatures, tuple(map(str, coded.dictionary.to_pylist())))
 
 
 def _kept(store: ResultsStore, name: str) -> _Counts:
