@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
+import pyarrow as pa
+
 from accel_ci.config.scope_settings import ModeRule
 from accel_ci.config.settings import Suite
 from accel_ci.model import Ledger, TestSelection
 from accel_ci.pipelines import TEST_SELECTION
-from accel_ci.quality.feeds import write_feeds
+from accel_ci.quality.feeds import FEEDS, write_feeds
 from accel_ci.quality.gather import read_grid
 from accel_ci.quality.judgement import finished_builds, read_causes
 from accel_ci.quality.quarantine import Debt, Entry, QuarantineRules, debt_of, decide, flakes_of
@@ -22,6 +24,7 @@ from accel_ci.quality.quarantine_file import as_entries, read_decisions
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import bad_tests
 from accel_ci.results.store import ResultsStore
+from accel_ci.results.stored_suite import encoded
 from accel_ci.workspace import Workspace
 
 QUARANTINE = "quarantine"
@@ -77,7 +80,10 @@ def update_quarantine(workspace: Workspace, now: datetime) -> QuarantineState:
 
 
 def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -> dict[str, Path]:
-    """Write the feeds of each variant below the data folder, and return their folders (`feeds.py`)."""
+    """Write the feeds of each variant below the data folder, and return their folders (`feeds.py`).
+
+    Where the results are in a bucket, the feeds are there, too, as `feeds/<variant>/<file>`.
+    """
     settings, folders = workspace.project.settings, dict[str, Path]()
     window = settings.quality.window_days
     for variant in settings.variants:
@@ -86,6 +92,11 @@ def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -
         entries = [entry for entry in state.entries if entry.variant == variant.name]
         folder = workspace.manifests.path(QUARANTINE).parent / "feeds" / variant.name
         folders[variant.name] = write_feeds(folder, entries, seconds, now)
+        if settings.results.bucket is not None:
+            for name in FEEDS:
+                workspace.results.objects.put(
+                    f"feeds/{encoded(variant.name)}/{name}", pa.py_buffer((folder / name).read_bytes())
+                )
     return folders
 
 

@@ -26,6 +26,8 @@ SLOW_S = 60.0
 """PyTorch calls a test slow that takes longer."""
 
 FEED = "feed.json"
+FEEDS = ("disabled-tests.json", "slow-tests.json", "test-times.json", FEED)
+"""All files, in the order in which they are written: the last one says that the others are whole."""
 
 
 def disabled_tests(entries: Iterable[Entry]) -> dict[str, list[Any]]:
@@ -65,18 +67,17 @@ def pytorch_name(test: str) -> str | None:
 
 
 def write_feeds(folder: Path, entries: Iterable[Entry], seconds: Mapping[str, float], now: datetime) -> Path:
-    """Write the files of a device and return their folder; the last one says that the others are whole."""
+    """Write the files of a device and return their folder."""
     folder.mkdir(parents=True, exist_ok=True)
     disabled, slow, times = disabled_tests(entries), slow_tests(seconds), test_times(seconds)
-    for name, content in (("disabled-tests", disabled), ("slow-tests", slow), ("test-times", times)):
-        write_whole_file(folder / f"{name}.json", (json.dumps(content, indent=1) + "\n").encode())
     about = {
         "made_at": now.isoformat(timespec="seconds"),
         "tests": len(seconds),
         "disabled": len(disabled),
         "slow": len(slow),
     }
-    write_whole_file(folder / FEED, (json.dumps(about, indent=1) + "\n").encode())
+    for name, content in zip(FEEDS, (disabled, slow, times, about), strict=True):
+        write_whole_file(folder / name, (json.dumps(content, indent=1) + "\n").encode())
     return folder
 
 

@@ -132,6 +132,24 @@ REAL = [
     )
 ]  # fmt: skip
 LEAST = 5_000
+TIMEOUT_S = 200  # the longest of the real tests takes a tenth of it
+FAULTS = {
+    "test_indexing.py": ("test_invalid_index", "import os; os.abort()"),
+    "test_shape_ops.py": ("test_unfold_errors", "import time; time.sleep(10_000)"),
+}
+CRASHES, HANGS = (
+    f"upstream/test/{file}::{of_class}EMU::{FAULTS[file][0]}_emu"
+    for file, of_class in (("test_indexing.py", "TestIndexing"), ("test_shape_ops.py", "TestShapeOps"))
+)
+
+
+def put_faults_in(folder: Path) -> None:
+    """Make a test in the middle of a file end its process, and one of another file hang."""
+    for file, (test, fault) in FAULTS.items():
+        path = folder / file
+        before, line, after = path.read_text().partition(f"    def {test}(self, device):\n")
+        assert line, f"{file} has no {test}"
+        path.write_text(f"{before}{line}        {fault}\n{after}")
 
 
 def test_pytorchs_own_files_have_the_outcomes_of_plain_pytest(tmp_path: Path) -> None:
@@ -145,12 +163,13 @@ def test_pytorchs_own_files_have_the_outcomes_of_plain_pytest(tmp_path: Path) ->
     for path in Path(given).iterdir():
         if path.is_file():
             shutil.copy(path, upstream)
+    put_faults_in(upstream / "test")
     git(upstream, "add", "--all", "--force")
     git(upstream, "commit", "--quiet", "-m", "tests")
     bench.configure(
         upstream={"repository": str(upstream), "tests_sha": git(upstream, "rev-parse", "HEAD")},
         variants__0__requirements=["numpy", "expecttest", "hypothesis", "pytest==7.3.2", "setuptools"],
-        suites__upstream={"source": "upstream", "paths": REAL, "test_timeout_seconds": 900},
+        suites__upstream={"source": "upstream", "paths": REAL, "test_timeout_seconds": TIMEOUT_S},
         jobs__nightly__suites=["upstream"],
         pool__rounds=1,
     )
@@ -163,6 +182,9 @@ def test_pytorchs_own_files_have_the_outcomes_of_plain_pytest(tmp_path: Path) ->
     session = worker_spec_for(bench.project.settings, image, root)
     environment = {**session.environment, **session.sessions["upstream"].environment, "EMU_VISIBLE_CARDS": "0"}
     files = session.sessions["upstream"].paths
-    plain, _ = plain_outcomes(Path(image.python), root, files, environment)
+    hangs = HANGS.removeprefix("upstream/")  # plain pytest would never end
+    plain, _ = plain_outcomes(Path(image.python), root, files, environment, [f"--deselect={hangs}"])
     assert len(plain) >= LEAST
+    assert plain[CRASHES] == "crashed"
+    plain[HANGS] = "timeout"
     assert {test: (plain.get(test), found.get(test)) for test in plain | found if plain.get(test) != found.get(test)} == {}

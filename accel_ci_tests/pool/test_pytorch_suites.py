@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.pool.sessions import files_of_pytorch_suites, session_of
+from accel_ci.quality.feeds import write_feeds
+from accel_ci.quality.quarantine import Entry
 from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.fixtures.plain_pytest import plain_outcomes
@@ -34,6 +37,19 @@ class TestNear(TestCase):
 instantiate_device_type_tests(TestNear, globals())
 """
 
+FED = """
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
+from torch.testing._internal.common_utils import TestCase
+
+class TestFed(TestCase):
+    def test_races(self, device): pass
+    def test_hangs(self, device): pass
+    def test_takes_long(self, device): pass
+    def test_is_quick(self, device): pass
+
+instantiate_device_type_tests(TestFed, globals())
+"""
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -46,9 +62,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def outcomes(make_project: Callable[..., Project], python: Path, tmp_path: Path) -> Outcomes:
-    def _outcomes(arguments: tuple[str, ...] = (), **suite: Any) -> dict[str, str]:
+    def _outcomes(arguments: tuple[str, ...] = (), device: dict[str, str] | None = None, **suite: Any) -> dict[str, str]:
         suites = {"smoke": {"stage": "smoke", "paths": ["tests"]}, "unit": suite}
-        settings = make_project(suites=suites, device={"type": "emu"}).settings
+        settings = make_project(suites=suites, device={"type": "emu", **(device or {})}).settings
         for name, content in files_of_pytorch_suites(settings.device, settings.suites.values(), tmp_path).items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
@@ -71,6 +87,26 @@ def test_tolerances_reach_the_operators_before_their_tests_are_made(outcomes: Ou
         "test_op_mm_emu_float16": "passed",
         "test_op_mm_emu_float32": "failed",
     }
+
+
+def test_pytorchs_own_harness_takes_the_feeds_of_the_quarantine(outcomes: Outcomes, tmp_path: Path) -> None:
+    (tmp_path / "upstream").mkdir()
+    (tmp_path / "upstream/test_fed.py").write_text(FED)
+    test = "upstream/test_fed.py::TestFedEMU::test_{}_emu"
+    day, now = date(2026, 11, 27), datetime(2026, 11, 27, tzinfo=timezone.utc)
+    races, hangs = (
+        Entry("unit", test.format(name), "py3", state, "a race", "rule", day, day + timedelta(days=30))
+        for name, state in (("races", "disabled"), ("hangs", "muted"))
+    )
+    write_feeds(tmp_path / "feeds", [races, hangs], {test.format("takes_long"): 61.0, test.format("is_quick"): 1.0}, now)
+    device = {"disabled_tests": "feeds/disabled-tests.json", "slow_tests": "feeds/slow-tests.json"}
+    wanted = {"hangs": "passed", "is_quick": "passed", "races": "skipped", "takes_long": "skipped"}
+    assert outcomes(device=device, source="upstream", paths=["test_fed.py"]) == {
+        f"test_{name}_emu": outcome for name, outcome in wanted.items()
+    }
+    slow_too = outcomes(device=device, source="upstream", paths=["test_fed.py"], environment={"PYTORCH_TEST_WITH_SLOW": "1"})
+    assert slow_too["test_takes_long_emu"] == "passed"
+    assert slow_too["test_races_emu"] == "skipped"
 
 
 @pytest.mark.skipif(not os.environ.get("ACCEL_CI_LONG"), reason="a minute: ACCEL_CI_LONG not set (make test-nightly)")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import uuid
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
+from accel_ci.config.settings import Project
 from accel_ci.plan.test_times import parse_test_times
-from accel_ci.quality.feeds import FEED, disabled_tests, feed_fault, pytorch_name, write_feeds
+from accel_ci.quality.current_quarantine import QuarantineState, publish_feeds
+from accel_ci.quality.feeds import FEED, FEEDS, disabled_tests, feed_fault, pytorch_name, write_feeds
 from accel_ci.quality.quarantine import Entry
 from accel_ci.scope.importers.disabled_tests import read_disabled_tests
 from accel_ci.scope.importers.imported import DeviceNames
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 
 NOW = datetime(2026, 11, 27, 3, tzinfo=timezone.utc)
 ADD = "upstream/test/test_ops.py::TestCommonEMU::test_out_add_emu_float32"
@@ -61,3 +68,17 @@ def test_a_feed_that_is_stale_empty_or_damaged_is_told(tmp_path: Path) -> None:
     assert feed_fault(folder, NOW + timedelta(days=4)) == "the feed is 4.0 days old"
     (folder / FEED).write_text("{")
     assert "is damaged" in (feed_fault(folder, NOW) or "")
+
+
+@real_s3
+def test_feeds_lie_beside_the_results_in_their_bucket(make_project: Callable[..., Project]) -> None:
+    endpoint, bucket, *_ = (os.environ[name] for name in NEEDED)
+    prefix = f"feeds-{uuid.uuid4().hex}/"
+    workspace = Workspace(make_project(results={"bucket": bucket, "prefix": prefix, "endpoint": endpoint}))
+    [folder] = publish_feeds(workspace, QuarantineState(NOW.date()), NOW).values()
+    variant = workspace.project.settings.variants[0].name
+    objects = Workspace(workspace.project).results.objects
+    for name in FEEDS:
+        entry = objects.find(f"feeds/{variant}/{name}")
+        assert entry is not None
+        assert objects.fetch(entry).read_bytes() == (folder / name).read_bytes()
