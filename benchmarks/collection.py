@@ -3,7 +3,8 @@
     python -m benchmarks.collection --config accel_ci.yaml BUILD SUITE [FILE …] [--json]
 
 The build must have finished: its image and sources are used again. FILEs replace those of the suite, such as
-`test/test_ops.py`. *Cold* is a build that knows no file yet, *warm* the next one.
+`test/test_ops.py`. *Cold* is a build that knows no file yet, *warm* the next one. Files that cannot be collected are tried again
+each time, so leave them out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         cache, artifacts = CollectionCache(scratch / "collections", "image"), ArtifactStore(scratch / "artifacts")
-        pool, seconds, tests = pool_for(settings), dict[str, float](), 0
+        pool, seconds, tests, errors = pool_for(settings), dict[str, float](), 0, list[str]()
         for state in ("cold", "warm"):
             began = time.perf_counter()
             selection = select_tests(
@@ -60,11 +61,12 @@ def main() -> None:
             )
             seconds[state] = time.perf_counter() - began
             tests = len(read_selection(selection.tests, artifacts))
+            errors = [error.partition(":")[0] for suite_found in selection.suites for error in suite_found.collection_errors]
         seconds["pytest --collect-only"] = plain_seconds(
             opened, files_below(opened.folder, suite.places), session.pytest_args
         )
-    found = {"tests": tests, **{name: round(each, 1) for name, each in seconds.items()}}
-    click.echo(json.dumps(found) if given.as_json else "\n".join(f"{name}: {each:,}" for name, each in found.items()))
+    found = {"tests": tests, **{name: round(each, 1) for name, each in seconds.items()}, "cannot be collected": errors}
+    click.echo(json.dumps(found) if given.as_json else "\n".join(f"{name}: {each}" for name, each in found.items()))
 
 
 if __name__ == "__main__":
