@@ -9,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from packaging.utils import canonicalize_name
@@ -17,10 +17,10 @@ from packaging.utils import canonicalize_name
 from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
 from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, TEST_SELECTION, WHEEL
 from accel_ci.quality.causes import CauseRules, own_rates
-from accel_ci.quality.grid import AttemptRow, Grid, Night, Point, join_suites
+from accel_ci.quality.grid import AttemptRow, Grid, Night, Numbers, Point, join_suites
 from accel_ci.quality.places import Exposure
 from accel_ci.results.columns import kernels, one_chunk
-from accel_ci.results.rollups import CODES, test_key
+from accel_ci.results.rollups import CODES, Rollup, test_key
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again
 from accel_ci.results.timelines import read_timeline
@@ -28,7 +28,8 @@ from accel_ci.storage.manifests import ManifestStore
 
 _WRONG = [CODES[verdict] for verdict in ("failed", "flaky")]
 _LOST = [CODES[verdict] for verdict in ("infra", "not_run")]
-_ATTEMPT = ["test", "round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "cached"]
+_ATTEMPT = ["round", "attempt", "outcome", "card", "host", "worker", "infra", "signature", "cached"]
+_CODED = ["outcome", "card", "host", "worker", "infra", "signature"]
 
 
 def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] | None:
@@ -73,56 +74,116 @@ def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
 
 
 @dataclass(frozen=True)
+class SuitePlaces:
+    """The cards that ran a suite's tests: the host and card of each stored attempt, None where it has no card.
+
+    The attempts of the test with the key `keys[n]` are the `attempts[n]` rows from `first[n]` on; keys are sorted.
+    """
+
+    hosts: pa.DictionaryArray[Any, Any]
+    cards: pa.DictionaryArray[Any, Any]
+    keys: Numbers
+    first: Numbers
+    attempts: Numbers
+
+
+@dataclass(frozen=True)
 class BuildRows:
-    """A build to judge: its night, and the places of all its attempts by suite (columns `test`, `host`, `card`)."""
+    """A build to judge: its night, and where its suites ran."""
 
     night: Night
-    places: Mapping[str, pa.Table]
+    places: Mapping[str, SuitePlaces]
 
     def exposure(self, grid: Grid, rules: CauseRules) -> Exposure:
         """Count the attempts on each card, and the failures there that the tests' own rates explain."""
         import numpy as np
 
         usual, rates = own_rates(grid, rules)
+        suites = np.array([suite for suite, _ in grid.tests])
         found: dict[tuple[str | None, str | None], tuple[int, float]] = {}
-        for suite, table in self.places.items():
-            rows = [row for row, (of, _) in enumerate(grid.tests) if of == suite]
-            known = pa.array([grid.tests[row][1] for row in rows], pa.string())
-            of_row = kernels.fill_null(kernels.index_in(table["test"], known), len(rows)).to_numpy()
-            expected = np.append(rates[rows], usual)[of_row]
-            hosts, cards = (one_chunk(table[name]).dictionary_encode("encode") for name in ("host", "card"))
-            codes = hosts.indices.to_numpy() * len(cards.dictionary) + cards.indices.to_numpy()
-            attempts, sums = np.bincount(codes), np.bincount(codes, expected)
+        for suite, places in self.places.items():
+            rows = np.flatnonzero(suites == suite)
+            expected = np.full(len(places.cards), usual)
+            at = np.searchsorted(places.keys, grid.keys[rows]).clip(max=max(0, len(places.keys) - 1))
+            is_there = places.keys[at] == grid.keys[rows] if len(places.keys) else np.zeros(len(rows), bool)
+            at, rows = at[is_there], rows[is_there]
+            expected[ranges(places.first[at], places.attempts[at])] = np.repeat(rates[rows], places.attempts[at])
+            hosts, cards = ([*each.dictionary.to_pylist(), None] for each in (places.hosts, places.cards))
+            of_host, of_card = (
+                kernels.fill_null(each.indices, len(each.dictionary)).to_numpy() for each in (places.hosts, places.cards)
+            )
+            ran = of_card < len(cards) - 1
+            codes = of_host[ran] * len(cards) + of_card[ran]
+            attempts, sums = np.bincount(codes), np.bincount(codes, expected[ran])
             for code in np.flatnonzero(attempts).tolist():
-                host, card = divmod(code, len(cards.dictionary))
-                key = hosts.dictionary[host].as_py(), cards.dictionary[card].as_py()
+                host, card = divmod(code, len(cards))
+                key = hosts[host], cards[card]
                 count, before = found.get(key, (0, 0.0))
                 found[key] = count + int(attempts[code]), before + float(sums[code])
         return found
 
 
-def read_build(store: ResultsStore, point: Point) -> BuildRows:
-    """Read the attempts of the tests of a build that did not simply pass, those that have none, and what ran where."""
+def ranges(first: Numbers, lengths: Numbers) -> Numbers:
+    """Return the numbers from each of `first` on, as many as its length, one range after the other."""
+    import numpy as np
+
+    ends = np.cumsum(lengths)
+    found: Numbers = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - (ends - lengths), lengths)
+    return found
+
+
+def read_build(store: ResultsStore, point: Point, grid: Grid) -> BuildRows:
+    """Read the attempts of the tests of a build that did not simply pass, those that have none, and what ran where.
+
+    The grid of the build's variant has the names of most.
+    """
     attempts: list[AttemptRow] = []
     lost: dict[tuple[str, str], str] = {}
-    places: dict[str, pa.Table] = {}
+    places: dict[str, SuitePlaces] = {}
     for one, rollup in store.open_rollups(store.suites(build=point.build)):
-        rows = rollup.table(["verdict", "failures", "place"])
-        wrong = kernels.or_(kernels.is_in(rows["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(rows["failures"]))
+        tests = rollup.table(["key", "verdict", "failures", "place", "attempts"])
+        wrong = kernels.or_(
+            kernels.is_in(tests["verdict"], pa.array([*_WRONG, *_LOST], pa.int8())), _some(tests["failures"])
+        )
         if not kernels.any(wrong).as_py():
             continue
-        table = store.read(one, _ATTEMPT)
-        table = table.filter(kernels.invert(kernels.fill_null(table["cached"], False))).drop_columns(["cached"])
-        places[one.suite] = table.select(["test", "host", "card"]).filter(kernels.is_valid(table["card"]))
-        tests = rollup.tests(rows.filter(wrong)["place"])
-        for row in table.filter(kernels.is_in(table["test"], tests)).to_pylist():
+        table = store.read(one, _ATTEMPT, coded=_CODED)
+        places[one.suite] = _places_of(table, tests)
+        bad = tests.filter(wrong)
+        first, lengths = (one_chunk(bad[name]).to_numpy() for name in ("place", "attempts"))
+        ids = [
+            name
+            for name, count in zip(_names(rollup, bad, grid, one.suite), lengths.tolist(), strict=True)
+            for _ in range(count)
+        ]
+        for test, row in zip(ids, table.take(cast(Any, ranges(first, lengths))).to_pylist(), strict=True):
+            if row.pop("cached"):
+                continue
             if row["outcome"] == "not_run":
-                lost[one.suite, row["test"]] = row["infra"] or "no worker ran it"
+                lost[one.suite, test] = row["infra"] or "no worker ran it"
             else:
-                attempts.append(AttemptRow(suite=one.suite, **row))
+                attempts.append(AttemptRow(suite=one.suite, test=test, **row))
     ran = {(row.suite, row.test) for row in attempts}
     gone = {identity: reason for identity, reason in lost.items() if identity not in ran}
     return BuildRows(Night(point, tuple(attempts), gone), places)
+
+
+def _places_of(attempts: pa.Table, tests: pa.Table) -> SuitePlaces:
+    cached = kernels.fill_null(attempts["cached"], False)
+    hosts, cards = (cast("pa.DictionaryArray[Any, Any]", one_chunk(attempts[name])) for name in ("host", "card"))
+    if kernels.any(cached).as_py():
+        is_own = one_chunk(kernels.invert(cached))
+        cards = pa.DictionaryArray.from_arrays(kernels.if_else(is_own, cards.indices, None), cards.dictionary)
+    return SuitePlaces(hosts, cards, *(one_chunk(tests[name]).to_numpy() for name in ("key", "place", "attempts")))
+
+
+def _names(rollup: Rollup, tests: pa.Table, grid: Grid, suite: str) -> list[str]:
+    """The ids of a rollup's tests: read out of the attempts only where the grid does not have them all."""
+    keys = zip(grid.tests, grid.keys.tolist(), strict=True)
+    known = {key: test for (of, test), key in keys if of == suite}
+    found = [known.get(key) for key in tests["key"].to_pylist()]
+    complete = [name for name in found if name is not None]
+    return complete if len(complete) == len(found) else list(map(str, rollup.tests(tests["place"]).to_pylist()))
 
 
 def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:

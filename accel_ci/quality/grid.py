@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from accel_ci.model import Build, Trigger
+from accel_ci.results.rollups import test_key
 from accel_ci.results.timelines import Timeline
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Grid:
     points: tuple[Point, ...]
     tests: tuple[tuple[str, str], ...]
     """Suite and id."""
+    keys: Numbers
+    """The keys of the ids in the results store."""
     fails: Numbers
     passes: Numbers
     signatures: Numbers
@@ -70,7 +73,7 @@ class Grid:
         """The grid as it was before a column's build."""
         cut = slice(0, column)
         return Grid(
-            self.points[:column], self.tests, self.fails[:, cut], self.passes[:, cut], self.signatures[:, cut],
+            self.points[:column], self.tests, self.keys, self.fails[:, cut], self.passes[:, cut], self.signatures[:, cut],
             self.signature_names, self.rows, min(self.builds_run, column),
         )  # fmt: skip
 
@@ -117,16 +120,18 @@ def join_suites(points: Sequence[Point], timelines: Mapping[str, tuple[Sequence[
     tests = tuple((suite, test) for suite, (_, timeline) in timelines.items() for test in timeline.tests)
     shape = len(tests), len(points)
     fails, passes, signatures = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+    keys: list[Numbers] = [np.zeros(0, np.uint64)]
     names: list[str] = []
     begin = 0
     for columns, timeline in timelines.values():
         place = np.ix_(range(begin, begin + len(timeline.tests)), columns)
         fails[place], passes[place] = timeline.failures, timeline.passes
         signatures[place] = np.where(timeline.signatures >= 0, timeline.signatures + len(names), -1)
+        keys.append(timeline.keys)
         names += timeline.signature_names
         begin += len(timeline.tests)
     rows = {identity: row for row, identity in enumerate(tests)}
-    return Grid(tuple(points), tests, fails, passes, signatures, tuple(names), rows, len(points))
+    return Grid(tuple(points), tests, np.concatenate(keys), fails, passes, signatures, tuple(names), rows, len(points))
 
 
 def make_grid(points: Sequence[Point], cells: Sequence[tuple[int, str, str, int, int, str | None]], builds_run: int) -> Grid:
@@ -143,4 +148,5 @@ def make_grid(points: Sequence[Point], cells: Sequence[tuple[int, str, str, int,
         fails[place], passes[place] = failed, passed
         if signature is not None:
             signatures[place] = names.setdefault(signature, len(names))
-    return Grid(tuple(points), tests, fails, passes, signatures, tuple(names), rows, builds_run)
+    keys = np.array([test_key(test) for _, test in tests], np.uint64)
+    return Grid(tuple(points), tests, keys, fails, passes, signatures, tuple(names), rows, builds_run)

@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from accel_ci.quality.causes import Blame
@@ -45,6 +46,14 @@ class Incident:
     place: str | None = None
     revisions: int = 1
     owner: str | None = None
+
+    @cached_property
+    def marks(self) -> frozenset[Hashable]:
+        """The marks by which an incident of another night is known to be the same."""
+        if self.place is not None:
+            return frozenset({("place", self.place)})
+        signatures = {("signature", signature) for signature in self.signatures}
+        return frozenset(signatures | {("test", suite, test) for _, suite, test in self.tests})
 
 
 def incidents_of(blames: Sequence[Blame], op_of: Callable[[str, str], str | None] = lambda *_: None) -> list[Incident]:
@@ -87,16 +96,18 @@ def follow(known: Iterable[Incident], seen: Iterable[Incident], ran: Callable[[K
     unknown cause is continued by any such one, and has its cause from then on. One that is not seen is fixed if one of its
     tests ran.
     """
-    before = {incident.id: incident for incident in known}
+    before, seen = {incident.id: incident for incident in known}, list(seen)
+    wanted = frozenset[Hashable]().union(*(incident.marks for incident in seen))
     index: defaultdict[Hashable, list[str]] = defaultdict(list)
     for incident in before.values():
-        for mark in _marks(incident):
-            index[mark].append(incident.id)
+        if not wanted.isdisjoint(incident.marks):
+            for mark in wanted & incident.marks:
+                index[mark].append(incident.id)
     result, continued = dict(before), set[str]()
     for incident in seen:
         matches = [
             name
-            for mark in _marks(incident)
+            for mark in incident.marks
             for name in index[mark]
             if name not in continued
             and (before[name].cause == incident.cause or "unknown" in (before[name].cause, incident.cause))
@@ -133,15 +144,6 @@ def _bonds(blame: Blame, op_of: Callable[[str, str], str | None]) -> Iterator[Ha
     if blame.cause in ("backend", "upstream", "infra"):
         op = op_of(blame.suite, blame.test)
         yield (blame.cause, "op", begun, op) if op else (blame.cause, "file", begun, blame.test.partition("::")[0])
-
-
-def _marks(incident: Incident) -> Iterator[Hashable]:
-    """The marks by which an incident of another night is known to be the same."""
-    if incident.place is not None:
-        yield "place", incident.place
-        return
-    yield from (("signature", signature) for signature in incident.signatures)
-    yield from (("test", suite, test) for _, suite, test in incident.tests)
 
 
 def _incident(blames: Sequence[Blame]) -> Incident:

@@ -138,7 +138,7 @@ def read_causes(workspace: Workspace, build: Build) -> Causes | None:
 def _keep_causes(workspace: Workspace, causes: Causes) -> None:
     path = _path(workspace, causes.build)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole_file(path, redact_bytes(msgspec.json.encode(causes)), durable=True)
+    write_whole_file(path, redact_bytes(msgspec.json.encode(causes)))
 
 
 def read_incidents(workspace: Workspace) -> Incidents:
@@ -200,11 +200,11 @@ class _Judges:
 
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
         store = self._workspace.results
-        rows = read_build(store, build.point)
+        grid = self._grid(build.build.variant)
+        rows = read_build(store, build.point, grid)
         suites, night = tuple(build.ledger.suites), rows.night
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())
-        grid = self._grid(build.build.variant)
         exposure, attempts = rows.exposure(grid, self._rules), list(night.by_test().values())
         places, signatures = count_places(exposure, attempts, {}), count_signatures(exposure, attempts, {})
         bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places])

@@ -113,14 +113,15 @@ class ResultsStore:
         days = stored.day - _MOVED_DAYS, stored.day + _MOVED_DAYS
         return next(iter(self.suites(*days, stored.build, suite=stored.suite)), stored)
 
-    def read(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names) -> pa.Table:
+    def read(self, stored: StoredSuite, columns: Sequence[str] = ATTEMPTS.names, coded: Sequence[str] = ()) -> pa.Table:
         """Attempts of a suite of a build, or those that have replaced them.
 
+        The columns `coded`, of text, come as dictionaries, as they are stored: that is fast where few values are distinct.
         Raises `AccelCiError` when the file is gone or damaged.
         """
         for _ in range(TRIES):
             try:
-                return self._read(stored, columns)
+                return self._read(stored, columns, coded)
             except AccelCiError:
                 now = self.objects.find(stored.entry.name)
                 if now is None or now.version == stored.entry.version:
@@ -128,16 +129,20 @@ class ResultsStore:
                 stored = replace(stored, entry=now)
         raise AttemptsReplacedError(stored)
 
-    def _read(self, stored: StoredSuite, columns: Sequence[str]) -> pa.Table:
+    def _read(self, stored: StoredSuite, columns: Sequence[str], coded: Sequence[str] = ()) -> pa.Table:
         try:
-            with pq.ParquetFile(self.objects.fetch(stored.entry), memory_map=True) as file:
+            with pq.ParquetFile(self.objects.fetch(stored.entry), memory_map=True, read_dictionary=list(coded)) as file:
                 table = file.read([name for name in columns if name in file.schema_arrow.names])
         except (OSError, pa.ArrowException) as error:
             raise DamagedError(
                 f"{stored.entry.name} in the results store cannot be read: {error}; "
                 f"`accel-ci doctor --repair` sets it aside; ask again, or ingest {stored.build.name} again"
             ) from error
-        return conform(table, pa.schema([ATTEMPTS.field(name) for name in columns]))
+        fields = (ATTEMPTS.field(name) for name in columns)
+        types = (
+            field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in coded else field for field in fields
+        )
+        return conform(table, pa.schema(types))
 
     def rollups(self, suites: Sequence[StoredSuite]) -> Iterator[Rollup]:
         """The rollups of these, made anew where they are missing or older than their attempts."""

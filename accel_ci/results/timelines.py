@@ -44,6 +44,7 @@ class Timeline:
     """
 
     tests: tuple[str, ...]
+    keys: Numbers
     failures: Numbers
     passes: Numbers
     signatures: Numbers
@@ -148,7 +149,8 @@ def _timeline(counts: _Counts, entries: Sequence[str]) -> Timeline:
     tests = tuple(map(str, by_test["test"].to_pylist()))
     shape = len(tests), len(entries)
     failures, passes, signatures = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
-    rows_of_tests = np.searchsorted(counts.keys, one_chunk(by_test["key_min"]).to_numpy())
+    keys = one_chunk(by_test["key_min"]).to_numpy()
+    rows_of_tests = np.searchsorted(counts.keys, keys)
     for column, entry in enumerate(entries):
         if entry in counts.passes:
             passes[:, column] = counts.passes[entry][rows_of_tests]
@@ -157,7 +159,7 @@ def _timeline(counts: _Counts, entries: Sequence[str]) -> Timeline:
     failures[rows, columns] = one_chunk(cells["failures"]).to_numpy()
     coded = one_chunk(cells["signature"]).dictionary_encode()
     signatures[rows, columns] = kernels.fill_null(coded.indices, -1).to_numpy()
-    return Timeline(tests, failures, passes, signatures, tuple(map(str, coded.dictionary.to_pylist())))
+    return Timeline(tests, keys, failures, passes, signatures, tuple(map(str, coded.dictionary.to_pylist())))
 
 
 def _kept(store: ResultsStore, name: str) -> _Counts:
