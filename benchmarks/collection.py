@@ -3,8 +3,8 @@
     python -m benchmarks.collection --config accel_ci.yaml BUILD SUITE [FILE …] [--json]
 
 The build must have finished: its image and sources are used again. FILEs replace those of the suite, such as
-`test/test_ops.py`. *Cold* is a build that knows no file yet, *warm* the next one. Files that cannot be collected are tried again
-each time, so leave them out.
+`test/test_ops.py`. *Cold* is a build that knows no file yet, *warm* the next one. Files that cannot be collected are tried
+again each time, so leave them out.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.pool.sessions import files_of_pytorch_suites, session_of
 from accel_ci.quality.feeds import write_feeds
-from accel_ci.quality.quarantine import Entry
+from accel_ci.quality.quarantine import Entry, State
 from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.environments import environment_with
 from accel_ci_tests.fixtures.plain_pytest import plain_outcomes
@@ -94,11 +94,12 @@ def test_pytorchs_own_harness_takes_the_feeds_of_the_quarantine(outcomes: Outcom
     (tmp_path / "upstream/test_fed.py").write_text(FED)
     test = "upstream/test_fed.py::TestFedEMU::test_{}_emu"
     day, now = date(2026, 11, 27), datetime(2026, 11, 27, tzinfo=timezone.utc)
-    races, hangs = (
+    states: dict[str, State] = {"races": "disabled", "hangs": "muted"}
+    entries = [
         Entry("unit", test.format(name), "py3", state, "a race", "rule", day, day + timedelta(days=30))
-        for name, state in (("races", "disabled"), ("hangs", "muted"))
-    )
-    write_feeds(tmp_path / "feeds", [races, hangs], {test.format("takes_long"): 61.0, test.format("is_quick"): 1.0}, now)
+        for name, state in states.items()
+    ]
+    write_feeds(tmp_path / "feeds", entries, {test.format("takes_long"): 61.0, test.format("is_quick"): 1.0}, now)
     device = {"disabled_tests": "feeds/disabled-tests.json", "slow_tests": "feeds/slow-tests.json"}
     wanted = {"hangs": "passed", "is_quick": "passed", "races": "skipped", "takes_long": "skipped"}
     assert outcomes(device=device, source="upstream", paths=["test_fed.py"]) == {
