@@ -10,9 +10,8 @@ from filelock import FileLock
 from accel_ci.defs.metadata import redacted, table
 from accel_ci.defs.partitions import build_of, builds
 from accel_ci.defs.stage import manifest_type
-from accel_ci.hud.gather import gather
-from accel_ci.hud.render import write_hud
 from accel_ci.hud.serve import DEFAULT_ADDRESS
+from accel_ci.hud.site import write_site
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
@@ -21,6 +20,7 @@ from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
 from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
 from accel_ci.quality.levels import LevelReport, shown
+from accel_ci.quality.plot import plot_causes
 from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
@@ -145,7 +145,13 @@ def incidents(
         for one in now
     ]
     columns = ["cause", "state", "tests", "first seen", "last seen", "probability", "incident", "in words"]
-    metadata = {"open": len(now), **{f"open_{cause}": count for cause, count in counts.items()}, "now": table(columns, rows)}
+    plot = plot_causes([(night.revision, night.counts) for night in found.nights])
+    metadata = {
+        "trend": dg.MetadataValue.md(f"![Failures by cause]({plot})"),
+        "open": len(now),
+        **{f"open_{cause}": count for cause, count in counts.items()},
+        "now": table(columns, rows),
+    }
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
 
 
@@ -254,4 +260,4 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew and return its address."""
     with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
-        return write_hud(gather(workspace, flakiness, now=datetime.now(timezone.utc)), workspace.hud).as_uri()
+        return write_site(workspace, flakiness, workspace.hud, now=datetime.now(timezone.utc)).as_uri()

@@ -10,6 +10,7 @@ ledger or that of another variant changes. Everything can be made anew from the 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,7 +36,7 @@ from accel_ci.quality.places import (
     count_places,
     count_signatures,
 )
-from accel_ci.quality.versions import Sibling
+from accel_ci.quality.versions import Cause, Sibling
 from accel_ci.redaction import redact_bytes
 from accel_ci.results.stored_suite import encoded
 from accel_ci.storage.atomic_file import write_whole_file
@@ -71,11 +72,25 @@ class Causes:
 
 
 @dataclass(frozen=True)
+class JudgedRevision:
+    """A revision of the line, and the number of failures in all its builds by cause."""
+
+    revision: str
+    at: datetime
+    counts: dict[Cause, int]
+
+
+@dataclass(frozen=True)
 class Incidents:
-    """All incidents of the window, and the newest revision that was judged."""
+    """All incidents of the window, and the revisions that were judged, the oldest first."""
 
     incidents: tuple[Incident, ...]
-    revision: str | None = None
+    nights: tuple[JudgedRevision, ...] = ()
+
+    @property
+    def revision(self) -> str | None:
+        """The newest revision that was judged."""
+        return self.nights[-1].revision if self.nights else None
 
     def of(self, revision: str) -> list[Incident]:
         """The incidents that a revision shows."""
@@ -104,6 +119,7 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
         by_revision.setdefault(each.revision.key, []).append(each)
     judges = _Judges(workspace, finished)
     incidents: list[Incident] = []
+    nights: list[JudgedRevision] = []
     for key, builds in by_revision.items():
         causes = [judges.causes(each, builds) for each in builds]
         if not builds[0].point.is_on_line:
@@ -115,10 +131,12 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
             return test[:2] in ran
 
         incidents = follow(incidents, seen, has_run, key)
+        counts = Counter(blame.cause for each in causes for blame in each.blames)
+        nights.append(JudgedRevision(key, builds[0].revision.created_at, dict(counts)))
         if step is not None:
             step.advance()
     _forget_pruned(workspace)
-    found = Incidents(tuple(incidents), next(reversed(by_revision), None))
+    found = Incidents(tuple(incidents), tuple(nights))
     workspace.manifests.write(workspace.manifests.path(INCIDENTS), found)
     return found
 

@@ -37,7 +37,15 @@ from accel_ci.model import (
     Verdict,
     Wheel,
 )
+from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
+from accel_ci.quality.incidents import Incident
+from accel_ci.quality.judgement import INCIDENTS, Incidents, JudgedRevision
+from accel_ci.quality.levels import Job, judge_levels
+from accel_ci.quality.quarantine import Debt, Entry
+from accel_ci.quality.report import REPORT
+from accel_ci.quality.trends import TRENDS, SlowerTest, Trends, WorseTest
+from accel_ci.quality.versions import Cause
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
@@ -249,10 +257,43 @@ def lay_history(home: Path) -> None:
         if second is not None:
             until = "smoke_results" if day == 0 else "ledger"
             lay_build(home, Build(revision.key, VARIANTS[1]), second, until=until)
+    lay_quality(home)
     manifests = ManifestStore(home)
     manifests.path("ledger", "nightly-20261123", VARIANTS[0]).write_text("{ broken")
     for path in home.glob("builds/*/*/*.json"):
         os.utime(path, times=(NOW.timestamp() - 5400,) * 2)
+
+
+def lay_quality(home: Path) -> None:
+    """Incidents of each cause, entries of the quarantine, and trends; all with hostile texts."""
+    manifests = ManifestStore(home)
+    newest, before = "nightly-20261127", "nightly-20261126"
+    causes: tuple[Cause, ...] = ("backend", "upstream", "infra", "flaky", "unknown")
+    tests = [(VARIANTS[0], "pytorch", HOSTILE), *((VARIANTS[1], "pytorch", f"tests/a.py::test_{n}") for n in range(70))]
+    found = [
+        Incident(
+            f"{number:012x}", cause, HOSTILE_MESSAGE, f"{HOSTILE_MESSAGE} since {before}", 0.97, before, newest,
+            ("open", "returned", "open", "fixed", "open")[number], frozenset(tests), frozenset(tests[: 70 // (number + 1)]),
+            frozenset({HOSTILE_MESSAGE}), "card <b>host0</b>:3" if cause == "infra" else None, 2, "team <i>kernels</i>",
+        )
+        for number, cause in enumerate(causes)
+    ]  # fmt: skip
+    nights = tuple(
+        JudgedRevision(key, NOW - timedelta(days=age), {cause: 3 * place for place, cause in enumerate(causes)})
+        for age, key in ((1, before), (0, newest))
+    )
+    manifests.write(manifests.path(INCIDENTS), Incidents(tuple(found), nights))
+    day, kept = NOW.date(), []
+    for test, state, issue in ((HOSTILE, "muted", "javascript:alert(1)"), (LONG, "disabled", "https://example.test/1")):
+        entry = Entry("pytorch", test, VARIANTS[0], state, HOSTILE_MESSAGE, "person", day, day, "<u>me</u>", issue)  # type: ignore[arg-type]
+        kept.append(entry)
+    debt = (Debt("pytorch", HOSTILE, (newest,)),)
+    manifests.write(manifests.path(QUARANTINE), QuarantineState(day, tuple(kept), (HOSTILE_MESSAGE,), debt))
+    slower = SlowerTest(VARIANTS[0], "pytorch", HOSTILE, 1.0, 2.5, 2.5)
+    worse = WorseTest(VARIANTS[0], "pytorch", HOSTILE, 0.01, 0.2, f"{before}<b>", newest)
+    manifests.write(manifests.path(TRENDS), Trends((slower,), (worse,), day))
+    jobs = [Job(Build(newest, VARIANTS[0]), "nightly", NOW, "passed", 600.0)]
+    manifests.write(manifests.path(REPORT), judge_levels(jobs, day, (1, 100), "L2", day - timedelta(days=40)))
 
 
 def flakiness() -> Flakiness:

@@ -14,8 +14,8 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
-from accel_ci.hud.gather import gather
-from accel_ci.hud.render import write_hud
+from accel_ci.hud.render import PAGES
+from accel_ci.hud.site import write_site
 from accel_ci.hud.text import visible
 from accel_ci.model import Build
 from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, VARIANTS, flakiness, lay_build, lay_revision, workspace_of
@@ -57,7 +57,7 @@ def browser() -> Iterator[Browser]:
 
 
 def site_of(home: Path, project: str, folder: Path) -> str:
-    return write_hud(gather(workspace_of(home, project), flakiness(), now=NOW), folder).as_uri()
+    return write_site(workspace_of(home, project), flakiness(), folder, now=NOW).as_uri()
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_hostile_text_is_shown_and_never_run(browser: Browser, site: str) -> Non
     body = page.inner_text("body")
     assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in body
     assert visible(HOSTILE_MESSAGE) in body
-    assert page.title() == "torch_emu <b>& · CI"
+    assert page.title() == "Builds · torch_emu <b>&"
     assert page.locator("script").count() == 1
     assert page.locator("img, b:has-text('&')").count() == 0
     assert wrong == []
@@ -101,7 +101,7 @@ def test_the_policy_stops_a_script_that_gets_in(browser: Browser, site: str) -> 
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 2'}))")
     page.wait_for_timeout(100)
-    assert page.title() == "torch_emu <b>& · CI"
+    assert page.title() == "Builds · torch_emu <b>&"
     assert any("Content Security Policy" in line for line in wrong)
 
 
@@ -116,6 +116,34 @@ def test_it_fits_and_can_be_read(browser: Browser, site: str, width: int, scheme
     if folder := os.environ.get("ACCEL_CI_SCREENSHOTS"):
         page.reload()
         page.screenshot(path=f"{folder}/hud-{scheme}-{width}.png", full_page=True)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "index.html"])
+def test_every_page_fits_can_be_read_and_runs_no_hostile_text(
+    browser: Browser, site: str, name: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    page, wrong = open_page(browser, site.replace("index.html", name), width, scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(_LOW_CONTRAST) == []
+    assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in page.inner_text("main")
+    assert page.locator("main script, main b:has-text('host0'), main u, main a[href^='javascript']").count() == 0
+    assert page.locator("nav a[aria-current]").inner_text() == PAGES[name]
+    assert wrong == []
+    if folder := os.environ.get("ACCEL_CI_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/{name.removesuffix('.html')}-{scheme}-{width}.png", full_page=True)
+
+
+def test_the_pages_lead_to_each_other_by_keyboard(browser: Browser, site: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(site)
+    for name in [*list(PAGES)[1:], "index.html"]:
+        page.locator(f"nav a[href='{name}']").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/{name}")
 
 
 def test_everything_is_there_without_scripts(browser: Browser, site: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
-from accel_ci.hud.render import render_hud, write_hud
+from accel_ci.hud.render import render_hud
 from accel_ci.model import Attempt, Build
 from accel_ci.pipelines import STAGES
 from accel_ci.results.store import ResultsStore
@@ -186,15 +186,6 @@ def test_an_empty_history_says_how_to_begin(tmp_path: Path) -> None:
     html = render_hud(page_of(tmp_path / "nothing"))
     assert "accel-ci run nightly" in html
     assert "No test failed" not in html
-
-
-def test_the_page_is_written_whole_and_again(home: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "site" / "hud"
-    first = write_hud(page_of(home), folder)
-    write_hud(page_of(home), folder)
-    assert first == folder / "index.html"
-    assert [path.name for path in folder.iterdir()] == ["index.html"]
-    assert first.read_text(encoding="utf-8") == render_hud(page_of(home))
 
 
 def test_no_credentials_reach_the_page(home: Path) -> None:

@@ -36,6 +36,7 @@ for (const list of document.querySelectorAll("[data-filter]")) {
     list.querySelectorAll("details").forEach((details) => { details.open = open; });
     button.textContent = open ? "Close all" : "Open all";
   });
-  tools.append(input, button);
+  tools.append(input);
+  if (list.querySelector("details")) tools.append(button);
   list.prepend(tools);
 }

@@ -1,0 +1,73 @@
+"""Write the HUD: all pages, the same data as JSON, the feed of incidents and the badges.
+
+    index.html                        the builds
+    incidents.html  incidents.json    whose the failures are, the open ones first; incidents.atom is the feed
+    flaky.html      flaky.json        flaky tests, the quarantine and what it hides
+    quality.html    quality.json      the criteria of the levels, and tests that became worse
+    badge-state.svg, badge-enabled.svg, badge-flaky.svg
+
+What pages show is decided in `page.py` and in `accel_ci.quality`; the HTML is that of `render.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from accel_ci.hud.badges import badges_of
+from accel_ci.hud.feed import feed_of
+from accel_ci.hud.gather import gather
+from accel_ci.hud.page import HudPage
+from accel_ci.hud.render import Site, render_hud, render_page
+from accel_ci.quality.current_quarantine import QuarantineState, read_quarantine
+from accel_ci.quality.flakiness import Flakiness
+from accel_ci.quality.judgement import read_incidents
+from accel_ci.quality.levels import LevelReport, shown
+from accel_ci.quality.plot import plot_causes
+from accel_ci.quality.report import REPORT
+from accel_ci.quality.trends import TRENDS, Trends
+from accel_ci.redaction import redact
+from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.workspace import Workspace
+
+LISTED = 50
+"""The number of tests that an incident lists in full."""
+
+
+def write_site(workspace: Workspace, flakiness: Flakiness, folder: Path, *, now: datetime) -> Path:
+    """Write all files to `folder`, each atomically, and return the path of the first page."""
+    page = gather(workspace, flakiness, now=now)
+    files = {"index.html": render_hud(page), **_quality_pages(workspace, flakiness, page)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_whole_file(folder / name, redact(content).encode(errors="backslashreplace"))
+    return folder / "index.html"
+
+
+def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) -> dict[str, str]:
+    manifests, site = workspace.manifests, Site(page.project, page.generated_at)
+    incidents = read_incidents(workspace)
+    quarantine = read_quarantine(workspace) or QuarantineState(page.generated_at.date())
+    report = manifests.read_history(manifests.path(REPORT), LevelReport)
+    trends = manifests.read_history(manifests.path(TRENDS), Trends) or Trends()
+    is_open = [one for one in incidents.incidents if one.state != "fixed"]
+    fixed = [one for one in incidents.incidents if one.state == "fixed"]
+    nights = [(each.revision, each.counts) for each in incidents.nights]
+    shows: dict[str, tuple[Mapping[str, Any], Any]] = {
+        "incidents": (
+            {"open": is_open, "fixed": fixed, "revision": incidents.revision, "listed": LISTED,
+             "plot": plot_causes(nights) if nights else None},
+            incidents,
+        ),
+        "flaky": ({"flakiness": flakiness, "quarantine": quarantine}, {"flakiness": flakiness, "quarantine": quarantine}),
+        "quality": ({"report": report, "trends": trends, "shown": shown}, {"report": report, "trends": trends}),
+    }  # fmt: skip
+    files = {"incidents.atom": feed_of(incidents, site), **badges_of(page, flakiness)}
+    for name, (values, data) in shows.items():
+        files[f"{name}.html"] = render_page(f"{name}.html", site, f"{name}.json", **values)
+        files[f"{name}.json"] = msgspec.json.encode(data, order="sorted").decode()
+    return files

@@ -1,0 +1,99 @@
+"""The files of the HUD: whole, free of each other's hostile texts, with the same numbers as their data."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from accel_ci.hud.gather import gather
+from accel_ci.hud.render import PAGES, render_hud
+from accel_ci.hud.site import write_site
+from accel_ci_tests.hud.samples import HOSTILE, NOW, flakiness, workspace_of
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+@pytest.fixture
+def site(home: Path, tmp_path: Path) -> Path:
+    return write_site(workspace_of(home), flakiness(), tmp_path / "site" / "hud", now=NOW).parent
+
+
+class Links(HTMLParser):
+    """The links and the ids of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.links += [str(given["href"])] if tag in ("a", "link") and "href" in given else []
+        self.ids += [str(given["id"])] if given.get("id") else []
+
+
+def test_the_files_are_written_whole_and_again(home: Path, site: Path) -> None:
+    before = {path.name: path.read_bytes() for path in site.iterdir()}
+    assert {*PAGES, "incidents.json", "incidents.atom", "badge-state.svg"} <= before.keys()
+    write_site(workspace_of(home), flakiness(), site, now=NOW)
+    assert {path.name: path.read_bytes() for path in site.iterdir()} == before
+    assert before["index.html"].decode() == render_hud(gather(workspace_of(home), flakiness(), now=NOW))
+
+
+def test_every_link_leads_somewhere(site: Path) -> None:
+    pages = {name: Links((site / name).read_text()) for name in PAGES}
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), name
+        for link in page.links:
+            if "://" in link:
+                continue
+            file, _, anchor = link.partition("#")
+            assert (site / (file or name)).is_file(), f"{name}: {link}"
+            assert not anchor or anchor in pages[file or name].ids, f"{name}: {link}"
+
+
+def test_the_incidents_are_those_of_their_data(site: Path) -> None:
+    data = json.loads((site / "incidents.json").read_text())
+    html = (site / "incidents.html").read_text()
+    for one in data["incidents"]:
+        assert f'id="i-{one["id"]}"' in html
+    is_open = [one for one in data["incidents"] if one["state"] != "fixed"]
+    counts = re.findall(r'<h2 id="(\w+)">\w+ <span class="count">(\d+)</span>', html)
+    assert counts == [("open", str(len(is_open))), ("fixed", "1")]
+    assert HOSTILE.partition("<")[0] in json.dumps(data, ensure_ascii=False)
+
+
+def test_the_feed_is_atom_with_an_entry_for_each_incident(site: Path) -> None:
+    feed = ET.fromstring((site / "incidents.atom").read_bytes())
+    entries = feed.findall(f"{ATOM}entry")
+    ids = [entry.findtext(f"{ATOM}id") for entry in entries]
+    assert len(ids) == len(set(ids)) == 5
+    for element in (feed, *entries):
+        assert element.findtext(f"{ATOM}title")
+        assert element.findtext(f"{ATOM}updated", "").startswith("2026-11-27T08:30:00")
+    html = (site / "incidents.html").read_text()
+    for entry in entries:
+        link = entry.find(f"{ATOM}link")
+        assert link is not None
+        assert f'id="{link.attrib["href"].partition("#")[2]}"' in html
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("state", "torch_emu: 12 failed"), ("enabled", "tests enabled: unknown"), ("flaky", "flaky tests: 0.35 %")],
+)
+def test_badges_tell_the_newest_state(site: Path, name: str, words: str) -> None:
+    assert ET.fromstring((site / f"badge-{name}.svg").read_text()).attrib["aria-label"] == words
+
+
+def test_a_site_without_any_build_has_all_its_pages(tmp_path: Path) -> None:
+    folder = write_site(workspace_of(tmp_path / "nothing"), flakiness(), tmp_path / "site", now=NOW).parent
+    assert "No build was judged yet" in (folder / "incidents.html").read_text()
+    assert "No report was made yet" in (folder / "quality.html").read_text()
+    assert "torch_emu: no build" in (folder / "badge-state.svg").read_text()
