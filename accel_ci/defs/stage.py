@@ -101,7 +101,8 @@ class RunRecord:
     def __init__(self, manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> None:
         asked = None if run.parent_run_id else run.tags.get(TRIGGERED_AT)  # a run that is executed again inherits its tags
         self._manifests, self._path = manifests, manifests.run_file(pipeline, build)
-        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else datetime.now(timezone.utc), began=())
+        now = datetime.now(timezone.utc)
+        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else now, began=(), started_at=now)
         self.note()
 
     def begin(self, stage: str) -> None:

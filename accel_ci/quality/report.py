@@ -58,10 +58,11 @@ def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
         if not runs or (not reported and any(manifests.has_run(pipeline, build) for pipeline in runs)):
             continue
         ended = max((run.ended_at for run in runs.values() if run.ended_at is not None), default=now)  # it is ending now
-        asked = min(run.asked_at for run in runs.values())
-        seconds = (ended - asked).total_seconds() if reported else None
+        first = min(runs.values(), key=lambda run: run.asked_at)
+        seconds = (ended - first.asked_at).total_seconds() if reported else None
+        queued = (first.started_at - first.asked_at).total_seconds() if first.started_at is not None else None
         outcome, upstream = _outcome(workspace, build, ledger if reported else None)
-        found.append(Job(build, revision.trigger, revision.created_at, outcome, seconds, None, upstream))
+        found.append(Job(build, revision.trigger, revision.created_at, outcome, seconds, queued, upstream))
     return found
 
 

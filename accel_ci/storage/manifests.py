@@ -53,7 +53,8 @@ class PipelineRun:
 
     `ended_at` is None until it has ended, and stays None if it was killed. `stage` is the last stage that began, and `began`
     has all that did: others were complete before. None in records of earlier versions. `ending` is how the run ended, if
-    not well. `reported` is true once its ledger is there.
+    not well. `reported` is true once its ledger is there. It waited in a queue from `asked_at` to `started_at`, None in
+    records of earlier versions.
     """
 
     run: str
@@ -63,6 +64,7 @@ class PipelineRun:
     ending: Literal["failed", "interrupted"] | None = None
     reported: bool = False
     began: tuple[str, ...] | None = None
+    started_at: datetime | None = None
 
 
 class ManifestStore:

@@ -51,3 +51,11 @@ def test_a_run_of_the_same_sources_reuses_what_was_built(bench: Bench, bad_card_
     for stage in ("wheel", "runtime_image"):
         manifest = json.loads(manifests.path(stage, bad_card_run.revision, bad_card_run.variant).read_text())
         assert (manifest["reused"], manifest["work_s"]) == (True, 0)
+
+
+def test_the_quality_report_knows_how_long_a_nightly_took_and_waited(bench: Bench, faulty_nightly: Build) -> None:
+    report = json.loads(bench.accel_ci("quality", "--json"))
+    figures = {figure["name"]: figure for figure in report["promotion"]}
+    signal, queue = figures["time to signal, P50"], figures["mean queue"]
+    assert faulty_nightly.name in [f"{build}" for build in queue["builds"]]
+    assert 0 <= queue["value"] < signal["value"]
