@@ -20,7 +20,14 @@ from accel_ci.hud import text
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
 
-PAGES = {"index.html": "Builds", "incidents.html": "Incidents", "flaky.html": "Flaky tests", "quality.html": "Quality"}
+PAGES = {
+    "index.html": "Builds",
+    "incidents.html": "Incidents",
+    "flaky.html": "Flaky tests",
+    "cards.html": "Cards",
+    "coverage.html": "Coverage",
+    "quality.html": "Quality",
+}
 """The pages that every other links to, with their names."""
 
 

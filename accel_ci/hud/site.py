@@ -3,6 +3,8 @@
     index.html                        the builds
     incidents.html  incidents.json    whose the failures are, the open ones first; incidents.atom is the feed
     flaky.html      flaky.json        flaky tests, the quarantine and what it hides
+    cards.html      cards.json        the health of cards, and their failures by day
+    coverage.html   coverage.json     the tests in scope, those enabled and those that pass
     quality.html    quality.json      the criteria of the levels, and tests that became worse
     badge-state.svg, badge-enabled.svg, badge-flaky.svg
 
@@ -19,17 +21,21 @@ from typing import Any
 import msgspec
 
 from accel_ci.hud.badges import badges_of
+from accel_ci.hud.cards import CardBuild, make_cards
 from accel_ci.hud.feed import feed_of
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
 from accel_ci.hud.render import Site, render_hud, render_page
 from accel_ci.quality.current_quarantine import QuarantineState, read_quarantine
 from accel_ci.quality.flakiness import Flakiness
-from accel_ci.quality.judgement import read_incidents
+from accel_ci.quality.judgement import read_causes, read_incidents
 from accel_ci.quality.levels import LevelReport, shown
 from accel_ci.quality.plot import plot_causes
 from accel_ci.quality.report import REPORT
 from accel_ci.quality.trends import TRENDS, Trends
+from accel_ci.ramp.coverage import CoverageReport
+from accel_ci.ramp.current import COVERAGE
+from accel_ci.ramp.plot import draw_trend
 from accel_ci.redaction import redact
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
@@ -54,6 +60,10 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
     quarantine = read_quarantine(workspace) or QuarantineState(page.generated_at.date())
     report = manifests.read_history(manifests.path(REPORT), LevelReport)
     trends = manifests.read_history(manifests.path(TRENDS), Trends) or Trends()
+    cards = make_cards(_card_builds(workspace, page))
+    coverage = manifests.read_history(manifests.path(COVERAGE), CoverageReport) or CoverageReport()
+    stages = workspace.project.settings.ramp.stages
+    shares = [draw_trend(coverage.of_variant(one.build.variant), stages) for one in coverage.latest]
     is_open = [one for one in incidents.incidents if one.state != "fixed"]
     fixed = [one for one in incidents.incidents if one.state == "fixed"]
     nights = [(each.revision, each.counts) for each in incidents.nights]
@@ -64,6 +74,8 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
             incidents,
         ),
         "flaky": ({"flakiness": flakiness, "quarantine": quarantine}, {"flakiness": flakiness, "quarantine": quarantine}),
+        "cards": ({"cards": cards}, cards),
+        "coverage": ({"coverage": coverage, "trends": shares}, coverage),
         "quality": ({"report": report, "trends": trends, "shown": shown}, {"report": report, "trends": trends}),
     }  # fmt: skip
     files = {"incidents.atom": feed_of(incidents, site), **badges_of(page, flakiness)}
@@ -71,3 +83,22 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
         files[f"{name}.html"] = render_page(f"{name}.html", site, f"{name}.json", **values)
         files[f"{name}.json"] = msgspec.json.encode(data, order="sorted").decode()
     return files
+
+
+def _card_builds(workspace: Workspace, page: HudPage) -> list[CardBuild]:
+    """Return what the builds of the page tell of cards, the oldest first."""
+    days = {row.key: row.seen_at for row in page.rows}
+    records = [detail.record for detail in (*page.builds, *page.earlier)]
+    found = []
+    for record in sorted(records, key=lambda each: (days[each.build.revision], each.build.name)):
+        causes = read_causes(workspace, record.build)
+        results = record.device_test_results
+        found.append(
+            CardBuild(
+                days[record.build.revision].date(),
+                results.cards if results is not None else (),
+                causes.places if causes is not None else (),
+                causes.bad if causes is not None else (),
+            )
+        )
+    return found

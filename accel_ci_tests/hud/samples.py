@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from accel_ci.config.loading import parse_settings
@@ -40,12 +41,15 @@ from accel_ci.model import (
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 from accel_ci.quality.incidents import Incident
-from accel_ci.quality.judgement import INCIDENTS, Incidents, JudgedRevision
+from accel_ci.quality.judgement import INCIDENTS, Causes, Incidents, JudgedRevision
 from accel_ci.quality.levels import Job, judge_levels
+from accel_ci.quality.places import BadPlace, Place, PlaceCount
 from accel_ci.quality.quarantine import Debt, Entry
 from accel_ci.quality.report import REPORT
 from accel_ci.quality.trends import TRENDS, SlowerTest, Trends, WorseTest
 from accel_ci.quality.versions import Cause
+from accel_ci.ramp.coverage import Counts, Coverage, CoverageReport, TrendPoint
+from accel_ci.ramp.current import COVERAGE
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
@@ -292,6 +296,16 @@ def lay_quality(home: Path) -> None:
     slower = SlowerTest(VARIANTS[0], "pytorch", HOSTILE, 1.0, 2.5, 2.5)
     worse = WorseTest(VARIANTS[0], "pytorch", HOSTILE, 0.01, 0.2, f"{before}<b>", newest)
     manifests.write(manifests.path(TRENDS), Trends((slower,), (worse,), day))
+    counts = {HOSTILE: Counts(9, 8, 4, 3), "plain": Counts(5, 4, 4, 4)}
+    covered = Coverage(Build(newest, VARIANTS[0]), counts, {HOSTILE: 3}, counts, counts, counts)
+    trend = (TrendPoint(covered.build, NOW, covered.total),)
+    manifests.write(manifests.path(COVERAGE), CoverageReport(("pytorch",), (covered,), trend))
+    place = Place("card", f"{HOSTILE}:0")
+    bad = BadPlace(place, 9.0, 4.0, 12.0, 8, 100, 1.0)
+    judged = Causes(covered.build, {}, ("pytorch",), (), (PlaceCount(place, 100, 8, 8, 1.0),), (), (bad,))
+    path = manifests.path(f"causes/{newest}~{VARIANTS[0]}")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.json.encode(judged))
     jobs = [Job(Build(newest, VARIANTS[0]), "nightly", NOW, "passed", 600.0)]
     manifests.write(manifests.path(REPORT), judge_levels(jobs, day, (1, 100), "L2", day - timedelta(days=40)))
 

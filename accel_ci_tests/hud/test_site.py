@@ -86,7 +86,7 @@ def test_the_feed_is_atom_with_an_entry_for_each_incident(site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("state", "torch_emu: 12 failed"), ("enabled", "tests enabled: unknown"), ("flaky", "flaky tests: 0.35 %")],
+    [("state", "torch_emu: 12 failed"), ("enabled", "tests enabled: 66.7 %"), ("flaky", "flaky tests: 0.35 %")],
 )
 def test_badges_tell_the_newest_state(site: Path, name: str, words: str) -> None:
     assert ET.fromstring((site / f"badge-{name}.svg").read_text()).attrib["aria-label"] == words
@@ -97,3 +97,4 @@ def test_a_site_without_any_build_has_all_its_pages(tmp_path: Path) -> None:
     assert "No build was judged yet" in (folder / "incidents.html").read_text()
     assert "No report was made yet" in (folder / "quality.html").read_text()
     assert "torch_emu: no build" in (folder / "badge-state.svg").read_text()
+    assert "tests enabled: unknown" in (folder / "badge-enabled.svg").read_text()
