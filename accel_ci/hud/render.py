@@ -26,6 +26,7 @@ PAGES = {
     "flaky.html": "Flaky tests",
     "cards.html": "Cards",
     "coverage.html": "Coverage",
+    "speed.html": "Speed",
     "quality.html": "Quality",
 }
 """The pages that every other links to, with their names."""

@@ -5,6 +5,7 @@
     flaky.html      flaky.json        flaky tests, the quarantine and what it hides
     cards.html      cards.json        the health of cards, and their failures by day
     coverage.html   coverage.json     the tests in scope, those enabled and those that pass
+    speed.html      speed.json        where the wall time of builds goes
     quality.html    quality.json      the criteria of the levels, and tests that became worse
     badge-state.svg, badge-enabled.svg, badge-flaky.svg
 
@@ -25,7 +26,10 @@ from accel_ci.hud.cards import CardBuild, make_cards
 from accel_ci.hud.feed import feed_of
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
+from accel_ci.hud.records import BuildRecord
 from accel_ci.hud.render import Site, render_hud, render_page
+from accel_ci.hud.speed import PARTS, Times, make_speed
+from accel_ci.model import Trigger
 from accel_ci.quality.current_quarantine import QuarantineState, read_quarantine
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.quality.judgement import read_causes, read_incidents
@@ -61,6 +65,7 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
     report = manifests.read_history(manifests.path(REPORT), LevelReport)
     trends = manifests.read_history(manifests.path(TRENDS), Trends) or Trends()
     cards = make_cards(_card_builds(workspace, page))
+    speed = make_speed(_timed_builds(workspace, page))
     coverage = manifests.read_history(manifests.path(COVERAGE), CoverageReport) or CoverageReport()
     stages = workspace.project.settings.ramp.stages
     shares = [draw_trend(coverage.of_variant(one.build.variant), stages) for one in coverage.latest]
@@ -75,6 +80,7 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
         ),
         "flaky": ({"flakiness": flakiness, "quarantine": quarantine}, {"flakiness": flakiness, "quarantine": quarantine}),
         "cards": ({"cards": cards}, cards),
+        "speed": ({"speed": speed, "parts": PARTS}, speed),
         "coverage": ({"coverage": coverage, "trends": shares}, coverage),
         "quality": ({"report": report, "trends": trends, "shown": shown}, {"report": report, "trends": trends}),
     }  # fmt: skip
@@ -102,3 +108,15 @@ def _card_builds(workspace: Workspace, page: HudPage) -> list[CardBuild]:
             )
         )
     return found
+
+
+def _timed_builds(workspace: Workspace, page: HudPage) -> list[tuple[BuildRecord, Trigger | None, datetime, Times]]:
+    """Return the builds of the page with their times, the newest first."""
+    rows, manifests, found = {row.key: row for row in page.rows}, workspace.manifests, []
+    for record in (detail.record for detail in (*page.builds, *page.earlier)):
+        runs = manifests.last_runs(record.build).values()
+        queued = [(run.started_at - run.asked_at).total_seconds() for run in runs if run.started_at is not None]
+        row = rows[record.build.revision]
+        times = Times(manifests.wall_seconds(record.build), sum(queued) if queued else None)
+        found.append((record, row.trigger, row.seen_at, times))
+    return sorted(found, key=lambda each: (each[2], each[0].build.variant), reverse=True)

@@ -18,7 +18,16 @@ from accel_ci.hud.render import PAGES
 from accel_ci.hud.site import write_site
 from accel_ci.hud.text import visible
 from accel_ci.model import Build
-from accel_ci_tests.hud.samples import HOSTILE_MESSAGE, NOW, VARIANTS, flakiness, lay_build, lay_revision, workspace_of
+from accel_ci_tests.hud.samples import (
+    HOSTILE,
+    HOSTILE_MESSAGE,
+    NOW,
+    VARIANTS,
+    flakiness,
+    lay_build,
+    lay_revision,
+    workspace_of,
+)
 
 _LOW_CONTRAST = """() => {
   const parse = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
@@ -128,7 +137,10 @@ def test_every_page_fits_can_be_read_and_runs_no_hostile_text(
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(_LOW_CONTRAST) == []
-    assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in page.inner_text("main")
+    if name != "speed.html":  # it has no text of others
+        assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in page.inner_text(
+            "main"
+        )
     assert page.locator("main script, main b:has-text('host0'), main u, main a[href^='javascript']").count() == 0
     assert page.locator("nav a[aria-current]").inner_text() == PAGES[name]
     assert wrong == []

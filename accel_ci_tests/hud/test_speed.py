@@ -1,0 +1,43 @@
+"""The page of speed: the parts of a build's wall time sum to it, and bars are drawn to one scale."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accel_ci.hud.site import write_site
+from accel_ci.hud.speed import PARTS, Times, make_speed
+from accel_ci_tests.hud.samples import NOW, flakiness, ledger, workspace_of
+from accel_ci_tests.hud.test_page import record, wheel
+
+
+def test_the_parts_sum_to_the_wall_time_and_the_rest_is_the_cis_own() -> None:
+    short = record(ledger({"passed": 5}), 26, wheel=wheel())
+    long, running = record(ledger({"passed": 7}), 27, wheel=wheel()), record(None, 28)
+    page = make_speed(
+        [
+            (running, "nightly", NOW, Times(None, 1.0)),
+            (long, "nightly", NOW, Times(100.0, 20.0)),
+            (short, "nightly", NOW, Times(50.0, None)),
+        ]
+    )
+    assert [build.tests for build in page.builds] == [7, 5], "one without a ledger has no wall time"
+    for build in page.builds:
+        assert tuple(build.parts) == PARTS
+        assert sum(build.parts.values()) == pytest.approx(build.wall_s)
+    first, second = page.builds
+    assert (first.parts["queue"], first.parts["wheel"], first.parts["the rest"]) == (20.0, 1.0, 79.0)
+    assert page.longest_s == pytest.approx(100.0)
+    assert sum(width for _, width in first.bar(page.longest_s).values()) == pytest.approx(100)
+    assert sum(width for _, width in second.bar(page.longest_s).values()) == pytest.approx(50)
+
+
+def test_every_finished_build_of_the_grid_is_there(home: Path, tmp_path: Path) -> None:
+    folder = write_site(workspace_of(home), flakiness(), tmp_path / "site", now=NOW).parent
+    shown = json.loads((folder / "speed.json").read_text())["builds"]
+    finished = {path.parent for path in home.glob("builds/*/*/ledger.json") if "broken" not in path.read_text()}
+    assert {(each["build"]["revision"], each["build"]["variant"]) for each in shown} == {
+        (path.parent.name, path.name) for path in finished
+    }
