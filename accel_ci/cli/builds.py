@@ -213,7 +213,8 @@ def _print_summary(console: Console, status: BuildStatus, workspace: Workspace) 
     if status.expected is not None:
         table.add_row("tests expected", f"{status.expected:,}")
         for verdict, count in status.counts.items():
-            table.add_row(f"  {verdict}", f"{count:,}")
+            muted = f", {len(status.muted):,} of them in quarantine" if verdict == "failed" and status.muted else ""
+            table.add_row(f"  {verdict}", f"{count:,}{muted}")
         table.add_row("attempts lost to infra", f"{status.infra_attempts:,}")
         table.add_row("cards", ", ".join(status.cards))
         table.add_row("unhealthy cards", ", ".join(status.unhealthy_cards) or "none")

@@ -136,12 +136,13 @@ def build_state(record: BuildRecord, now: datetime, tests: BuildTests | None = N
     bad = shortcomings(ledger)
     if ledger.informative and not bad:
         return State("passed", f"{number(counts['passed'] + counts['xpassed'])} of {number(ledger.expected)} pass", detail)
-    if (counts["failed"] or ledger.unexpected_failures) and not ledger.informative:
+    if (counts["failed"] > len(ledger.muted) or ledger.unexpected_failures) and not ledger.informative:
         return State("failed", bad[0], _joined(*bad[1:], _in_words(counts, ("flaky",)), detail))
     if bad:
         return State("incomplete", _joined(*bad), _joined(_in_words(counts, ("flaky",)), detail))
-    if counts["flaky"]:
-        return State("flaky", f"{number(counts['flaky'])} flaky", detail)
+    if counts["flaky"] or ledger.muted:
+        muted = f"{number(len(ledger.muted))} failed in quarantine" if ledger.muted else ""
+        return State("flaky", _joined(_in_words(counts, ("flaky",)), muted), detail)
     return State("passed", "all passed" if counts["passed"] == ledger.expected else "none failed", detail)
 
 

@@ -31,7 +31,8 @@ class BuildStatus:
     `wall_s` is the time from the request to the end of the last run of each pipeline, `work_s` the part of it that went into
     building, installing and testing, and `overhead_s` the rest, which is our own. `setup_s` is the part of the makespan for
     set-up: imports and collection, the mean of the cards. All in seconds. `ratio` is that of `DeviceTestResults`. None while
-    not known. `subset` says which part of the enabled tests runs, None where no part was asked for.
+    not known. `subset` says which part of the enabled tests runs, None where no part was asked for. `muted` are the failed
+    tests that gate nothing.
     """
 
     build: Build
@@ -50,6 +51,7 @@ class BuildStatus:
     ratio: float | None = None
     unexpected_failures: tuple[str, ...] = ()
     subset: str | None = None
+    muted: tuple[str, ...] = ()
 
     @property
     def overhead_s(self) -> float | None:
@@ -65,6 +67,7 @@ class BuildStatus:
                 "state": self.state,
                 "verdicts": {"expected": self.expected, **self.counts} if self.expected is not None else None,
                 "unexpected_failures": self.unexpected_failures,
+                "muted": self.muted,
                 "subset": self.subset,
                 **{name: getattr(self, name) for name in numbers},
             }
@@ -132,6 +135,7 @@ def read_status(manifests: ManifestStore, build: Build) -> BuildStatus:
         setup_s=ledger.setup_s if ledger else None,
         ratio=ledger.ratio if ledger else None,
         unexpected_failures=ledger.unexpected_failures if ledger else (),
+        muted=ledger.muted if ledger else (),
         subset=selection.subset.words if selection and selection.subset else None,
     )
 

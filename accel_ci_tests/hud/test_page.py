@@ -66,6 +66,20 @@ def test_the_state_of_a_build_with_a_ledger(counts: dict[Verdict, int], expected
     assert (state.kind, state.words) == (kind, words)
 
 
+@pytest.mark.parametrize(
+    ("counts", "muted", "kind", "words"),
+    [
+        ({"passed": 5, "failed": 2}, 2, "flaky", "2 failed in quarantine"),
+        ({"passed": 5, "failed": 2, "flaky": 1}, 2, "flaky", "1 flaky · 2 failed in quarantine"),
+        ({"passed": 5, "failed": 3}, 2, "failed", "1 failed"),
+    ],
+)
+def test_failures_that_are_muted_make_no_build_red(counts: dict[Verdict, int], muted: int, kind: str, words: str) -> None:
+    account = ledger(counts, muted=tuple(f"unit: test_{number}" for number in range(muted)))
+    state = build_state(record(account), NOW)
+    assert (state.kind, state.words) == (kind, words)
+
+
 def test_a_ledger_with_a_missing_suite_is_not_green() -> None:
     state = build_state(record(ledger({"passed": 7}, missing_suites=("integration", "pytorch"))), NOW)
     assert (state.kind, state.words) == ("incomplete", "no results from integration, pytorch")
