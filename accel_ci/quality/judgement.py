@@ -25,7 +25,7 @@ from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge
 from accel_ci.quality.gather import point_of, read_build, read_grid, verdicts_of
-from accel_ci.quality.grid import Grid, Point
+from accel_ci.quality.grid import LINE, Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
 from accel_ci.quality.places import (
     BadPlace,
@@ -48,7 +48,9 @@ INCIDENTS = "incidents"
 """The manifest of all incidents."""
 
 _CARD_BUILDS, _SIGNATURE_BUILDS = 6, 14
-_MOST_BUILDS = 100
+
+MOST_BUILDS = 100
+"""So many builds of a variant on its line are looked at, and so many others of it."""
 
 
 @dataclass(frozen=True)
@@ -165,18 +167,27 @@ def read_incidents(workspace: Workspace) -> Incidents:
 
 
 def finished_builds(workspace: Workspace, now: datetime) -> list[FinishedBuild]:
-    """Return the newest finished builds of the window of days, the oldest first."""
-    since = now - timedelta(days=workspace.project.settings.quality.window_days)
-    manifests, found = workspace.manifests.at_one_moment(), list[FinishedBuild]()
-    for build in manifests.list_builds():
-        ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
-        place = point_of(manifests, build) if ledger is not None else None
-        if ledger is None or place is None:
-            continue
-        point, revision = place
-        if revision.created_at < since or len(found) >= _MOST_BUILDS:
-            break
-        found.append(FinishedBuild(point, revision, ledger))
+    """Return the newest finished builds of the window of days, the oldest first.
+
+    They are at most `MOST_BUILDS` of each variant on its line, and as many others of it: pull requests push no nightly out.
+    """
+    return builds_since(workspace, now - timedelta(days=workspace.project.settings.quality.window_days), MOST_BUILDS)
+
+
+def builds_since(workspace: Workspace, since: datetime, most: int | None = None) -> list[FinishedBuild]:
+    """Return the finished builds since a time, the oldest first; with `most`, the newest ones of each kind alone."""
+    manifests, found, counts = workspace.manifests, list[FinishedBuild](), Counter[tuple[str, bool]]()
+    revisions = [each for each in manifests.revisions() if each.trigger is not None and each.seen_at >= since]
+    for each in revisions:
+        for build in manifests.builds_of(each.key):
+            kind = build.variant, each.trigger in LINE
+            if counts[kind] == most:
+                continue
+            ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
+            place = point_of(manifests, build) if ledger is not None else None
+            if ledger is not None and place is not None:
+                found.append(FinishedBuild(*place, ledger))
+                counts[kind] += 1
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
 
 

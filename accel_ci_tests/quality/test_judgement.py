@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -16,83 +16,46 @@ from accel_ci.ledger.status import shortcomings
 from accel_ci.model import (
     VERDICTS,
     Artifact,
-    Attempt,
     Build,
     Ledger,
-    Outcome,
     Revision,
-    RuntimeImage,
     Source,
     Subset,
     SuiteSelection,
     TestSelection,
+    Trigger,
     Verdict,
 )
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, TEST_SELECTION
+from accel_ci.pipelines import TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
 from accel_ci.quality.gather import point_of
-from accel_ci.quality.judgement import INCIDENTS, judge_new_builds, read_causes, read_incidents
+from accel_ci.quality.judgement import (
+    INCIDENTS,
+    MOST_BUILDS,
+    finished_builds,
+    judge_new_builds,
+    read_causes,
+    read_incidents,
+)
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.stored_attempts import write_attempts
-
-TODAY = datetime.now(timezone.utc).replace(hour=2, minute=0, second=0, microsecond=0)
-NIGHTS = 14
-RACE = "unit/test_race.py::test_race"
-BROKEN = [f"unit/test_ops.py::test_add[{number}]" for number in range(4)]
-STEADY = [f"unit/test_steady.py::test_{number}" for number in range(40)]
-
-Told = Mapping[str, Sequence[tuple[Outcome, str, str | None]]]
-"""Of tests that do not simply pass: outcome, card and infra of each attempt."""
+from accel_ci_tests.fixtures.finished_nights import (
+    BROKEN,
+    FLAKES,
+    NIGHTS,
+    RACE,
+    STEADY,
+    TODAY,
+    Told,
+    fails,
+    sha,
+    write_ledger,
+    write_night,
+)
 
 
 @pytest.fixture
 def workspace(make_project: Callable[..., Project]) -> Workspace:
     return Workspace(make_project())
-
-
-def sha(number: int) -> str:
-    return f"{number:012x}{0:028x}"
-
-
-def write_night(
-    workspace: Workspace,
-    night: int,
-    told: Told,
-    *,
-    backend: int,
-    upstream: int = 0,
-    variant: str = "py3",
-    numpy: str = "2.0",
-) -> Build:
-    """Lay a finished nightly on disk."""
-    at = TODAY - timedelta(days=NIGHTS - night)
-    key = f"nightly-{at:%Y%m%d}"
-    backend_source = Source("backend", "main", sha(backend))
-    revision = Revision(key, "nightly", at, backend_source, Source("upstream", "main", sha(upstream)))
-    if workspace.manifests.revision(key) is None:
-        workspace.manifests.add_revision(revision)
-    build = Build(key, variant)
-    attempts = []
-    for test in [RACE, *BROKEN, *STEADY]:
-        for number, (outcome, card, infra) in enumerate(told.get(test, [("passed", "0", None)]), 1):
-            message = None if outcome == "passed" else f"{test.partition('[')[0]} is wrong"
-            attempts.append(Attempt("unit", test, number, outcome, at, 1.0, message, None, card, "host", f"w{card}", infra))
-    write_attempts(workspace.results, build, at.date(), attempts)
-    counts = dict.fromkeys(VERDICTS, 0) | {"passed": len(STEADY)}
-    ledger = Ledger(build, len(STEADY), counts, {"unit": counts}, (), (), 0, 1.0, 1.0, digest=f"{night} {told}")
-    image = RuntimeImage(
-        "venv", "python", "0" * 64, "3.11", "2.13.0", sha(upstream), (f"numpy=={numpy}",), False, 1.0
-    )  # fmt: skip
-    for stage, manifest in ((RUNTIME_IMAGE, image), (LEDGER, ledger)):
-        workspace.manifests.write(workspace.manifests.path(stage, key, variant), manifest)
-    return build
-
-
-def fails(*, infra: str | None = None) -> Sequence[tuple[Outcome, str, str | None]]:
-    return [("failed", "0", infra), ("failed", "1", infra)]
-
-
-FLAKES: Sequence[tuple[Outcome, str, str | None]] = [("failed", "0", None), ("passed", "1", None), ("passed", "2", None)]
 
 
 def causes_of(workspace: Workspace, build: Build) -> dict[str, str]:
@@ -255,3 +218,24 @@ def test_the_base_of_a_pull_request_is_that_of_its_selection(workspace: Workspac
     found = point_of(workspace.manifests, Build("pr-7-a", "py3"))
     assert found is not None
     assert (found[0].base, found[0].backend) == (f"g{sha(5)[:12]}", f"g{sha(9)[:12]}")
+
+
+def test_many_pull_requests_push_no_nightly_out_of_the_window(workspace: Workspace) -> None:
+    sources = Source("backend", "main", sha(1)), Source("upstream", "main", sha(0))
+
+    def finish(trigger: Trigger, count: int, hours_ago: int) -> None:
+        for number in range(count):
+            at = TODAY - timedelta(hours=hours_ago, minutes=number)
+            workspace.manifests.add_revision(Revision(f"{trigger}-{number}", trigger, at, *sources))
+            write_ledger(workspace, Build(f"{trigger}-{number}", "py3"))
+
+    finish("nightly", 3, hours_ago=20)
+    finish("pr", MOST_BUILDS + 5, hours_ago=10)
+    found = [each.build.revision for each in finished_builds(workspace, TODAY)]
+    assert found[:3] == ["nightly-2", "nightly-1", "nightly-0"], "the oldest first"
+    assert found[3:] == [f"pr-{number}" for number in reversed(range(MOST_BUILDS))]
+    finish("main", MOST_BUILDS, hours_ago=1)
+    found = [each.build.revision for each in finished_builds(workspace, TODAY)]
+    assert [key for key in found if not key.startswith("pr-")] == [
+        f"main-{number}" for number in reversed(range(MOST_BUILDS))
+    ]
