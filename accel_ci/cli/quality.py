@@ -1,15 +1,17 @@
-"""Commands about causes and quality: `causes`, `incidents`, `quality`, `quarantine …`."""
+"""Commands about causes and quality: `causes`, `incidents`, `quality …`, `quarantine …`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from accel_ci.cli.context import chosen_build, terminal, with_workspace
+from accel_ci.cli.replayed import as_document, print_replay
 from accel_ci.cli.results import print_table
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from accel_ci.workspace import Workspace
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+_DAY = click.DateTime(["%Y-%m-%d"])
 _SHOWN_TESTS = 3
 
 
@@ -81,17 +84,59 @@ def incidents(workspace: Workspace, everything: bool, as_json: bool) -> None:
     _print_incidents(chosen)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--builds", "figure", metavar="FIGURE", help="List the builds that a figure was computed from.")
 @click.option("--trends", is_flag=True, help="List the tests that became slower or fail more often instead.")
 @_AS_JSON
-@with_workspace
-def quality(workspace: Workspace, figure: str | None, trends: bool, as_json: bool) -> None:
+@click.pass_context
+def quality(context: click.Context, figure: str | None, trends: bool, as_json: bool) -> None:
     """Show how the backend's CI stands against the criteria of PyTorch's levels and of its accelerator group.
 
     Each figure has a 95 % interval and its goal. Windows are fixed: 14 days for a promotion, 7 for a demotion. A figure
     without data is not met.
     """
+    if context.invoked_subcommand is None:
+        _print_quality(figure, trends, as_json)
+
+
+@quality.command("replay")
+@click.option("--rules", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="The rules to compare.")
+@click.option("--from", "first", type=_DAY, metavar="YYYY-MM-DD", required=True, help="The first day of the builds, in UTC.")
+@click.option("--to", "last", type=_DAY, metavar="YYYY-MM-DD", required=True, help="The last day.")
+@_AS_JSON
+@with_workspace
+def replay_quality(workspace: Workspace, rules: Path | None, first: datetime, last: datetime, as_json: bool) -> None:
+    """Judge the stored builds of a period again, night by night, with today's rules and with those of a file.
+
+    Nothing is kept or changed. The file names the rules that differ; a section 'quarantine' turns its rule on:
+
+    \b
+      causes: {certain: 0.99}
+      places: {least_tests: 5}
+      quarantine: {mute_above: 0.05, budget: 0.02}
+
+    \b
+      accel-ci quality replay --rules new-rules.yaml --from 2026-11-01 --to 2026-11-27
+
+    Shown is what each of the two would have made of the builds, and what they see differently. A breakage is missed where
+    one calls it flaky or infrastructure, or hides it in the quarantine, and the other does not.
+    """  # noqa: D301 - click takes the control character
+    from accel_ci.quality.replay import replay
+    from accel_ci.quality.rules import read_rules, rules_of
+
+    today = rules_of(workspace.project.settings)
+    sets = {"today": today} if rules is None else {"today": today, "file": read_rules(rules, today)}
+    with terminal(stderr=True)[1].step("replay") as step:
+        found = replay(workspace, sets, first.date(), last.date(), step)
+        step.note(f"{found.builds} builds of {found.revisions} revisions")
+    if as_json:
+        click.echo(json.dumps(as_document(found)))
+    else:
+        print_replay(found, rules.name if rules is not None else "")
+
+
+@with_workspace
+def _print_quality(workspace: Workspace, figure: str | None, trends: bool, as_json: bool) -> None:
     from accel_ci.errors import AccelCiError
     from accel_ci.quality.flakiness import measure
     from accel_ci.quality.levels import shown

@@ -274,6 +274,7 @@ _EXPECTED = {
     "float_parsing": "must be a number",
     "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
     "less_than_equal": "must be at most {le:g}",
     "literal_error": "must be {expected}",
 }

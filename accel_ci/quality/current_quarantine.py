@@ -5,7 +5,7 @@ What the rule decides is in `quarantine.py`. Stages ask `quarantined` which test
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -17,10 +17,12 @@ from accel_ci.config.settings import Suite
 from accel_ci.model import Ledger, TestSelection
 from accel_ci.pipelines import TEST_SELECTION
 from accel_ci.quality.feeds import FEEDS, write_feeds
-from accel_ci.quality.gather import read_grid
-from accel_ci.quality.judgement import finished_builds, read_causes
+from accel_ci.quality.gather import Reader
+from accel_ci.quality.judgement import CausesOnDisk, FinishedBuild, KeptCauses, finished_builds
 from accel_ci.quality.quarantine import Debt, Entry, QuarantineRules, debt_of, decide, flakes_of
 from accel_ci.quality.quarantine_file import as_entries, read_decisions
+from accel_ci.quality.rules import rules_of
+from accel_ci.quality.versions import BREAKAGES
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import bad_tests
 from accel_ci.results.store import ResultsStore
@@ -47,36 +49,65 @@ class QuarantineState:
 
 def update_quarantine(workspace: Workspace, now: datetime) -> QuarantineState:
     """Decide anew for all variants, and keep the result."""
-    settings, today = workspace.project.settings, now.date()
-    decisions, before = read_decisions(workspace.project), read_quarantine(workspace)
+    before = read_quarantine(workspace)
+    state, _ = decide_all(
+        workspace,
+        finished_builds(workspace, now),
+        Reader(workspace.results),
+        CausesOnDisk(workspace),
+        before.entries if before is not None else (),
+        now.date(),
+        rules_of(workspace.project.settings).acting,
+    )
+    workspace.manifests.write(workspace.manifests.path(QUARANTINE), state)
+    return state
+
+
+def decide_all(
+    workspace: Workspace,
+    finished: Sequence[FinishedBuild],
+    reader: Reader,
+    kept: KeptCauses,
+    before: Sequence[Entry],
+    today: date,
+    rules: QuarantineRules | None,
+) -> tuple[QuarantineState, list[Entry]]:
+    """Decide for all variants as of a day; return also the entries that had no room in the budget. Nothing is kept.
+
+    Args:
+        workspace: The project, with people's decisions and the tests in scope.
+        finished: The builds that are known.
+        reader: Reads their results.
+        kept: Their causes.
+        before: The entries of the last decision.
+        today: The day.
+        rules: The thresholds of the rule; None where people alone decide.
+    """
+    decisions = read_decisions(workspace.project)
     entries: list[Entry] = []
-    over: list[str] = []
+    over: list[Entry] = []
     breakages: list[tuple[date, str, str, str]] = []
-    finished = finished_builds(workspace, now)
-    for variant in settings.variants:
+    for variant in workspace.project.settings.variants:
         line = [each for each in finished if each.point.is_on_line and each.build.variant == variant.name]
-        causes = [(each, read_causes(workspace, each.build)) for each in line]
+        causes = [(each, kept.read(each.build)) for each in line]
         blames = [(each, blame) for each, found in causes if found is not None for blame in found.blames]
         breakages += [
             (each.revision.created_at.date(), each.build.name, blame.suite, blame.test)
             for each, blame in blames
-            if blame.cause in ("backend", "upstream")
+            if blame.cause in BREAKAGES
         ]
-        people = as_entries(decisions, variant.name)
-        if settings.quality.quarantine.automatic:
-            flaky = {(each.build.revision, *blame.identity) for each, blame in blames if blame.cause == "flaky"}
-            flakes = flakes_of(read_grid(workspace.results, [each.point for each in line]), flaky) if flaky else {}
-            rules = QuarantineRules(**settings.quality.quarantine.model_dump(exclude={"file", "automatic"}))
-            known = before.entries if before is not None else ()
-            in_scope = _in_scope(workspace, [each.build.revision for each in line], variant.name)
-            decided, left_out = decide(variant.name, flakes, people, known, in_scope, today, rules)
-            entries += decided
-            over += left_out
-        else:
+        people = [entry for entry in as_entries(decisions, variant.name) if entry.since <= today]
+        if rules is None:
             entries += [entry for entry in people if entry.expires >= today]
-    state = QuarantineState(today, tuple(entries), tuple(over), tuple(debt_of(entries, breakages)))
-    workspace.manifests.write(workspace.manifests.path(QUARANTINE), state)
-    return state
+            continue
+        flaky = {(each.build.revision, *blame.identity) for each, blame in blames if blame.cause == "flaky"}
+        flakes = flakes_of(reader.grid([each.point for each in line]), flaky) if flaky else {}
+        in_scope = _in_scope(workspace, [each.build.revision for each in line], variant.name)
+        decided, left_out = decide(variant.name, flakes, people, before, in_scope, today, rules)
+        entries += decided
+        over += left_out
+    words = tuple(f"{each.suite}: {each.test}: {each.reason}" for each in over)
+    return QuarantineState(today, tuple(entries), words, tuple(debt_of(entries, breakages))), over
 
 
 def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -> dict[str, Path]:

@@ -197,5 +197,24 @@ def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str |
     return verdict
 
 
+@dataclass(frozen=True)
+class Reader:
+    """Reads what judgements need out of a store."""
+
+    store: ResultsStore
+
+    def rows(self, point: Point, grid: Grid) -> BuildRows:
+        """Read a build to judge; the grid of its variant has the names of most tests."""
+        return read_build(self.store, point, grid)
+
+    def grid(self, points: Sequence[Point]) -> Grid:
+        """Read the tests that went wrong in some builds of one variant."""
+        return read_grid(self.store, points)
+
+    def verdicts(self, build: Build) -> Callable[[str, str], str | None]:
+        """Return a function that looks up the verdict of a test in a build."""
+        return verdicts_of(self.store, build)
+
+
 def _some(column: Any) -> Any:
     return kernels.greater(column, 0)

@@ -69,6 +69,18 @@ class Grid:
         """The row of a test; None for one that never went wrong."""
         return self.rows.get((suite, test))
 
+    def only(self, columns: Sequence[int]) -> Grid:
+        """The grid of some of the builds alone, with the tests that went wrong in them; its numbers may be changed."""
+        import numpy as np
+
+        rows = np.flatnonzero((self.fails[:, columns] > 0).any(axis=1))
+        tests = tuple(self.tests[row] for row in rows.tolist())
+        cut = np.ix_(rows, np.asarray(columns, np.int64))
+        return Grid(
+            tuple(self.points[column] for column in columns), tests, self.keys[rows], self.fails[cut], self.passes[cut],
+            self.signatures[cut], self.signature_names, {identity: row for row, identity in enumerate(tests)}, len(columns),
+        )  # fmt: skip
+
     def before(self, column: int) -> Grid:
         """The grid as it was before a column's build."""
         cut = slice(0, column)

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -24,12 +25,13 @@ from accel_ci.model import Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge
-from accel_ci.quality.gather import point_of, read_build, read_grid, verdicts_of
+from accel_ci.quality.gather import Reader, point_of
 from accel_ci.quality.grid import LINE, Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
 from accel_ci.quality.places import (
     BadPlace,
     PlaceCount,
+    PlaceRules,
     SignatureCount,
     bad_places,
     blamed_places,
@@ -51,6 +53,14 @@ _CARD_BUILDS, _SIGNATURE_BUILDS = 6, 14
 
 MOST_BUILDS = 100
 """So many builds of a variant on its line are looked at, and so many others of it."""
+
+
+@dataclass(frozen=True)
+class JudgementRules:
+    """The weights that a judgement of failures rests on."""
+
+    causes: CauseRules = field(default_factory=CauseRules)
+    places: PlaceRules = field(default_factory=PlaceRules)
 
 
 @dataclass(frozen=True)
@@ -113,34 +123,58 @@ class FinishedBuild:
         return self.point.build
 
 
+class KeptCauses(Protocol):
+    """The place where the causes of builds are kept."""
+
+    def read(self, build: Build) -> Causes | None:
+        """Read the causes of a build; None where there are none."""
+
+    def keep(self, causes: Causes) -> None:
+        """Keep the causes of a build."""
+
+
 def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = None) -> Incidents:
     """Judge the finished builds of the window that were not judged yet, and follow the incidents through them."""
     finished = finished_builds(workspace, now)
-    by_revision: dict[str, list[FinishedBuild]] = {}
-    for each in finished:
-        by_revision.setdefault(each.revision.key, []).append(each)
-    judges = _Judges(workspace, finished)
+    by_revision = builds_by_revision(finished)
+    judges = Judges(Reader(workspace.results), finished, CausesOnDisk(workspace))
     incidents: list[Incident] = []
     nights: list[JudgedRevision] = []
     for key, builds in by_revision.items():
         causes = [judges.causes(each, builds) for each in builds]
-        if not builds[0].point.is_on_line:
-            continue
-        seen = incidents_of([blame for each in causes for blame in each.blames])
-        ran = {(each.build.variant, suite) for each in builds for suite in each.ledger.suites}
-
-        def has_run(test: Key, ran: set[tuple[str, str]] = ran) -> bool:
-            return test[:2] in ran
-
-        incidents = follow(incidents, seen, has_run, key)
-        counts = Counter(blame.cause for each in causes for blame in each.blames)
-        nights.append(JudgedRevision(key, builds[0].revision.created_at, dict(counts)))
+        incidents = follow_revision(incidents, builds, causes)
+        if builds[0].point.is_on_line:
+            counts = Counter(blame.cause for each in causes for blame in each.blames)
+            nights.append(JudgedRevision(key, builds[0].revision.created_at, dict(counts)))
         if step is not None:
             step.advance()
     _forget_pruned(workspace)
     found = Incidents(tuple(incidents), tuple(nights))
     workspace.manifests.write(workspace.manifests.path(INCIDENTS), found)
     return found
+
+
+def builds_by_revision(finished: Sequence[FinishedBuild]) -> dict[str, list[FinishedBuild]]:
+    """Return the builds of each revision, in their order."""
+    found: dict[str, list[FinishedBuild]] = {}
+    for each in finished:
+        found.setdefault(each.revision.key, []).append(each)
+    return found
+
+
+def follow_revision(
+    incidents: Sequence[Incident], builds: Sequence[FinishedBuild], causes: Sequence[Causes]
+) -> list[Incident]:
+    """Bring incidents up to date with the causes of a revision's builds; one that is not on the line changes none."""
+    if not builds[0].point.is_on_line:
+        return list(incidents)
+    seen = incidents_of([blame for each in causes for blame in each.blames])
+    ran = {(each.build.variant, suite) for each in builds for suite in each.ledger.suites}
+
+    def has_run(test: Key) -> bool:
+        return test[:2] in ran
+
+    return follow(incidents, seen, has_run, builds[0].revision.key)
 
 
 def read_causes(workspace: Workspace, build: Build) -> Causes | None:
@@ -155,10 +189,21 @@ def read_causes(workspace: Workspace, build: Build) -> Causes | None:
         return None
 
 
-def _keep_causes(workspace: Workspace, causes: Causes) -> None:
-    path = _path(workspace, causes.build)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole_file(path, redact_bytes(msgspec.json.encode(causes)))
+@dataclass(frozen=True)
+class CausesOnDisk:
+    """The causes that are kept beside the manifests."""
+
+    workspace: Workspace
+
+    def read(self, build: Build) -> Causes | None:
+        """See `KeptCauses`."""
+        return read_causes(self.workspace, build)
+
+    def keep(self, causes: Causes) -> None:
+        """See `KeptCauses`."""
+        path = _path(self.workspace, causes.build)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole_file(path, redact_bytes(msgspec.json.encode(causes)))
 
 
 def read_incidents(workspace: Workspace) -> Incidents:
@@ -191,11 +236,18 @@ def builds_since(workspace: Workspace, since: datetime, most: int | None = None)
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
 
 
-class _Judges:
+class Judges:
     """Judges builds in their order. The grid of a variant is read once, when a build of it must be judged."""
 
-    def __init__(self, workspace: Workspace, finished: Sequence[FinishedBuild]) -> None:
-        self._workspace, self._rules = workspace, CauseRules()
+    def __init__(
+        self,
+        reader: Reader,
+        finished: Sequence[FinishedBuild],
+        kept: KeptCauses,
+        rules: JudgementRules | None = None,
+    ) -> None:
+        """`finished` are all builds that are known; they must be judged in this order."""
+        self._reader, self._kept, self._rules = reader, kept, rules or JudgementRules()
         self._lines: dict[str, list[Point]] = {}
         for each in finished:
             if each.point.is_on_line:
@@ -210,11 +262,11 @@ class _Judges:
     def causes(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild]) -> Causes:
         """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
         basis = {each.build.variant: each.ledger.digest for each in of_revision}
-        found = read_causes(self._workspace, build.build)
+        found = self._kept.read(build.build)
         if found is None or found.judged_from != basis:
             try:
                 found = self._judge(build, of_revision, basis)
-                _keep_causes(self._workspace, found)
+                self._kept.keep(found)
             except AccelCiError as error:
                 _LOG.warning("%s cannot be judged: %s", build.build.name, error)
                 found = Causes(build.build, {}, tuple(build.ledger.suites), ())
@@ -228,29 +280,29 @@ class _Judges:
         return found
 
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
-        store = self._workspace.results
         grid = self._grid(build.build.variant)
-        rows = read_build(store, build.point, grid)
+        rows = self._reader.rows(build.point, grid)
         suites, night = tuple(build.ledger.suites), rows.night
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())
-        exposure, attempts = rows.exposure(grid, self._rules), list(night.by_test().values())
+        exposure, attempts = rows.exposure(grid, self._rules.causes), list(night.by_test().values())
         places, signatures = count_places(exposure, attempts, {}), count_signatures(exposure, attempts, {})
-        bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places])
+        bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places], rules=self._rules.places)
         recent = self._judged[1 - _SIGNATURE_BUILDS :]
-        blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places))
-        siblings = [Sibling(each.point, verdicts_of(store, each.build)) for each in of_revision if each.build != build.build]
+        blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places), self._rules.places)
+        others = [each for each in of_revision if each.build != build.build]
+        siblings = [Sibling(each.point, self._reader.verdicts(each.build)) for each in others]
         newest = self._newest.get(build.build.variant)
         earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
-        blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=self._rules).blames()
+        blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=self._rules.causes).blames()
         return Causes(build.build, basis, suites, tuple(blames), tuple(places), tuple(signatures), tuple(bad))
 
     def _grid(self, variant: str) -> Grid:
         """The grid of a variant's line up to the build that is judged now."""
         if variant not in self._grids:
-            self._grids[variant] = read_grid(self._workspace.results, self._lines.get(variant, []))
+            self._grids[variant] = self._reader.grid(self._lines.get(variant, []))
             for point in self._lines.get(variant, [])[: self._columns.get(variant, 0)]:
-                if (causes := read_causes(self._workspace, point.build)) is not None:
+                if (causes := self._kept.read(point.build)) is not None:
                     self._leave_out_doubtful(causes)
         return self._grids[variant].before(self._columns.get(variant, 0))
 

@@ -113,8 +113,8 @@ def decide(
     in_scope: int,
     today: date,
     rules: QuarantineRules | None = None,
-) -> tuple[list[Entry], list[str]]:
-    """Return the entries of a variant that hold today, and in words what the rule did not do for want of budget.
+) -> tuple[list[Entry], list[Entry]]:
+    """Return the entries of a variant that hold today, and those that the rule did not make for want of budget.
 
     Args:
         variant: The variant.
@@ -154,10 +154,9 @@ def decide(
         wanted.append((rate, entry))
     wanted.sort(key=lambda each: (-each[0], each[1].identity))
     room = max(0, int(rules.budget * in_scope) - sum(entry.state != "active" for entry in decided.values()))
-    chosen = [entry for _, entry in wanted[:room]]
-    over = [f"{entry.suite}: {entry.test}: {entry.reason}, but the budget of {rules.budget:.1%} is spent"
-            for _, entry in wanted[room:]]  # fmt: skip
-    return sorted([*decided.values(), *chosen], key=lambda entry: entry.identity), over
+    chosen, spent = [entry for _, entry in wanted[:room]], f"but the budget of {rules.budget:.1%} is spent"
+    left_out = [replace(entry, reason=f"{entry.reason}, {spent}") for _, entry in wanted[room:]]
+    return sorted([*decided.values(), *chosen], key=lambda entry: entry.identity), left_out
 
 
 def debt_of(entries: Sequence[Entry], breakages: Sequence[tuple[date, str, str, str]]) -> list[Debt]:

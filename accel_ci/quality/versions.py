@@ -14,6 +14,9 @@ from accel_ci.quality.grid import Point
 
 Cause = Literal["infra", "flaky", "upstream", "backend", "unknown"]
 
+BREAKAGES: tuple[Cause, ...] = ("backend", "upstream")
+"""The causes that lie in a source."""
+
 
 @dataclass(frozen=True)
 class Evidence:

@@ -94,6 +94,34 @@ class FolderStore:
         (self.root / name).unlink(missing_ok=True)
 
 
+class OverlayStore:
+    """A store that is read alone: what is written goes into another one, which is asked first from then on."""
+
+    def __init__(self, below: ObjectStore, above: ObjectStore) -> None:
+        self._below, self._above = below, above
+
+    def list(self, folder: str, first: str, last: str) -> list[Entry]:
+        """See `ObjectStore`."""
+        found = {entry.name: entry for store in (self._below, self._above) for entry in store.list(folder, first, last)}
+        return [found[name] for name in sorted(found)]
+
+    def find(self, name: str) -> Entry | None:
+        """See `ObjectStore`."""
+        return self._above.find(name) or self._below.find(name)
+
+    def fetch(self, entry: Entry) -> Path:
+        """See `ObjectStore`."""
+        return (self._above if self._above.find(entry.name) == entry else self._below).fetch(entry)
+
+    def put(self, name: str, content: pa.Buffer) -> Entry:
+        """See `ObjectStore`."""
+        return self._above.put(name, content)
+
+    def delete(self, name: str) -> None:
+        """See `ObjectStore`. Raises `AccelCiError`: the store below is not changed."""
+        raise AccelCiError(f"{name} cannot be deleted from a store that is only read")
+
+
 def _entry(name: str, status: os.stat_result) -> Entry:
     return Entry(name, f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}", status.st_size)
 
