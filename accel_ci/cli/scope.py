@@ -101,14 +101,14 @@ def explain(workspace: Workspace, test: str, build: str | None, as_json: bool) -
 def import_rules(
     source_format: str, file: Path, output: Path | None, device: str | None, reason: str | None, platform: str
 ) -> None:
-    r"""Turn what another project knows of its tests into a file for `rule_files`.
+    """Turn what another project knows of its tests into a file for `rule_files`.
 
     \b
     pytorch-disabled  PyTorch's list of disabled tests (JSON)
     torch-npu         torch_npu's lists of disabled tests (JSON)
     torch-spyre       torch-spyre's test_suite_config (YAML)
     xpu-ops           skip lists of torch-xpu-ops (Python, which is parsed and not executed)
-    """
+    """  # noqa: D301 - click takes the control character
     from accel_ci.storage.atomic_file import write_whole_file
 
     found = _imported(source_format, file, device, reason, platform)
