@@ -482,7 +482,8 @@ class DeviceTestResults:
     """All attempts of the suites of a stage.
 
     The attempts are rows of the results store: `digest` names their content. `expected` is a JSON artifact, a list of
-    `SelectedTest`. `selections` describe the suites of a stage that makes its own selection.
+    `SelectedTest`. `selections` describe the suites of a stage that makes its own selection. `drivers` has the version of
+    the cards' driver by host, where the health probe prints one.
     """
 
     expected: Artifact
@@ -495,6 +496,7 @@ class DeviceTestResults:
     work_s: float
     digest: str = ""
     selections: tuple[SuiteSelection, ...] = ()
+    drivers: dict[str, str] = field(default_factory=dict)
 
     @property
     def mean_setup_s(self) -> float | None:

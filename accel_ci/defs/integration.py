@@ -328,6 +328,7 @@ def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt]) ->
         "makespan_without_setup_over_lower_bound": results.ratio,
         "rounds": table(["round", "tests", "cards", "makespan s", "lower bound s"], rounds),
         "cards": table(["card", "healthy", "reason", "attempts", "busy s", "set-up s"], cards),
+        "drivers": table(["host", "driver"], sorted(results.drivers.items())),
         "work_seconds": results.work_s,
         "failures": table(["test", "round", "outcome", "card", "infra", "message"], failed),
     }

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
 from packaging.utils import canonicalize_name
 
 from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
-from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, TEST_SELECTION, WHEEL
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, REVISION, RUNTIME_IMAGE, SMOKE_RESULTS, TEST_SELECTION, WHEEL
 from accel_ci.quality.causes import CauseRules, own_rates
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Numbers, Point, join_suites
 from accel_ci.quality.places import Exposure
@@ -40,7 +40,7 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
     image = manifests.read_history(manifests.path(RUNTIME_IMAGE, build.revision, build.variant), RuntimeImage)
     wheel = manifests.read_history(manifests.path(WHEEL, build.revision, build.variant), Wheel)
     backend = revision.backend.label if revision.backend.sha is not None else None
-    upstream, environment = revision.upstream.sha, ""
+    upstream, environment = revision.upstream.sha, list[str]()
     if image is not None:
         upstream = image.torch_sha or image.torch_version
         wheels = [wheel.name, *(each.name.partition("-")[0] for each in wheel.companions)] if wheel is not None else []
@@ -48,14 +48,36 @@ def point_of(manifests: ManifestStore, build: Build) -> tuple[Point, Revision] |
         others = sorted(
             each for each in image.packages if canonicalize_name(re.split("[ =@]", each, maxsplit=1)[0]) not in own
         )
-        environment = hashlib.sha256("\n".join([image.python_version, *others]).encode()).hexdigest()[:12]
+        environment = [image.python_version, *others]
+    drivers = _drivers_of(manifests, build)
+    if len(set(drivers.values())) > 1:  # hosts get a new driver one after the other
+        environment += [f"driver of {host}: {drivers[host]}" for host in sorted(drivers)]
+    else:
+        environment += [f"driver: {driver}" for driver in set(drivers.values())]
     base = None
     if revision.trigger == "pr":  # known where only a part of the tests was chosen by the change
         path = manifests.path(TEST_SELECTION, build.revision, build.variant)
         selection = manifests.read_history(path, TestSelection)
         if selection is not None and selection.subset is not None and selection.subset.base is not None:
             base = replace(revision.backend, sha=selection.subset.base, dirty=False).label
-    return Point(build, backend, upstream, environment, revision.trigger, base), revision
+    digest = hashlib.sha256("\n".join(environment).encode()).hexdigest()[:12] if environment else ""
+    return Point(build, backend, upstream, digest, revision.trigger, base, drivers), revision
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """The part of the results of a stage that is needed here: the others may have thousands of cards."""
+
+    drivers: dict[str, str] = field(default_factory=dict)
+
+
+def _drivers_of(manifests: ManifestStore, build: Build) -> dict[str, str]:
+    """The driver's version of each host that ran tests of a build, where the health probe printed one."""
+    drivers: dict[str, str] = {}
+    for stage in (SMOKE_RESULTS, DEVICE_TEST_RESULTS):
+        found = manifests.read_history(manifests.path(stage, build.revision, build.variant), _Reported)
+        drivers |= found.drivers if found is not None else {}
+    return drivers
 
 
 @ask_again

@@ -28,7 +28,8 @@ class Point:
     """A build as a place in a series: the versions of all that its results can depend on.
 
     `backend` and `upstream` are commits, None where they are not known. `environment` stands for the rest: the other
-    packages of the image, the driver. `base` is the commit of the line that a pull request is based on.
+    packages of the image, the driver. `base` is the commit of the line that a pull request is based on. `drivers` has the
+    version of the cards' driver by host, where it is known.
     """
 
     build: Build
@@ -37,6 +38,7 @@ class Point:
     environment: str = ""
     trigger: Trigger = "nightly"
     base: str | None = None
+    drivers: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_on_line(self) -> bool:

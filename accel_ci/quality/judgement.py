@@ -30,6 +30,7 @@ from accel_ci.quality.grid import LINE, Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
 from accel_ci.quality.places import (
     BadPlace,
+    Exposure,
     PlaceCount,
     PlaceRules,
     SignatureCount,
@@ -50,6 +51,8 @@ INCIDENTS = "incidents"
 """The manifest of all incidents."""
 
 _CARD_BUILDS, _SIGNATURE_BUILDS = 6, 14
+_NEW_DRIVER = timedelta(days=7)
+"""For so long a driver is new to its host, and a suspect."""
 
 MOST_BUILDS = 100
 """So many builds of a variant on its line are looked at, and so many others of it."""
@@ -254,6 +257,8 @@ class Judges:
                 self._lines.setdefault(each.build.variant, []).append(each.point)
         self._grids: dict[str, Grid] = {}
         self._judged: list[Causes] = []
+        self._seen: list[FinishedBuild] = []
+        """The builds that were judged."""
         self._newest: dict[str, Causes] = {}
         """The newest judged build of each variant's line."""
         self._columns: dict[str, int] = dict.fromkeys(self._lines, 0)
@@ -271,6 +276,7 @@ class Judges:
                 _LOG.warning("%s cannot be judged: %s", build.build.name, error)
                 found = Causes(build.build, {}, tuple(build.ledger.suites), ())
         self._judged.append(found)
+        self._seen.append(build)
         if build.point.is_on_line:
             variant = build.build.variant
             self._newest[variant] = found
@@ -286,16 +292,31 @@ class Judges:
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())
         exposure, attempts = rows.exposure(grid, self._rules.causes), list(night.by_test().values())
-        places, signatures = count_places(exposure, attempts, {}), count_signatures(exposure, attempts, {})
-        bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places], rules=self._rules.places)
+        drivers = build.point.drivers
+        places, signatures = count_places(exposure, attempts, drivers), count_signatures(exposure, attempts, drivers)
+        counts = [*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places]
+        bad = bad_places(counts, drivers, self._rules.places)
         recent = self._judged[1 - _SIGNATURE_BUILDS :]
         blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places), self._rules.places)
         others = [each for each in of_revision if each.build != build.build]
         siblings = [Sibling(each.point, self._reader.verdicts(each.build)) for each in others]
         newest = self._newest.get(build.build.variant)
         earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
-        blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=self._rules.causes).blames()
+        updated, rules = self._updated_hosts(build, exposure), self._rules.causes
+        blames = Judge(night, grid, siblings, bad, blamed, drivers, updated, earlier, rules).blames()
         return Causes(build.build, basis, suites, tuple(blames), tuple(places), tuple(signatures), tuple(bad))
+
+    def _updated_hosts(self, build: FinishedBuild, exposure: Exposure) -> dict[str, float]:
+        """The hosts that had another driver in the last days, each with its share of the build's attempts."""
+        since = build.revision.created_at - _NEW_DRIVER
+        earlier = [each.point.drivers for each in self._seen if each.revision.created_at >= since]
+        now = build.point.drivers
+        updated = {host for host in now if any(each.get(host, now[host]) != now[host] for each in earlier)}
+        total = sum(count for count, _ in exposure.values())
+        attempts = Counter[str]()
+        for (host, _), (count, _) in exposure.items():
+            attempts[host or ""] += count
+        return {host: attempts[host] / max(1, total) for host in updated}
 
     def _grid(self, variant: str) -> Grid:
         """The grid of a variant's line up to the build that is judged now."""

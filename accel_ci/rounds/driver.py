@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,6 +43,7 @@ class PoolRun:
     over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
     `carried_over` counts the attempts that were there already, from a run that was stopped, and `left_out` those of them
     whose tests are not selected any more. `offences` has a line for each time that tests wrote what cannot be true.
+    `drivers` has the version of the cards' driver by host, where the health probe printed one.
     """
 
     rows: pa.Table
@@ -55,6 +56,7 @@ class PoolRun:
     carried_over: int = 0
     left_out: int = 0
     offences: tuple[str, ...] = ()
+    drivers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -114,7 +116,7 @@ def run_rounds(
         tally.rows(), tuple(reports), tally.card_reports(), makespan_s=sum(report.makespan_s for report in reports),
         lower_bound_s=reports[0].lower_bound_s if reports else 0.0, not_run=tuple(tally.not_run(batches)),
         lost=tuple(tally.lost), carried_over=tally.carried_over, left_out=earlier.left_out,
-        offences=tuple(offences),
+        offences=tuple(offences), drivers=tally.drivers,
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Event(msgspec.Struct, gc=False):
     host: _Short | None = None
     healthy: bool | None = None
     reason: _Long | None = None
+    driver: _Short | None = None
     setup_s: _Seconds | None = None
 
 

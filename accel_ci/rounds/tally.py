@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from accel_ci.model import FAILING_OUTCOMES, OUTCOMES, Batch, CardReport, Outcome, RoundReport
+from accel_ci.redaction import redact
 from accel_ci.rounds.engine import cards_in, groups_of
 from accel_ci.rounds.events import Event
 
@@ -33,6 +34,8 @@ _UNFAILED = frozenset(OUTCOMES) - FAILING_OUTCOMES
 _ENDED = _UNFAILED - {"not_run"}
 _PASSED = frozenset[Outcome | None]({"passed", "xpassed"})
 _CHUNK_ROWS = 1 << 15
+_MOST_HOSTS = 4096
+_DRIVER_CHARS = 100
 
 
 @dataclass
@@ -73,6 +76,7 @@ class Tally:
         self.last_attempt = self.last_event = time.monotonic()
         self.attempts = self.carried_over = 0
         self.lost: list[str] = []  # a line for each worker that ended as it should not have
+        self.drivers: dict[str, str] = {}  # by host, the version that a probe printed last
         self.failure_durations: dict[TestKey, float] = {}  # the seconds of the last timed failure of each test
         self._cards = {card: _Card() for card in cards}
         self._doubtful: defaultdict[str, list[int]] = defaultdict(list)  # failing attempts since the last healthy probe
@@ -150,7 +154,7 @@ class Tally:
             elif kind == "worker_started":
                 known.card, known.host = event.card, event.host
             elif kind == "probe":
-                self._take_probe(event, card or known.card)
+                self._take_probe(event, card or known.card, known.host)
             elif kind == "child_started":  # its set-up includes collection
                 for one in self._of(card or known.card):
                     one.setup_s += event.setup_s or 0.0
@@ -217,8 +221,10 @@ class Tally:
         self._chunks.append(pa.RecordBatch.from_pydict(columns, schema=ROWS))
         self._pending = {name: [] for name in ROWS.names}
 
-    def _take_probe(self, event: Event, name: str | None) -> None:
+    def _take_probe(self, event: Event, name: str | None, host: str | None) -> None:
         """Take in a probe; one of a group counts for each of its cards, since it does not name the one at fault."""
+        if host is not None and (driver := _shown(event.driver or "")) and len(self.drivers) < _MOST_HOSTS:
+            self.drivers[host] = driver
         if name is None:
             return
         for card in self._of(name):
@@ -301,9 +307,11 @@ class Tally:
 
     @contextmanager
     def keeping_health(self) -> Iterator[None]:
-        """Keep what is known of the cards' health: events that are taken in the block are old."""
+        """Keep what is known of the cards and their drivers: events that are taken in the block are old."""
         known = {name: (card.healthy, card.reason) for name, card in self._cards.items()}
+        drivers = dict(self.drivers)
         yield
+        self.drivers |= drivers
         for name, card in self._cards.items():
             card.healthy, card.reason = known[name]
 
@@ -341,6 +349,11 @@ _WORKER_BIT = 12  # the outcome has the 4 lowest bits of a code, the round the 8
 def _code(round_number: int, worker_number: int, outcome: Outcome) -> int:
     """A test's last attempt as one number, which tests of one worker share."""
     return worker_number << _WORKER_BIT | round_number << 4 | OUTCOMES.index(outcome)
+
+
+def _shown(driver: str) -> str:
+    """A driver's version as it may be kept and shown: tests can write any."""
+    return redact(" ".join("".join(each if each.isprintable() else " " for each in driver).split()))[:_DRIVER_CHARS]
 
 
 def _round_in(code: int) -> int:

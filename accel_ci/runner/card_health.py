@@ -23,6 +23,7 @@ _FIRST_PROBE_AFTER = 3  # failed tests until a worker probes its card beside the
 
 _KEEPER_ENDS_S = 12.0
 _OUTPUT_BYTES = 16 << 20  # the most that a probe may print
+_DRIVER_CHARS = 100
 
 
 class UnhealthyCardError(Exception):
@@ -77,16 +78,18 @@ class CardHealth:
 
     def _record(self, health: _Health) -> None:
         self._failures = 0
-        self._log.write("probe", healthy=health.healthy, reason=health.reason, seconds=health.seconds)
+        told = {"driver": health.driver} if health.driver is not None else {}
+        self._log.write("probe", healthy=health.healthy, reason=health.reason, seconds=health.seconds, **told)
 
 
 @dataclass(frozen=True)
 class _Health:
-    """The result of one probe, and the seconds that it took."""
+    """The result of one probe, the seconds that it took, and the driver's version where it printed one."""
 
     healthy: bool
     reason: str | None
     seconds: float
+    driver: str | None = None
 
 
 class _Probe:
@@ -127,28 +130,34 @@ class _Probe:
         if code is None and seconds < self._limit_s and not flooded:
             return None
         self.end()
-        reason = self._reason()
+        reason, driver = self._told()
         self._output.close()
         if flooded:
             return _Health(False, f"the probe printed more than {_OUTPUT_BYTES >> 20} MiB", seconds)
         if code is None:
             return _Health(False, f"the probe did not end within {self._limit_s:g} s", seconds)
-        return _Health(code == 0, reason or (None if code == 0 else f"the probe ended with {code}"), seconds)
+        return _Health(code == 0, reason or (None if code == 0 else f"the probe ended with {code}"), seconds, driver)
 
     def end(self) -> None:
         if self._process is not None:
             end_group(self._process, _KEEPER_ENDS_S)
 
-    def _reason(self) -> str | None:
-        """Return the reason that the probe printed: `reason` in a last line of JSON, else the last line."""
+    def _told(self) -> tuple[str | None, str | None]:
+        """Return the reason and the driver's version that the probe printed.
+
+        They are `reason` and `driver` in a last line of JSON; another last line is the reason.
+        """
         size = self._output.seek(0, os.SEEK_END)
         self._output.seek(max(0, size - 8192))
         lines = self._output.read().decode("utf-8", "replace").strip().splitlines()
         if not lines:
-            return None
+            return None, None
         try:
             record = json.loads(lines[-1])
-        except ValueError:
-            return bounded(lines[-1], 1024)
-        reason = record.get("reason") if isinstance(record, dict) else lines[-1]
-        return bounded(str(reason), 1024) if reason else None
+        except (ValueError, RecursionError):
+            return bounded(lines[-1], 1024), None
+        if not isinstance(record, dict):
+            return bounded(str(lines[-1]), 1024) or None, None
+        reason, driver = record.get("reason"), record.get("driver")
+        version = " ".join(str(driver).split())[:_DRIVER_CHARS] if driver else None
+        return bounded(str(reason), 1024) if reason else None, version or None

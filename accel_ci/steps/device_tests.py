@@ -358,5 +358,6 @@ def _store(
     digest = hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()
     work_s = round(time.monotonic() - started, 3)
     return DeviceTestResults(
-        expected, suites, found, run.rounds, run.cards, run.makespan_s, run.lower_bound_s, work_s, digest
-    )
+        expected, suites, found, run.rounds, run.cards, run.makespan_s, run.lower_bound_s, work_s, digest,
+        drivers=dict(run.drivers),
+    )  # fmt: skip

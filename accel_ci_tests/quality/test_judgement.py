@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,9 @@ from accel_ci.model import (
     VERDICTS,
     Artifact,
     Build,
+    DeviceTestResults,
     Ledger,
+    Outcome,
     Revision,
     Source,
     Subset,
@@ -26,7 +29,7 @@ from accel_ci.model import (
     Trigger,
     Verdict,
 )
-from accel_ci.pipelines import TEST_SELECTION
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
 from accel_ci.quality.gather import point_of
 from accel_ci.quality.judgement import (
@@ -37,6 +40,7 @@ from accel_ci.quality.judgement import (
     read_causes,
     read_incidents,
 )
+from accel_ci.quality.places import Place
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import (
     BROKEN,
@@ -239,3 +243,56 @@ def test_many_pull_requests_push_no_nightly_out_of_the_window(workspace: Workspa
     assert [key for key in found if not key.startswith("pr-")] == [
         f"main-{number}" for number in reversed(range(MOST_BUILDS))
     ]
+
+
+def test_a_driver_is_named_where_its_hosts_alone_fail(workspace: Workspace) -> None:
+    cards = ["b/0", "b/1", "c/0", "c/1"]
+    usual: Told = {
+        test: [("passed", cards[number % 4] if number < 12 else "a/0", None)] for number, test in enumerate(STEADY)
+    }
+    drivers = dict.fromkeys("abc", "1.0")
+    for night in range(8):
+        write_night(workspace, night, usual, backend=night, drivers=drivers)
+    wrong: Told = {
+        test: [("failed", cards[number % 4], None), ("passed", "a/0", None), ("passed", "a/1", None)]
+        for number, test in enumerate(STEADY[:12])
+    }
+    words = dict.fromkeys(wrong, "the driver refuses")
+    new = {**drivers, "b": "2.0", "c": "2.0"}
+    build = write_night(workspace, 8, {**usual, **wrong}, backend=8, words=words, drivers=new)
+    judge_new_builds(workspace, TODAY)
+    found = read_causes(workspace, build)
+    assert found is not None
+    assert {blame.test for blame in found.blames} == wrong.keys()
+    assert {(blame.cause, blame.place) for blame in found.blames} == {("infra", Place("driver", "2.0"))}
+
+
+def test_failures_on_a_host_with_a_new_driver_are_not_taken_for_a_breakage(workspace: Workspace) -> None:
+    for night in range(8):
+        write_night(workspace, night, {}, backend=night, drivers={"host": "1.0", "a": "1.0"})
+    on_host: list[tuple[Outcome, str, str | None]] = [("failed", "host/0", None), ("failed", "host/1", None)]
+    elsewhere: Told = {test: [("passed", "a/0", None)] for test in STEADY}
+    told = {**elsewhere, **dict.fromkeys(BROKEN[:2], on_host)}
+    updated = write_night(workspace, 8, told, backend=8, drivers={"host": "2.0", "a": "1.0"})
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, updated) == dict.fromkeys(BROKEN[:2], "infra")
+    write_night(workspace, 8, told, backend=8, drivers={"host": "1.0", "a": "1.0"}, numpy="2.0")
+    write_ledger(workspace, updated, "another")
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, updated) == dict.fromkeys(BROKEN[:2], "backend"), "had the driver stayed"
+
+
+def test_results_of_earlier_versions_know_no_driver(workspace: Workspace) -> None:
+    build = write_night(workspace, 1, {}, backend=1, drivers={"host": "1.0"})
+    path = workspace.manifests.path(DEVICE_TEST_RESULTS, build.revision, build.variant)
+    told = json.loads(path.read_bytes())
+    del told["drivers"]
+    path.write_text(json.dumps(told))
+    found = point_of(workspace.manifests, build)
+    assert found is not None
+    assert found[0].drivers == {}
+    assert workspace.manifests.read(path, DeviceTestResults).drivers == {}
+    before = write_night(workspace, 2, {}, backend=1)
+    without = point_of(workspace.manifests, before)
+    assert without is not None
+    assert without[0].environment == found[0].environment

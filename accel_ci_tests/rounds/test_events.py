@@ -7,6 +7,7 @@ import pytest
 from accel_ci.model import Batch, Outcome
 from accel_ci.rounds.events import Event, InvalidEvent, decode_events
 from accel_ci.rounds.tally import Tally
+from accel_ci.secrets import learn_secrets
 
 AT = datetime(2026, 11, 28, tzinfo=timezone.utc)
 LINE = b'{"event":"attempt","at":"2026-11-28T00:00:00+00:00","suite":"s","test":"t","outcome":"passed","duration_s":1}'
@@ -118,3 +119,33 @@ def test_a_start_that_is_no_time_is_null() -> None:
     times = tally("a", "b")
     times.take(1, "w0-0", "0", [attempt("a", "passed", "2026-11-28T01:00:00+00:00"), attempt("b", "passed", "yesterday")])
     assert times.rows()["started_at"].to_pylist() == [AT.replace(hour=1), None]
+
+
+def probe(driver: str | None) -> Event:
+    return Event("probe", AT, healthy=True, driver=driver)
+
+
+def test_the_driver_of_a_host_is_the_one_that_its_last_probe_told() -> None:
+    def started(host: str) -> Event:
+        return Event("worker_started", AT, card="0", host=host)
+
+    known = tally("t")
+    known.take(1, "w0-0", "0", [started("a"), probe("1.0"), probe(None), probe("1.1")])
+    known.take(1, "w0-1", "1", [started("b"), probe("2.0")])
+    known.take(1, "w0-2", "1", [probe("of no host")])
+    assert known.drivers == {"a": "1.1", "b": "2.0"}
+    with known.keeping_health():
+        known.take(1, "w1-0", "0", [started("a"), probe("0.9")])
+        known.take(1, "w1-1", "0", [started("c"), probe("0.9")])
+    assert known.drivers == {"a": "1.1", "b": "2.0", "c": "0.9"}, "what was told before does not count where more is known"
+
+
+def test_a_forged_driver_is_one_short_line_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIVER_TOKEN", "tok-5f1e8a9b2c")
+    learn_secrets()
+    known = tally("t")
+    forged = "\x1b[31m1.0\u202e\n" + "tok-5f1e8a9b2c " + "x" * 4000
+    known.take(1, "w0-0", "0", [Event("worker_started", AT, card="0", host="a"), probe(forged)])
+    [driver] = known.drivers.values()
+    assert (len(driver), driver.isprintable()) == (100, True)
+    assert "tok-5f1e8a9b2c" not in driver

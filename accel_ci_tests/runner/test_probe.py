@@ -40,3 +40,28 @@ def test_a_probe_that_misbehaves_means_an_unhealthy_card(work: Work, write: Writ
     [event] = of_kind(work(["test_a.py::test_1"], probe=probe), "probe")
     assert not event["healthy"]
     assert event["reason"].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("told", "driver"),
+    [
+        ('{"driver": "1.2.3"}', "1.2.3"),
+        ('{"driver": "1.2\\n\\u2028 3", "reason": null}', "1.2 3"),
+        ('{"driver": "' + "9" * 5000 + '"}', "9" * 100),
+        ('{"driver": 12.5}', "12.5"),
+        ('{"driver": null}', None),
+        ('{"driver": " "}', None),
+        ("1.2.3", None),
+        ("[" * 5000, None),
+    ],
+    ids=range(8),
+)
+def test_a_probe_may_tell_the_version_of_the_driver(
+    work: Work, write: Write, tmp_path: Path, told: str, driver: str | None
+) -> None:
+    write("test_a.py", "def test_1(): pass\n")
+    file = tmp_path / "told"
+    file.write_text(f"a first line\n{told}\n")
+    events = of_kind(work(["test_a.py::test_1"], probe=["cat", str(file)]), "probe")
+    assert [(event["healthy"], event.get("driver")) for event in events] == [(True, driver)] * len(events)
+    assert events
