@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     work.add_argument("--card", help="with --plan: the card's name")
     work.add_argument("--rank", type=int, default=0, help="with --plan: its position among workers that start together")
     work.add_argument("--identity", help="with --round-url: the name of this process for the driver (default: its host)")
-    work.add_argument("--host", help="with --round-url: the name of the card's machine (default: this one's)")
+    work.add_argument("--host", help="the name of the card's machine (default: this one's)")
     work.add_argument("--scratch", help="a folder for this worker alone (default, with --round-url: a new one)")
     work.add_argument("--card-environment", metavar="NAME", help="with --round-url: set this variable to the card's name")
     work.add_argument("--end-with", type=int, default=None, metavar="PID", help="end when this parent ends; 0: any parent")
@@ -81,21 +81,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         from .work import work_by_channel, work_by_invitation
 
         parent = os.getppid() if arguments.end_with == 0 else arguments.end_with
+        here = os.uname().nodename
+        host = arguments.host or here
         if arguments.round_url is not None:
             given = os.environ.pop(ROUND_URL, "")
             url = given if arguments.round_url == "-" else arguments.round_url
             if not url.startswith(("http://", "https://")):
                 parser.error(f"--round-url is not a URL; pass an http or https URL, or '-' and set ${ROUND_URL}")
-            here = os.uname().nodename
             return work_by_invitation(
-                url, arguments.identity or here, arguments.host or here, arguments.scratch, arguments.card_environment,
-                parent,
-            )  # fmt: skip
+                url, arguments.identity or here, host, arguments.scratch, arguments.card_environment, parent
+            )
         if None in (arguments.driver, arguments.scratch, arguments.worker, arguments.card):
             parser.error("--plan needs --driver, --scratch, --worker and --card")
         return work_by_channel(
-            arguments.plan, arguments.scratch, arguments.driver, arguments.worker, arguments.card, arguments.rank, parent,
-            arguments.end_with_lock,
+            arguments.plan, arguments.scratch, arguments.driver, arguments.worker, arguments.card, host, arguments.rank,
+            parent, arguments.end_with_lock,
         )  # fmt: skip
     if arguments.command == "keep":
         from .keeper import end_like, keep

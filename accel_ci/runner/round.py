@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -44,9 +43,9 @@ class ChannelClaims:
 class ChannelRound:
     """A round by a channel. `host` is the card's machine; `folder` belongs to this worker alone; the driver gets `log`."""
 
-    def __init__(self, plan: Path, folder: Path, channel: Channel, worker: str, card: str, rank: int) -> None:
+    def __init__(self, plan: Path, folder: Path, channel: Channel, worker: str, card: str, host: str, rank: int) -> None:
         """Join with the name that the driver has given. Raises `OSError` or `ValueError` when there is no such plan."""
-        self.worker, self.card, self.rank, self.host = worker, card, rank, os.uname().nodename
+        self.worker, self.card, self.rank, self.host = worker, card, rank, host
         self.folder = folder
         self.plan = round_folder.plan_of(json.loads(plan.read_text("utf-8")))
         self.log = EventLog(channel.send)

@@ -16,18 +16,19 @@ from .worker import Worker
 
 
 def work_by_channel(
-    plan: str, scratch: str, driver: str, worker: str, card: str, rank: int, parent: int | None, lock: str | None
+    plan: str, scratch: str, driver: str, worker: str, card: str, host: str, rank: int, parent: int | None, lock: str | None
 ) -> int:
     """Run one worker on a plan until it finishes, also because its card is unhealthy or its `parent` ends; return 0.
 
-    `driver` is the channel to the driver (`channel.Channel`), `scratch` a folder for this worker alone.
+    `driver` is the channel to the driver (`channel.Channel`), `scratch` a folder for this worker alone, `host` the card's
+    machine.
     """
     termination = _begin(parent)
     if lock is not None:
         end_with_lock(Path(lock))
     channel = Channel(driver)
     hide_memory()
-    joined = ChannelRound(Path(plan), Path(scratch), channel, worker, card, rank)
+    joined = ChannelRound(Path(plan), Path(scratch), channel, worker, card, host, rank)
     Worker(joined, termination).run()
     joined.close()
     return 0

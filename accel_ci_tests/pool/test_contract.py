@@ -72,6 +72,8 @@ def test_a_test_that_passes_on_another_card(ground: Ground, write: Write) -> Non
     result = ground.run([batch("b0", "test_a.py::test_1", avoid=("1",)), batch("b1", "test_a.py::test_2")])
     assert outcomes(result) == {"test_a.py::test_1": "failed", "test_a.py::test_2": "passed"}
     assert outcomes(result, 2) == {"test_a.py::test_1": "passed"}
+    hosts = {attempt.host for attempt in result.attempts}
+    assert hosts == {os.uname().nodename}, "that of the cards, whatever a container is called"
 
 
 def test_crashes_hangs_and_floods_cost_one_test_each(any_ground: Ground, write: Write) -> None:

@@ -140,7 +140,7 @@ class _DockerWorkerGroup:
         command = [
             self._spec.python, str(runner), "work", "--plan", str(plan), "--scratch", str(room),
             "--driver", str(room / _SOCKET), "--worker", name, f"--card={card}", "--rank", str(rank),
-            "--end-with-lock", str(lock),
+            f"--host={os.uname().nodename}", "--end-with-lock", str(lock),
         ]  # fmt: skip
         container = create_container(
             self._client, self._settings, command, self._spec, run_dir, room, (runner, plan, lock), cards_in(card), name
