@@ -38,6 +38,7 @@ def causes(workspace: Workspace, build: str | None, test: str | None, as_json: b
     from accel_ci.errors import AccelCiError
     from accel_ci.quality.incidents import incidents_of
     from accel_ci.quality.judgement import judge_new_builds, read_causes
+    from accel_ci.quality.owners import owners_of, with_owners
     from accel_ci.quality.triage import triage_verdict
 
     chosen = chosen_build(workspace, build)
@@ -50,8 +51,18 @@ def causes(workspace: Workspace, build: str | None, test: str | None, as_json: b
     blames = [blame for blame in found.blames if test in (None, blame.test)]
     if test is not None and not blames:
         raise AccelCiError(f"{test} did not fail in {chosen.name}; `accel-ci causes {chosen.name}` lists the tests that did")
+    today = datetime.now(timezone.utc).date()
     if as_json:
-        verdicts = [{**asdict(blame), "triage_verdict": triage_verdict(blame)} for blame in blames]
+        keys = {(blame.cause, (chosen.variant, *blame.identity)) for blame in blames}
+        owners = owners_of(workspace, keys, [chosen], today)
+        verdicts = [
+            {
+                **asdict(blame),
+                "owner": owners.get((blame.cause, (chosen.variant, *blame.identity))),
+                "triage_verdict": triage_verdict(blame),
+            }
+            for blame in blames
+        ]
         click.echo(json.dumps({"build": chosen.name, "counts": found.counts(), "failures": verdicts}, default=str))
         return
     console = terminal()[0]
@@ -61,7 +72,7 @@ def causes(workspace: Workspace, build: str | None, test: str | None, as_json: b
         return
     counts = ", ".join(f"{count} {cause}" for cause, count in sorted(found.counts().items()))
     console.print(f"\n{chosen.name}: {counts or 'nothing failed'}", markup=False, highlight=False)
-    _print_incidents(incidents_of(blames))
+    _print_incidents(with_owners(workspace, incidents_of(blames), [chosen], today))
 
 
 @click.command()
@@ -272,8 +283,9 @@ def _print_incidents(found: list[Incident]) -> None:
         shown = ", ".join(names[:_SHOWN_TESTS])
         shown += f" and {len(names) - _SHOWN_TESTS} more" if len(names) > _SHOWN_TESTS else ""
         since = f"{incident.state} since {incident.first}"
-        rows.append([incident.cause, f"{incident.probability:.0%}", len(incident.now), since, incident.sentence, shown])
-    print_table(["cause", "probability", "failures", "state", "why", "tests"], rows)
+        sure, owner = f"{incident.probability:.0%}", incident.owner or ""
+        rows.append([incident.cause, sure, len(incident.now), since, owner, incident.sentence, shown])
+    print_table(["cause", "probability", "failures", "state", "owner", "why", "tests"], rows)
 
 
 def _print_evidence(blame: Blame) -> None:

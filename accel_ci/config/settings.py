@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from accel_ci.config.pool_settings import Pool
-from accel_ci.config.scope_settings import RulesPath, Scope
+from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
     BazelConfig,
@@ -397,10 +397,20 @@ class QuarantineFile(Section):
     tests: tuple[QuarantinedTest, ...] = ()
 
 
+class OwnerRule(Criteria):
+    """The owner of the failures of some tests, if their cause is one of `causes`."""
+
+    owner: Annotated[str, Field(min_length=1, max_length=200)]
+    causes: Annotated[tuple[Literal["infra", "flaky", "upstream", "backend", "unknown"], ...], Field(min_length=1)] = (
+        "flaky", "upstream", "backend", "unknown",
+    )  # fmt: skip
+
+
 class Quality(Section):
     """The history that flakiness is measured over, and an accepted reason for collecting fewer tests.
 
-    `level` is the backend's level with the cross-repository relay, which it has had since `level_since`.
+    `level` is the backend's level with the cross-repository relay, which it has had since `level_since`. Of `owners`, the
+    first rule that matches a test names who looks after its failures.
     """
 
     window_days: Annotated[int, Field(ge=1, le=3650)] = 30
@@ -408,6 +418,7 @@ class Quality(Section):
     level: Literal["L1", "L2", "L3", "L4"] | None = None
     level_since: date | None = None
     quarantine: Quarantine = Quarantine()
+    owners: tuple[OwnerRule, ...] = ()
 
 
 class RampStage(Section):

@@ -141,10 +141,13 @@ def incidents(
         counts = Counter(incident.cause for incident in now)
         step.note(", ".join(f"{count} {cause}" for cause, count in counts.most_common()) or "no failures to explain")
     rows = [
-        [one.cause, one.state, len(one.now), one.first, one.last, f"{one.probability:.0%}", one.title, one.sentence]
+        [
+            one.cause, one.state, len(one.now), one.first, one.last, f"{one.probability:.0%}", one.owner or "", one.title,
+            one.sentence,
+        ]
         for one in now
-    ]
-    columns = ["cause", "state", "tests", "first seen", "last seen", "probability", "incident", "in words"]
+    ]  # fmt: skip
+    columns = ["cause", "state", "tests", "first seen", "last seen", "probability", "owner", "incident", "in words"]
     plot = plot_causes([(night.revision, night.counts) for night in found.nights])
     metadata = {
         "trend": dg.MetadataValue.md(f"![Failures by cause]({plot})"),

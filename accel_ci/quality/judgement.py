@@ -28,6 +28,7 @@ from accel_ci.quality.causes import Blame, CauseRules, Judge
 from accel_ci.quality.gather import Reader, point_of
 from accel_ci.quality.grid import LINE, Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
+from accel_ci.quality.owners import with_owners
 from accel_ci.quality.places import (
     BadPlace,
     Exposure,
@@ -152,7 +153,8 @@ def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = No
         if step is not None:
             step.advance()
     _forget_pruned(workspace)
-    found = Incidents(tuple(incidents), tuple(nights))
+    owned = with_owners(workspace, incidents, [each.build for each in reversed(finished)], now.date())
+    found = Incidents(tuple(owned), tuple(nights))
     workspace.manifests.write(workspace.manifests.path(INCIDENTS), found)
     return found
 
