@@ -65,7 +65,9 @@ def update_quarantine(workspace: Workspace, now: datetime) -> QuarantineState:
         people = as_entries(decisions, variant.name)
         if settings.quality.quarantine.automatic:
             flaky = {(each.build.revision, *blame.identity) for each, blame in blames if blame.cause == "flaky"}
-            flakes = flakes_of(read_grid(workspace.results, [each.point for each in line]), flaky) if flaky else {}
+            reruns = {each.build: tuple(each.reruns) for each in line}
+            grid = read_grid(workspace.results, [each.point for each in line], reruns) if flaky else None
+            flakes = flakes_of(grid, flaky) if grid is not None else {}
             rules = QuarantineRules(**settings.quality.quarantine.model_dump(exclude={"file", "automatic"}))
             known = before.entries if before is not None else ()
             in_scope = _in_scope(workspace, [each.build.revision for each in line], variant.name)

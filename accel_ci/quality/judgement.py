@@ -4,15 +4,15 @@
     quality/incidents.json               the incidents, the open ones first
 
 A build is judged when its ledger is there, with what is known then of the other variants of its revision, and again when its
-ledger or that of another variant changes. Everything can be made anew from the results store.
+ledger or that of another variant changes, or its failures ran again. Everything can be made anew from the results store.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import msgspec
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger, Revision
+from accel_ci.model import CONFIRM, Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge
@@ -53,7 +53,10 @@ _MOST_BUILDS = 100
 
 @dataclass(frozen=True)
 class Causes:
-    """The causes of a build's failures. `judged_from` names the ledgers that were there, by variant."""
+    """The causes of a build's failures.
+
+    `judged_from` names the ledgers that were there, by variant, and those of builds that ran failures again, by name.
+    """
 
     build: Build
     judged_from: dict[str, str]
@@ -99,11 +102,15 @@ class Incidents:
 
 @dataclass(frozen=True)
 class FinishedBuild:
-    """A build with a ledger, its revision and its place among versions."""
+    """A build with a ledger, its revision and its place among versions.
+
+    `reruns` are the finished builds that ran its failures again, each with the digest of its ledger, the oldest first.
+    """
 
     point: Point
     revision: Revision
     ledger: Ledger
+    reruns: Mapping[Build, str] = field(default_factory=dict)
 
     @property
     def build(self) -> Build:
@@ -165,9 +172,13 @@ def read_incidents(workspace: Workspace) -> Incidents:
 
 
 def finished_builds(workspace: Workspace, now: datetime) -> list[FinishedBuild]:
-    """Return the newest finished builds of the window of days, the oldest first."""
+    """Return the newest finished builds of the window of days, the oldest first.
+
+    Those that run failures of another build again are with that build, and not builds for themselves.
+    """
     since = now - timedelta(days=workspace.project.settings.quality.window_days)
     manifests, found = workspace.manifests.at_one_moment(), list[FinishedBuild]()
+    reruns: defaultdict[Build, dict[Build, str]] = defaultdict(dict)
     for build in manifests.list_builds():
         ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
         place = point_of(manifests, build) if ledger is not None else None
@@ -176,7 +187,10 @@ def finished_builds(workspace: Workspace, now: datetime) -> list[FinishedBuild]:
         point, revision = place
         if revision.created_at < since or len(found) >= _MOST_BUILDS:
             break
-        found.append(FinishedBuild(point, revision, ledger))
+        if revision.trigger != CONFIRM:
+            found.append(FinishedBuild(point, revision, ledger, dict(reversed(reruns[build].items()))))
+        elif revision.confirms is not None:  # it is younger than the build with the failures, so it comes first
+            reruns[Build(revision.confirms, build.variant)][build] = ledger.digest
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
 
 
@@ -186,6 +200,7 @@ class _Judges:
     def __init__(self, workspace: Workspace, finished: Sequence[FinishedBuild]) -> None:
         self._workspace, self._rules = workspace, CauseRules()
         self._lines: dict[str, list[Point]] = {}
+        self._reruns = {each.build: tuple(each.reruns) for each in finished}
         for each in finished:
             if each.point.is_on_line:
                 self._lines.setdefault(each.build.variant, []).append(each.point)
@@ -199,6 +214,7 @@ class _Judges:
     def causes(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild]) -> Causes:
         """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
         basis = {each.build.variant: each.ledger.digest for each in of_revision}
+        basis |= {rerun.name: digest for each in of_revision for rerun, digest in each.reruns.items()}
         found = read_causes(self._workspace, build.build)
         if found is None or found.judged_from != basis:
             try:
@@ -219,7 +235,7 @@ class _Judges:
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
         store = self._workspace.results
         grid = self._grid(build.build.variant)
-        rows = read_build(store, build.point, grid)
+        rows = read_build(store, build.point, grid, tuple(build.reruns))
         suites, night = tuple(build.ledger.suites), rows.night
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())
@@ -228,7 +244,11 @@ class _Judges:
         bad = bad_places([*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places])
         recent = self._judged[1 - _SIGNATURE_BUILDS :]
         blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places))
-        siblings = [Sibling(each.point, verdicts_of(store, each.build)) for each in of_revision if each.build != build.build]
+        siblings = [
+            Sibling(each.point, verdicts_of(store, each.build, tuple(each.reruns)))
+            for each in of_revision
+            if each.build != build.build
+        ]
         newest = self._newest.get(build.build.variant)
         earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
         blames = Judge(night, grid, siblings, bad, blamed, earlier=earlier, rules=self._rules).blames()
@@ -237,7 +257,7 @@ class _Judges:
     def _grid(self, variant: str) -> Grid:
         """The grid of a variant's line up to the build that is judged now."""
         if variant not in self._grids:
-            self._grids[variant] = read_grid(self._workspace.results, self._lines.get(variant, []))
+            self._grids[variant] = read_grid(self._workspace.results, self._lines.get(variant, []), self._reruns)
             for point in self._lines.get(variant, [])[: self._columns.get(variant, 0)]:
                 if (causes := read_causes(self._workspace, point.build)) is not None:
                     self._leave_out_doubtful(causes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -12,87 +12,50 @@ from click.testing import CliRunner
 
 from accel_ci.cli import main
 from accel_ci.config.settings import Project
+from accel_ci.ledger.comparison import finished_before
 from accel_ci.ledger.status import shortcomings
 from accel_ci.model import (
     VERDICTS,
     Artifact,
-    Attempt,
     Build,
     Ledger,
     Outcome,
     Revision,
-    RuntimeImage,
     Source,
     Subset,
     SuiteSelection,
     TestSelection,
     Verdict,
 )
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, TEST_SELECTION
+from accel_ci.pipelines import INTEGRATION, LEDGER, TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
-from accel_ci.quality.gather import point_of
-from accel_ci.quality.judgement import INCIDENTS, judge_new_builds, read_causes, read_incidents
+from accel_ci.quality.flakiness import measure
+from accel_ci.quality.gather import point_of, verdicts_of
+from accel_ci.quality.judgement import INCIDENTS, finished_builds, judge_new_builds, read_causes, read_incidents
+from accel_ci.quality.report import jobs_until
+from accel_ci.ramp.evidence import gather_evidence
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.stored_attempts import write_attempts
-
-TODAY = datetime.now(timezone.utc).replace(hour=2, minute=0, second=0, microsecond=0)
-NIGHTS = 14
-RACE = "unit/test_race.py::test_race"
-BROKEN = [f"unit/test_ops.py::test_add[{number}]" for number in range(4)]
-STEADY = [f"unit/test_steady.py::test_{number}" for number in range(40)]
-
-Told = Mapping[str, Sequence[tuple[Outcome, str, str | None]]]
-"""Of tests that do not simply pass: outcome, card and infra of each attempt."""
+from accel_ci_tests.fixtures.nights import (
+    BROKEN,
+    FAILS,
+    FLAKES,
+    NIGHTS,
+    PASSES,
+    RACE,
+    STEADY,
+    TODAY,
+    Told,
+    fails,
+    sha,
+    write_night,
+    write_reruns,
+)
 
 
 @pytest.fixture
 def workspace(make_project: Callable[..., Project]) -> Workspace:
     return Workspace(make_project())
-
-
-def sha(number: int) -> str:
-    return f"{number:012x}{0:028x}"
-
-
-def write_night(
-    workspace: Workspace,
-    night: int,
-    told: Told,
-    *,
-    backend: int,
-    upstream: int = 0,
-    variant: str = "py3",
-    numpy: str = "2.0",
-) -> Build:
-    """Lay a finished nightly on disk."""
-    at = TODAY - timedelta(days=NIGHTS - night)
-    key = f"nightly-{at:%Y%m%d}"
-    backend_source = Source("backend", "main", sha(backend))
-    revision = Revision(key, "nightly", at, backend_source, Source("upstream", "main", sha(upstream)))
-    if workspace.manifests.revision(key) is None:
-        workspace.manifests.add_revision(revision)
-    build = Build(key, variant)
-    attempts = []
-    for test in [RACE, *BROKEN, *STEADY]:
-        for number, (outcome, card, infra) in enumerate(told.get(test, [("passed", "0", None)]), 1):
-            message = None if outcome == "passed" else f"{test.partition('[')[0]} is wrong"
-            attempts.append(Attempt("unit", test, number, outcome, at, 1.0, message, None, card, "host", f"w{card}", infra))
-    write_attempts(workspace.results, build, at.date(), attempts)
-    counts = dict.fromkeys(VERDICTS, 0) | {"passed": len(STEADY)}
-    ledger = Ledger(build, len(STEADY), counts, {"unit": counts}, (), (), 0, 1.0, 1.0, digest=f"{night} {told}")
-    image = RuntimeImage(
-        "venv", "python", "0" * 64, "3.11", "2.13.0", sha(upstream), (f"numpy=={numpy}",), False, 1.0
-    )  # fmt: skip
-    for stage, manifest in ((RUNTIME_IMAGE, image), (LEDGER, ledger)):
-        workspace.manifests.write(workspace.manifests.path(stage, key, variant), manifest)
-    return build
-
-
-def fails(*, infra: str | None = None) -> Sequence[tuple[Outcome, str, str | None]]:
-    return [("failed", "0", infra), ("failed", "1", infra)]
-
-
-FLAKES: Sequence[tuple[Outcome, str, str | None]] = [("failed", "0", None), ("passed", "1", None), ("passed", "2", None)]
 
 
 def causes_of(workspace: Workspace, build: Build) -> dict[str, str]:
@@ -176,6 +139,80 @@ def test_a_build_is_judged_anew_only_when_a_ledger_changed(workspace: Workspace)
     judge_new_builds(workspace, TODAY)
     assert read_causes(workspace, build) is None, "as `accel-ci prune` leaves it"
     assert len(list(kept[0].parent.iterdir())) == 2
+
+
+def test_a_build_is_judged_anew_when_its_failures_ran_again(workspace: Workspace) -> None:
+    for night in range(4):
+        write_night(workspace, night, {}, backend=night)
+    build = write_night(workspace, 4, {RACE: fails(), BROKEN[0]: fails()}, backend=4)
+    judge_new_builds(workspace, TODAY)
+    before = {blame.test: blame for blame in (read_causes(workspace, build) or pytest.fail("not judged")).blames}
+    assert {each.cause for each in before.values()} == {"unknown"}
+    again = write_reruns(workspace, build, {RACE: PASSES, BROKEN[0]: FAILS})
+    found = judge_new_builds(workspace, TODAY)
+    causes = read_causes(workspace, build)
+    assert causes is not None
+    after = {blame.test: blame for blame in causes.blames}
+    assert {test: blame.cause for test, blame in after.items()} == {RACE: "flaky", BROKEN[0]: "backend"}
+    assert after[BROKEN[0]].probability > before[BROKEN[0]].probability
+    assert all(again.name in str(blame.evidence) for blame in after.values())
+    assert again.name in causes.judged_from
+    assert {incident.last for incident in found.incidents} == {build.revision}, "the reruns are no build for themselves"
+    assert read_causes(workspace, again) is None
+    assert [each.build for each in finished_builds(workspace, TODAY)][-1] == build
+    shown = CliRunner().invoke(main, ["--config", str(workspace.project.config_path), "causes", again.name])
+    assert f"{build.name}: 1 backend, 1 flaky" in shown.output
+    again = write_reruns(workspace, build, {BROKEN[0]: [*PASSES, *PASSES]}, number=2)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build)[BROKEN[0]] == "flaky", "passes on other cards come from a second build, too"
+
+
+def test_later_builds_know_what_reruns_showed(workspace: Workspace) -> None:
+    for night in range(8):
+        build = write_night(workspace, night, {RACE: fails()} if night in (4, 6) else {}, backend=night)
+        if night in (4, 6):
+            write_reruns(workspace, build, {RACE: PASSES})
+    last = write_night(workspace, 8, {RACE: fails()}, backend=8)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, last) == {RACE: "flaky"}, "it is a known flake"
+
+
+def test_tests_that_only_run_with_a_failure_are_no_failures_of_the_build(workspace: Workspace) -> None:
+    write_night(workspace, 0, {}, backend=0)
+    build = write_night(workspace, 1, {RACE: fails()}, backend=1)
+    lost: Sequence[tuple[Outcome, str, str | None]] = [("crashed", "2", "card 2 does not answer"), ("passed", "3", None)]
+    write_reruns(workspace, build, {RACE: [*PASSES, *lost], STEADY[0]: FAILS})
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build) == {RACE: "flaky"}
+
+
+def test_a_failure_of_the_other_variant_that_passed_again_is_no_evidence_for_a_breakage(workspace: Workspace) -> None:
+    store = workspace.results
+    write_night(workspace, 0, {}, backend=0)
+    build = write_night(workspace, 1, {RACE: fails(), BROKEN[0]: fails()}, backend=1)
+    again = write_reruns(workspace, build, {RACE: PASSES, BROKEN[0]: FAILS})
+    tests = (RACE, BROKEN[0], STEADY[0], "no such test")
+    assert [verdicts_of(store, build)("unit", test) for test in tests] == ["failed", "failed", "passed", None]
+    assert [verdicts_of(store, build, [again])("unit", test) for test in tests] == ["flaky", "failed", "passed", None]
+
+
+def test_reruns_are_no_sample_for_rates_coverage_or_levels(workspace: Workspace) -> None:
+    for night in range(2):
+        build = write_night(workspace, night, {RACE: FLAKES} if night else {}, backend=night)
+    before = measure(workspace.results, TODAY.date(), 30)
+    [flaky] = before.flaky
+    assert (flaky.test, flaky.builds, flaky.flaky_builds) == (RACE, 2, 1)
+    evidence = gather_evidence(workspace.results, "py3", ["unit"], TODAY.date(), 30, 100.0).sort_by("key")
+    again = write_reruns(workspace, build, {RACE: PASSES})
+    workspace.manifests.write(
+        workspace.manifests.run_file(INTEGRATION, again), PipelineRun("run", TODAY, TODAY, "ledger", reported=True)
+    )
+    assert measure(workspace.results, TODAY.date(), 30) == before
+    assert gather_evidence(workspace.results, "py3", ["unit"], TODAY.date(), 30, 100.0).sort_by("key") == evidence
+    assert again not in [job.build for job in jobs_until(workspace, TODAY)]
+    assert finished_before(workspace.manifests, workspace.manifests.read(
+        workspace.manifests.path(LEDGER, again.revision, again.variant), Ledger)
+    ) is None, "it is compared with no build"  # fmt: skip
 
 
 def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:
