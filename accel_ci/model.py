@@ -21,12 +21,19 @@ Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed", 
 Verdict = Literal["passed", "failed", "flaky", "skipped", "xfailed", "xpassed", "infra", "not_run"]
 """The result of a test in one build, from all its attempts."""
 
-Trigger = Literal["nightly", "intraday", "main", "pr", "manual", "sweep"]
+Trigger = Literal["nightly", "intraday", "main", "pr", "manual", "sweep", "confirm"]
 """The event that a revision is tested for."""
+
+CONFIRM: Trigger = "confirm"
+"""The trigger whose builds run failures of another build again, on the same image and sources."""
+
+INFORMATIVE: tuple[Trigger, ...] = ("sweep", CONFIRM)
+"""The triggers whose builds run tests to learn of them: they may fail, and are other ones each time."""
 
 BAZEL_SUITE = "bazel"
 """The suite of the source build; its tests are named `<label>::…`."""
 
+TRIGGERS: tuple[Trigger, ...] = get_args(Trigger)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAILING_OUTCOMES: frozenset[Outcome] = frozenset({"failed", "error", "crashed", "timeout"})
@@ -61,7 +68,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Revision:
-    """The source states that are tested together, and the trigger. `suites`, if any, are tested instead of the trigger's."""
+    """The source states that are tested together, and the trigger. `suites`, if any, are tested instead of the trigger's.
+
+    `confirms` is the key of the revision whose failures run again; its sources are those of that revision.
+    """
 
     key: str
     trigger: Trigger
@@ -69,11 +79,23 @@ class Revision:
     backend: Source
     upstream: Source
     suites: tuple[str, ...] = ()
+    confirms: str | None = None
 
     @property
     def identity(self) -> tuple[Source, str | None, tuple[str, ...]]:
         """The parts that make two revisions equal: the backend's state, upstream's commit and the chosen suites."""
         return self.backend, self.upstream.sha, self.suites
+
+    @property
+    def tested_as(self) -> Trigger:
+        """The trigger by whose rules tests run: that of the revision whose failures are confirmed, else its own."""
+        return (trigger_of_key(self.confirms) if self.confirms is not None else None) or self.trigger
+
+
+def trigger_of_key(key: str) -> Trigger | None:
+    """Return the trigger that a revision's key begins with."""
+    first = key.partition("-")[0]
+    return next((trigger for trigger in TRIGGERS if trigger == first), None)
 
 
 @dataclass(frozen=True)
@@ -291,7 +313,7 @@ class TestSelection:
     """The tests in scope of a build; `tests` is a JSON artifact with a list of `SelectedTest`.
 
     `scope` is a Parquet file with a row for each collected test (`accel_ci.scope.table`), None in earlier versions. `subset`
-    is there where the job asks for the tests that a change may concern.
+    is there where the job asks for the tests that a change may concern, or for failures to confirm.
     """
 
     __test__ = False
@@ -615,7 +637,7 @@ class Ledger:
     `incomplete` has the reasons, in words, why too little was tested: too few passes, too many skips. `vanished` are the
     tests that were expected before and are gone without a reason (a JSON artifact, a list of `SelectedTest`): later builds
     still expect them, until somebody has `accepted` that. `vanished_reasons` say of which suites too many are gone. In an
-    `informative` build, such as a sweep, tests may fail. `muted` are failed tests, as `<suite>: <test>`, that the quarantine
+    `informative` build (`INFORMATIVE`), tests may fail. `muted` are failed tests, as `<suite>: <test>`, that the quarantine
     keeps from making the build fail; they count as failed.
     """
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from accel_ci.model import BAZEL_SUITE, Revision, Trigger
+from accel_ci.model import BAZEL_SUITE, CONFIRM, Revision, Trigger
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import CronJob, MainJob, PullRequestJob, Settings
+    from accel_ci.config.settings import Confirm, CronJob, MainJob, PullRequestJob, Settings
 
 REVISION = "revision"
 """The manifest that every pipeline begins with."""
@@ -42,7 +42,7 @@ class Job:
     name: str
     command: str
     triggers: tuple[Trigger, ...]
-    settings: Callable[[Settings], CronJob | MainJob | PullRequestJob | None]
+    settings: Callable[[Settings], CronJob | MainJob | PullRequestJob | Confirm | None]
     description: str
     skip_while_running: bool = False
 
@@ -114,6 +114,9 @@ INTEGRATION = Pipeline(
         Job("sweep", "sweep", ("sweep",), lambda settings: settings.ramp.sweep if settings.has_sweep else None,
             "Tests that are not enabled, within a budget of card-hours: what passes can be enabled. It blocks nobody.",
             skip_while_running=True),
+        Job(CONFIRM, CONFIRM, (CONFIRM,), lambda settings: settings.quality.confirm,
+            "Failures of a build run again on its image, on other cards, where that tells most about their cause: within a "
+            "budget of card-seconds. It blocks nobody."),
     ),
     suites=lambda settings, revision: tuple(
         suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.hud.gather import SHOWN
-from accel_ci.hud.records import trigger_of_key
-from accel_ci.model import Build, Revision, Source, TestPlan, Wheel
+from accel_ci.model import Build, Revision, Source, TestPlan, Wheel, trigger_of_key
 from accel_ci.pipelines import REVISION, TEST_PLAN, WHEEL
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.results.store import ResultsStore
+from accel_ci.source.revision import confirmed_key
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
 from accel_ci.workspace import Workspace
 
@@ -147,7 +147,7 @@ def _rebuild(workspace: Workspace, key: str) -> Revision | None:
             settings.backend.subdirectory, note=note,
         )  # fmt: skip
         upstream = Source(settings.upstream.repository, settings.upstream.ref, None, note=note)
-        return Revision(key, trigger, at, backend, upstream)
+        return Revision(key, trigger, at, backend, upstream, confirms=confirmed_key(key))
     return None
 
 

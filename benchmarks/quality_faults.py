@@ -12,7 +12,7 @@ import argparse
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import click
@@ -205,7 +205,8 @@ KINDS: dict[str, Callable[[World], None]] = {
 }
 
 
-def _identity(test: int) -> tuple[str, str]:
+def identity_of(test: int) -> tuple[str, str]:
+    """Return the suite and the id of a test."""
     return "unit", f"tests/test_{test % FILES}.py::test_op{test % OPS}[{test}]"
 
 
@@ -221,6 +222,20 @@ class Seen:
     def as_sibling(self) -> Sibling:
         """This night as that of another variant."""
         return Sibling(self.night.point, lambda suite, test: self.verdicts.get((suite, test), "passed"))
+
+
+def try_once(
+    world: World, active: Sequence[Fault], night: int, variant: str, test: int, place: int, number: int
+) -> tuple[AttemptRow, Fault | None]:
+    """Run a test on a card in a round; return the fault that hits it."""
+    host, card = divmod(place, CARDS)
+    row = AttemptRow(*identity_of(test), number, 0, "passed", str(card), f"h{host}", worker=f"w{place}")
+    for fault in sorted(active, key=lambda fault: fault.cause == "flaky"):
+        if fault.kind == "driver update" and world.driver[night][host] != 2:
+            continue
+        if fault.hits(night, variant, test, host, card) and world.rng.random() < fault.chance:
+            return replace(row, outcome=fault.outcome, infra=fault.loses, signature=fault.signature(test)), fault
+    return row, None
 
 
 def run_night(world: World, night: int, variant: str) -> Seen:
@@ -244,19 +259,11 @@ def run_night(world: World, night: int, variant: str) -> Seen:
         host, card = divmod(place, CARDS)
         cell = exposure[f"h{host}", str(card)]
         cell[0] += 1
-        for fault in sorted(active, key=lambda fault: fault.cause == "flaky"):
-            if fault.kind == "driver update" and hosts[host] != 2:
-                continue
-            if fault.hits(night, variant, test, host, card) and rng.random() < fault.chance:
-                row = AttemptRow(
-                    *_identity(test), number, 0, fault.outcome, str(card), f"h{host}", fault.loses, fault.signature(test),
-                    f"w{place}",
-                )  # fmt: skip
-                return row, fault
-        if number == 1 and not quiet[test]:
-            row = AttemptRow(*_identity(test), number, 0, "failed", str(card), f"h{host}", None, f"rare {test}", f"w{place}")
+        row, fault = try_once(world, active, night, variant, test, place, number)
+        if fault is None and number == 1 and not quiet[test]:
+            row = replace(row, outcome="failed", signature=f"rare {test}")
             return row, Fault("flaky", "flaky", 0, 0, name=f"flaky {test}")
-        return AttemptRow(*_identity(test), number, 0, "passed", str(card), f"h{host}", worker=f"w{place}"), None
+        return row, fault
 
     for test in range(TESTS):
         place = int(places[test])
@@ -276,7 +283,7 @@ def run_night(world: World, night: int, variant: str) -> Seen:
         if not failed and passed:
             continue  # lost once, passed elsewhere
         attempts += rows
-        identity = _identity(test)
+        identity = identity_of(test)
         main = next((each for each in blamed if each.cause in ("backend", "upstream")), blamed[0])
         truths[identity] = main.cause, main.name
         verdicts[identity] = "infra" if not own else "flaky" if passed >= failed else "failed"
@@ -347,7 +354,7 @@ def play(kinds: Sequence[str], seed: int, nights: int) -> Score:
         blames: list[Blame] = []
         for variant in VARIANTS:
             mine = seen[variant]
-            grid = make_grid(points[variant], _filled(cells[variant], seen_bad[variant], night), night)
+            grid = make_grid(points[variant], filled(cells[variant], seen_bad[variant], night), night)
             siblings = [seen[other].as_sibling() for other in VARIANTS if other != variant]
             bad = bad_places(counts[-6:], drivers)
             blamed = blamed_places(signatures[-14:], HOSTS * CARDS)
@@ -392,7 +399,7 @@ def _op_of(_: str, test: str) -> str:
     return test.partition("::")[2].partition("[")[0]
 
 
-def _filled(
+def filled(
     cells: list[tuple[int, str, str, int, int, str | None]], tests: set[tuple[str, str]], nights: int
 ) -> list[tuple[int, str, str, int, int, str | None]]:
     """Add the nights in which tests that went wrong at least once passed."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accel_ci.cli.context import chosen_build, terminal, with_workspace
+from accel_ci.model import CONFIRM
 from accel_ci.pipelines import commands
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 
 @click.command()
 @click.argument("trigger", type=click.Choice(list(_COMMANDS)))
+@click.argument("build", required=False)
 @click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
 @click.option("--strict", is_flag=True, help="Exit with 1 when a test failed or was lost, or too little was tested.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing.")
@@ -46,6 +48,7 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 def run(
     workspace: Workspace,
     trigger: Any,
+    build: str | None,
     variants: tuple[str, ...],
     strict: bool,
     dry_run: bool,
@@ -58,7 +61,8 @@ def run(
     """Build and test the revision of TRIGGER here and now.
 
     Runs a whole pipeline: build, install, test, judge, show. `nightly_rbe` runs the nightly's source build: patch, build and
-    test with Bazel, judge, show.
+    test with Bazel, judge, show. `confirm` runs failures of BUILD again where that tells most about their causes, by default
+    of the newest finished build of nightly, intraday or main; --dry-run shows which, why, and what they cost.
 
     Exit status: 0 if the pipeline finished, even if tests failed (see --strict), 1 if it stopped, 2 for usage errors, 130 if
     it was interrupted. `accel-ci resume`, or the same command on the same sources, then takes it up where it stopped.
@@ -74,6 +78,12 @@ def run(
         raise click.UsageError("--revision names a revision that exists: leave out --number, --backend-ref and --name")
     for variant in variants:
         project.settings.variant(variant)
+    if build is not None and (source != CONFIRM or revision is not None):
+        raise click.UsageError("only `run confirm` takes a build, and without --revision")
+    confirmed = _build_to_confirm(workspace, build, variants) if source == CONFIRM and revision is None else None
+    if dry_run and confirmed is not None:
+        _print_reruns(workspace, confirmed)
+        return
     if dry_run:
         for variant in job.variants(project.settings):
             if not variants or variant in variants:
@@ -81,13 +91,46 @@ def run(
         return
     require_configured_extras(project.settings)
     console, progress = terminal()
-    from accel_ci.defs.launch import plan_builds
+    from accel_ci.defs.launch import plan_builds, plan_confirmation
 
     with progress.step("revision") as step:
-        builds = plan_builds(project, pipeline, source, revision, backend_ref=backend_ref, pull_request=number, slug=name)
-        step.note(builds[0].revision)
-    chosen = [(build, job) for build in builds if not variants or build.variant in variants]
+        if confirmed is not None:
+            builds = [plan_confirmation(project, confirmed)]
+        else:
+            how = {"backend_ref": backend_ref, "pull_request": number, "slug": name}
+            builds = plan_builds(project, pipeline, source, revision, **how)
+        step.note(", ".join({each.revision: "" for each in builds}))
+    chosen = [(each, job) for each in builds if not variants or each.variant in variants]
     _run_builds(workspace, chosen, console, progress, asked_at, strict=strict, again=again)
+
+
+def _build_to_confirm(workspace: Workspace, name: str | None, variants: Sequence[str]) -> Build:
+    """Return the build whose failures are to run again; it is judged by now, if it can be."""
+    from accel_ci.ledger.status import find_build
+    from accel_ci.quality.current_confirm import newest_on_the_line
+    from accel_ci.quality.judgement import judge_new_builds, read_causes
+
+    known = variants or [variant.name for variant in workspace.project.settings.variants]
+    manifests = workspace.manifests
+    build = newest_on_the_line(manifests, known) if name is None else find_build(manifests, name)
+    if read_causes(workspace, build) is None:
+        judge_new_builds(workspace, datetime.now(timezone.utc))
+    return build
+
+
+def _print_reruns(workspace: Workspace, build: Build) -> None:
+    """Print the failures of a build that would run again."""
+    from accel_ci.cli.results import print_table
+    from accel_ci.hud.text import one_line
+    from accel_ci.quality.current_confirm import plan_reruns
+
+    plan = plan_reruns(workspace, build)
+    rows = [
+        [one_line(rerun.test), rerun.suite, rerun.times, f"{rerun.card_s:.1f}", f"{rerun.bits:.2f}", rerun.reason]
+        for rerun in plan.reruns
+    ]
+    print_table(["test", "suite", "runs", "card-seconds", "bits", "why"], rows)
+    click.echo(f"{build.name}: {plan.in_words()}")
 
 
 @click.command()

@@ -33,15 +33,20 @@ _SHOWN_TESTS = 3
 def causes(workspace: Workspace, build: str | None, test: str | None, as_json: bool) -> None:
     """Show whose the failures of BUILD are: infrastructure, flaky test, upstream, backend, or unknown.
 
-    BUILD is a build or a revision, by default the newest build. Failures of one cause are one line.
+    BUILD is a build or a revision, by default the newest build. Failures of one cause are one line. Of a build that runs
+    failures of another one again, those are shown.
     """
     from accel_ci.errors import AccelCiError
+    from accel_ci.model import Build
     from accel_ci.quality.incidents import incidents_of
     from accel_ci.quality.judgement import judge_new_builds, read_causes
     from accel_ci.quality.owners import owners_of, with_owners
     from accel_ci.quality.triage import triage_verdict
 
     chosen = chosen_build(workspace, build)
+    revision = workspace.manifests.revision(chosen.revision)
+    if revision is not None and revision.confirms is not None:  # its attempts count with those of the failures
+        chosen = Build(revision.confirms, chosen.variant)
     found = read_causes(workspace, chosen)
     if found is None:
         judge_new_builds(workspace, datetime.now(timezone.utc))

@@ -155,7 +155,7 @@ def _run_session(workspace: Workspace, build: Build, session: WorkerSession) -> 
     settings, named = project.settings, {test.suite for test in session.tests}
     suites = [settings.suites[name] for name in named if name in settings.suites]
     sources = sources_for_tests(project, revision, settings.variant(build.variant), image, wheels, suites)
-    spec = worker_spec_for(settings, image, sources.folder, revision.trigger)
+    spec = worker_spec_for(settings, image, sources.folder, revision.tested_as)
     if selection := manifests.find(TEST_SELECTION, build, TestSelection):
         spec = with_modes(spec, selection.scope, workspace.artifacts)
     context = workspace.stage_context(revision, build.variant, "replay")

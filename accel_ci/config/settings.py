@@ -55,7 +55,7 @@ from accel_ci.config.values import (
     Workspace,
 )
 from accel_ci.errors import ConfigError
-from accel_ci.model import Trigger, Verdict
+from accel_ci.model import CONFIRM, Trigger, Verdict
 
 
 class Companion(Section):
@@ -406,6 +406,24 @@ class OwnerRule(Criteria):
     )  # fmt: skip
 
 
+class Confirm(Section):
+    """The job that runs failures of a build again: those that it tells most about, for at most `card_seconds` of a build.
+
+    A failure runs up to `reruns` times. If it is `enabled`, the job starts by itself: every `check_every_seconds`, a sensor
+    looks for a finished build with such failures.
+    """
+
+    enabled: bool = False
+    card_seconds: Seconds = 600
+    reruns: Annotated[int, Field(ge=2, le=10)] = 4
+    check_every_seconds: Annotated[int, Field(ge=5)] = 300
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Always none, which means all of them."""
+        return ()
+
+
 class Quality(Section):
     """The history that flakiness is measured over, and an accepted reason for collecting fewer tests.
 
@@ -419,6 +437,7 @@ class Quality(Section):
     level_since: date | None = None
     quarantine: Quarantine = Quarantine()
     owners: tuple[OwnerRule, ...] = ()
+    confirm: Confirm = Confirm()
 
 
 class RampStage(Section):
@@ -550,11 +569,20 @@ class Settings(Section):
         smoke = [name for name in self.jobs.nightly.suites if self.suites[name].stage == "smoke"]
         return (*smoke, *(name for name, suite in self.suites.items() if suite.scope.enabled_file))
 
+    @property
+    def confirmed_suites(self) -> tuple[str, ...]:
+        """The suites whose failures can run again: all that are not smoke, without which no build has any."""
+        return tuple(name for name, suite in self.suites.items() if suite.stage == "device")
+
     def suites_of(
         self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = (), variant: str | None = None
     ) -> dict[str, Suite]:
         """The suites that a trigger runs in a stage, or those of the `chosen` ones; with `variant`, those that run in it."""
-        names = chosen or (self.swept_suites if trigger == "sweep" else getattr(self.jobs, trigger).suites)
+        if trigger == "sweep":
+            own = self.swept_suites
+        else:
+            own = self.confirmed_suites if trigger == CONFIRM else getattr(self.jobs, trigger).suites
+        names = chosen or own
         found = {name: self.suites[name] for name in names if self.suites[name].stage == stage}
         return {name: suite for name, suite in found.items() if variant is None or suite.runs_in(variant)}
 

@@ -1,5 +1,6 @@
 """The schedules and sensors that start jobs, and the sensor that shows in the HUD where a failed run stopped."""
 
+import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,9 +10,11 @@ from accel_ci.config.settings import CronJob
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.defs.quality import current_flakiness, refresh_hud
-from accel_ci.defs.triggers import run_requests, start_revision, tonights_revision
-from accel_ci.errors import SourceError
+from accel_ci.defs.triggers import run_request, run_requests, start_confirmation, start_revision, tonights_revision
+from accel_ci.errors import AccelCiError, SourceError
+from accel_ci.model import CONFIRM
 from accel_ci.pipelines import INTEGRATION, Job, Pipeline
+from accel_ci.quality.current_confirm import build_to_confirm, plan_reruns
 from accel_ci.redaction import redact, without_credentials
 from accel_ci.source.refs import resolve_source, resolved_sha
 from accel_ci.source.watch import reason_to_wait
@@ -50,7 +53,7 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
             revision = revision or start_revision(context.instance, workspace, job.triggers[0], now=now)
         except SourceError as error:
             return dg.SkipReason(redact(f"the revision cannot be resolved: {error}"))
-        return list(run_requests(workspace.project.settings, job, revision, f"{job.command}:{now.isoformat()}"))
+        return list(run_requests(workspace, job, revision, f"{job.command}:{now.isoformat()}"))
 
     return schedule
 
@@ -64,7 +67,7 @@ def _is_preview(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationConte
 
 
 def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
-    """Make the sensors: for new upstream commits, which start the job `main`, and for failed runs."""
+    """Make the sensors: for upstream's commits, which start the job `main`, for failures to confirm, and for failed runs."""
     project, job = workspace.project, INTEGRATION.job_for("main")
     settings, upstream = project.settings.jobs.main, project.settings.upstream
     watched = without_credentials(upstream.repository)
@@ -93,7 +96,7 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
             return dg.SkipReason(redact(f"upstream cannot be asked: {error}"))
-        requests = list(run_requests(project.settings, job, revision, f"{job.command}:{sha}"))
+        requests = list(run_requests(workspace, job, revision, f"{job.command}:{sha}"))
         return dg.SensorResult(run_requests=requests, cursor=sha)
 
     @dg.run_failure_sensor(
@@ -114,4 +117,36 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
         dead = end_dead_runs(context.instance, project.home)
         return dg.SkipReason(f"reported as failed: {', '.join(dead)}" if dead else "every run that has begun lives")
 
-    return [upstream_main_sensor, stopped_build_sensor, dead_runs_sensor]
+    return [upstream_main_sensor, _confirm_sensor(workspace), stopped_build_sensor, dead_runs_sensor]
+
+
+def _confirm_sensor(workspace: Workspace) -> dg.SensorDefinition:
+    project, job = workspace.project, INTEGRATION.job_for(CONFIRM)
+    settings = project.settings.quality.confirm
+
+    @dg.sensor(
+        name="confirm_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=settings.check_every_seconds,
+        description=f"{job.description} Looks at the newest build of each variant; the cursor has the runs it asked for.",
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def confirm_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        asked: dict[str, str] = json.loads(context.cursor) if context.cursor else {}  # builds by variant
+        requests, reasons = [], []
+        for variant in job.variants(project.settings):
+            try:
+                build = build_to_confirm(workspace, variant, asked.get(variant))
+                if _is_preview(context):
+                    return dg.SkipReason(f"{_PREVIEW}: in {build.name}, {plan_reruns(workspace, build).in_words()}")
+                wanted = start_confirmation(context.instance, workspace, build)
+            except AccelCiError as error:
+                reasons.append(redact(f"{variant}: {error}"))
+                continue
+            asked[variant] = wanted.name
+            requests.append(run_request(job, wanted, f"{job.command}:{wanted.name}"))
+        if not requests:
+            return dg.SkipReason("; ".join(reasons))
+        return dg.SensorResult(run_requests=requests, cursor=json.dumps(asked))
+
+    return confirm_sensor

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import dagster as dg
@@ -10,6 +11,7 @@ from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
+from accel_ci.images.kept_image import same_image
 from accel_ci.images.runtime_image import make_runtime_image
 from accel_ci.ledger.status import smoke_shortcoming
 from accel_ci.model import (
@@ -24,9 +26,10 @@ from accel_ci.model import (
     Wheel,
     WorkerSpec,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, SMOKE_RESULTS, WHEEL
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, RUNTIME_IMAGE, SMOKE_RESULTS, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
+from accel_ci.quality.confirm_selection import Repetition, confirm_selection, manifest_of_confirmed, read_repetition
 from accel_ci.quality.current_quarantine import quarantined, without_disabled
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection
@@ -77,9 +80,14 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
     settings, artifacts = project.settings, workspace.artifacts
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
-        backend = stages.revision(context).backend
-        sources = checkout_backend(project, backend)
-        built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
+        revision = stages.revision(context)
+        backend = revision.backend
+        if revision.confirms is not None:
+            before = manifest_of_confirmed(workspace, WHEEL, revision, variant.name, Wheel)
+            built = replace(before, reused=True, work_s=0.0)
+        else:
+            sources = checkout_backend(project, backend)
+            built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
         built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, workspace), built.checks
@@ -91,7 +99,12 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
     workspace, settings = stages.workspace, stages.workspace.project.settings
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
-        image = make_runtime_image(settings, variant, wheel, workspace.artifacts, workspace.images)
+        revision, make = stages.revision(context), partial(make_runtime_image, settings, variant, wheel)
+        if revision.confirms is not None:
+            before = manifest_of_confirmed(workspace, RUNTIME_IMAGE, revision, variant.name, RuntimeImage)
+            image = same_image(before, lambda: make(workspace.artifacts, workspace.images))
+        else:
+            image = make(workspace.artifacts, workspace.images)
         step.note(image_note(image))
     made = {check.name: check for check in image.checks}
     venv = CheckResult("", True, "this variant's image is a virtual environment")
@@ -131,6 +144,10 @@ def test_selection(
     workspace, settings = stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         revision = stages.revision(context)
+        if revision.confirms is not None:
+            selection = confirm_selection(workspace, revision, build_of(context).variant)
+            step.note(f"{selection.selected} tests: {selection.subset.words if selection.subset else 'all'}")
+            return stage_result(selection, build_of(context), selection.tests.sha256, selection_metadata(selection))
         spec, place, tree = _worker(context, workspace, revision, runtime_image, "device")
         suites = settings.suites_of(revision.trigger, "device", revision.suites, build_of(context).variant)
         if tree is not None and tree.skew is not None:
@@ -166,7 +183,9 @@ def test_plan(
         plan = unfinished_plan(settings, test_selection, folder)
         if plan is None:
             estimates = first_estimates(workspace.project, revision, test_selection, workspace.artifacts)
-            plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s, estimates)
+            again = _repetition(workspace, revision, test_selection)
+            failed_on = again.failed_on if again is not None else None
+            plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s, estimates, failed_on)
         step.note(f"{plan.tests:,} tests in {plan.batch_count} batches, {outlook(plan)}")
     return stage_result(plan, build_of(context), plan.batches.sha256, plan_metadata(plan))
 
@@ -181,14 +200,22 @@ def device_test_results(
     """Every attempt of every test in scope on the pool's cards; failed tests ran once more, afresh and on another card."""
     workspace, suites = stages.workspace, [suite.suite for suite in test_selection.suites]
     with stages.stage(context) as step:
-        spec, place, _ = _worker(context, workspace, stages.revision(context), runtime_image, "device")
+        revision = stages.revision(context)
+        spec, place, _ = _worker(context, workspace, revision, runtime_image, "device", suites)
         spec = with_modes(spec, test_selection.scope, workspace.artifacts)
-        results = run_device_stage(workspace.project.settings, test_selection.tests, suites, test_plan, spec, place, step)
+        again, settings = _repetition(workspace, revision, test_selection), workspace.project.settings
+        times = again.times if again is not None else None
+        results = run_device_stage(settings, test_selection.tests, suites, test_plan, spec, place, step, times)
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
     predicted = {"predicted_makespan_seconds": test_plan.predicted_s if test_plan.has_history else NO_HISTORY}
     metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
     return stage_result(results, build_of(context), results.digest, metadata | predicted)
+
+
+def _repetition(workspace: Workspace, revision: Revision, selection: TestSelection) -> Repetition | None:
+    """Return how often the tests of a build that confirms failures run; None for another build."""
+    return read_repetition(selection, workspace.artifacts) if revision.confirms is not None else None
 
 
 def _changed_by_tests(context: dg.AssetExecutionContext, spec: WorkerSpec, image: RuntimeImage, step: Step) -> list[str]:
@@ -346,14 +373,18 @@ def _worker(
     revision: Revision,
     image: RuntimeImage,
     stage: Literal["smoke", "device"],
+    chosen: Sequence[str] = (),
 ) -> tuple[WorkerSpec, StageContext, UpstreamTree | None]:
-    """Return what the workers of a stage run in, where the stage runs its tests, and PyTorch's tests if it has them."""
+    """Return what the workers of a stage run in, where the stage runs its tests, and PyTorch's tests if it has them.
+
+    The suites are the `chosen` ones, by default those of the revision.
+    """
     settings, build = workspace.project.settings, build_of(context)
     built = workspace.manifests.find(WHEEL, build, Wheel)
     wheels = [workspace.artifacts.path(each) for each in built.wheels] if built is not None else []
-    suites = settings.suites_of(revision.trigger, stage, revision.suites, build.variant).values()
+    suites = settings.suites_of(revision.trigger, stage, chosen or revision.suites, build.variant).values()
     sources = sources_for_tests(workspace.project, revision, settings.variant(build.variant), image, wheels, suites)
-    spec = worker_spec_for(settings, image, sources.folder, revision.trigger)
+    spec = worker_spec_for(settings, image, sources.folder, revision.tested_as)
     place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
     collections = CollectionCache(workspace.project.home / "cache" / "collections", image.digest)
     place = replace(place, content=f"{image.digest} {revision.backend.label}", collections=collections)

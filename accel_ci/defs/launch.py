@@ -36,7 +36,7 @@ from accel_ci.defs.quality import (
 from accel_ci.defs.run_tags import AGAIN_TAG, TRIGGERED_AT
 from accel_ci.defs.runs import create_run
 from accel_ci.defs.stage import stages_of_a_run, was_interrupted
-from accel_ci.defs.triggers import builds_of, choose_revision
+from accel_ci.defs.triggers import builds_of, choose_revision, start_confirmation
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.ledger.status import BuildStatus, read_status
 from accel_ci.model import Build, Trigger
@@ -68,8 +68,8 @@ def plan_builds(
 
     See `choose_revision`. Raises `ConfigError`, also when the pipeline is not configured, and `SourceError`.
     """
-    workspace, settings, job = Workspace(project), project.settings, pipeline.job_for(trigger)
-    if not pipeline.configured(settings):
+    workspace, job = Workspace(project), pipeline.job_for(trigger)
+    if not pipeline.configured(project.settings):
         raise ConfigError(
             f"{project.config_path.name} has no section {pipeline.name!r}; `accel-ci init` writes a starter that shows one"
         )
@@ -79,7 +79,13 @@ def plan_builds(
         raise ConfigError(
             f"the revision {revision.key!r} is built by `accel-ci run {revision.trigger} --revision {revision.key}`"
         )
-    return builds_of(settings, job, revision)
+    return builds_of(workspace, job, revision)
+
+
+def plan_confirmation(project: Project, build: Build) -> Build:
+    """Make the build that runs failures of a build again, and make its revision known. Raises `AccelCiError`."""
+    with open_instance(project) as instance:
+        return start_confirmation(instance, Workspace(project), build)
 
 
 def run_build(

@@ -18,7 +18,17 @@ from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.comparison import count_newly_failing
 from accel_ci.ledger.completeness import judge_completeness
 from accel_ci.ledger.status import collected_drop, shortcomings
-from accel_ci.model import VERDICTS, BazelTestResults, Build, CheckResult, DeviceTestResults, Ledger, Revision, TestSelection
+from accel_ci.model import (
+    INFORMATIVE,
+    VERDICTS,
+    BazelTestResults,
+    Build,
+    CheckResult,
+    DeviceTestResults,
+    Ledger,
+    Revision,
+    TestSelection,
+)
 from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined
 from accel_ci.ramp.current import share_fault
@@ -63,7 +73,7 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
             workspace.artifacts,
             workspace.results.around(revision.created_at.date()),
         )
-        if revision.trigger == "sweep":
+        if revision.trigger in INFORMATIVE:
             account = replace(account, informative=True)
         else:
             account = judge_completeness(workspace, revision, account)
@@ -104,7 +114,13 @@ def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, An
 
 
 def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> list[str]:
-    """Return the suites of the pipelines that such a build always has, and of those that have begun on this one."""
+    """Return the suites of the pipelines that such a build always has, and of those that have begun on this one.
+
+    A build that confirms failures has those of its failures.
+    """
+    if revision.confirms is not None:
+        selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
+        return [suite.suite for suite in selection.suites] if selection is not None else []
     settings, begun = workspace.project.settings, workspace.manifests.begun(build)
     return [
         suite

@@ -9,8 +9,10 @@ import dagster as dg
 from accel_ci.config.settings import Settings
 from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.runs import create_run
-from accel_ci.defs.triggers import asked_now, builds_of, choose_revision
+from accel_ci.defs.triggers import asked_now, builds_of, choose_revision, start_confirmation
 from accel_ci.errors import AccelCiError, ConfigError
+from accel_ci.ledger.status import find_build
+from accel_ci.model import CONFIRM
 from accel_ci.pipelines import Pipeline, commands
 from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
@@ -69,6 +71,7 @@ def _launchpad(settings: Settings, triggers: Sequence[str] | dict[str, Any]) -> 
         "pull_request": field(dg.Noneable(int), None, "The number of the pull request (pr)."),
         "name": field(text, None, "A name for the revision (manual)."),
         "revision": field(text, None, "Build this revision, which exists already, instead of a new one."),
+        "build": field(text, None, "The build whose failures run again, `<revision>~<variant>` (confirm)."),
     }
 
 
@@ -84,17 +87,19 @@ def _start(
         raise ConfigError(f"{', '.join(suites)}: no suite of the stage 'device', so nothing would be tested; add one")
     how = {key: chosen[key] for key in ("backend_ref", "upstream_ref", "pull_request", "suites")}
     instance = context.instance
-    revision = choose_revision(instance, workspace, pipeline, trigger, chosen["revision"], slug=chosen["name"], **how)
-    builds = [
-        build
-        for build in builds_of(settings, job, revision)
-        if not chosen["variants"] or build.variant in chosen["variants"]
-    ]
+    if trigger == CONFIRM and chosen["revision"] is None:
+        if chosen["build"] is None:
+            raise ConfigError("the failures of which build are to run again? Set 'build'")
+        builds = [start_confirmation(instance, workspace, find_build(workspace.manifests, chosen["build"]))]
+    else:
+        revision = choose_revision(instance, workspace, pipeline, trigger, chosen["revision"], slug=chosen["name"], **how)
+        trigger, builds = revision.trigger, builds_of(workspace, job, revision)
+        builds = [build for build in builds if not chosen["variants"] or build.variant in chosen["variants"]]
     if not builds:
         raise ConfigError(f"the job {job.name} has none of the variants {', '.join(chosen['variants'])}")
     definition, queued = context.repository_def.get_job(job.name), {}
     for build in builds:
-        tags = {TRIGGER_TAG: revision.trigger, **asked_now()}
+        tags = {TRIGGER_TAG: trigger, **asked_now()}
         run = create_run(instance, definition, build, tags, asked_by=context.run)
         instance.submit_run(run.run_id, None)  # type: ignore[arg-type]  # the queue needs no workspace
         queued[build.name] = run.run_id

@@ -6,14 +6,14 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.config.settings import Settings
 from accel_ci.defs.metadata import redacted
 from accel_ci.defs.partitions import REVISIONS, partition_key
 from accel_ci.defs.run_tags import TRIGGERED_AT
 from accel_ci.errors import ConfigError
-from accel_ci.model import Build, Revision, Trigger
-from accel_ci.pipelines import REVISION, Job, Pipeline
-from accel_ci.source.revision import resolve_backend, resolve_revision
+from accel_ci.model import Build, Revision, TestSelection, Trigger
+from accel_ci.pipelines import REVISION, TEST_SELECTION, Job, Pipeline
+from accel_ci.quality.current_confirm import next_confirmation, nothing_to_confirm, plan_reruns
+from accel_ci.source.revision import confirm_key, confirming_revision, resolve_backend, resolve_revision
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 
@@ -33,6 +33,23 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
     return revision
 
 
+def start_confirmation(instance: dg.DagsterInstance, workspace: Workspace, build: Build) -> Build:
+    """Make the build that is to run failures of a build again, or take the one that has not finished yet.
+
+    Raises `AccelCiError` where there is nothing to run again, or its runtime image is not known any more.
+    """
+    manifests = workspace.manifests
+    confirmed = manifests.revision(build.revision)
+    plan = plan_reruns(workspace, build)
+    number = next_confirmation(manifests, build)
+    wanted = Build(confirm_key(build.revision, number), build.variant)
+    has_chosen = manifests.find(TEST_SELECTION, wanted, TestSelection) is not None
+    if confirmed is None or not (plan.reruns or has_chosen):
+        raise nothing_to_confirm(build, plan)
+    _make_known(instance, manifests, manifests.add_revision(confirming_revision(confirmed, number)))
+    return wanted
+
+
 def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision: Revision) -> None:
     """Add the partition of a revision and report the external asset, if a kill has not come after that."""
     if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
@@ -44,6 +61,7 @@ def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision
                 metadata=redacted(
                     {
                         "trigger": revision.trigger,
+                        **({"confirms": revision.confirms} if revision.confirms is not None else {}),
                         "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
                         "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
                         "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
@@ -91,17 +109,20 @@ def asked_now() -> dict[str, str]:
     return {TRIGGERED_AT: datetime.now(timezone.utc).isoformat()}
 
 
-def builds_of(settings: Settings, job: Job, revision: Revision) -> list[Build]:
-    """Return the builds of a revision that a job makes."""
-    return [Build(revision.key, variant) for variant in job.variants(settings)]
+def builds_of(workspace: Workspace, job: Job, revision: Revision) -> list[Build]:
+    """Return the builds of a revision that a job makes; of one that confirms failures, those of variants that have some."""
+    builds = [Build(revision.key, variant) for variant in job.variants(workspace.project.settings)]
+    if (confirmed := revision.confirms) is None:
+        return builds
+    return [each for each in builds if workspace.manifests.folder(Build(confirmed, each.variant)).is_dir()]
 
 
-def run_requests(settings: Settings, job: Job, revision: Revision, run_key: str) -> Iterator[dg.RunRequest]:
+def run_requests(workspace: Workspace, job: Job, revision: Revision, run_key: str) -> Iterator[dg.RunRequest]:
     """Ask for one run for each build. Dagster starts a run with a key that was used before no second time."""
-    for build in builds_of(settings, job, revision):
-        yield dg.RunRequest(
-            run_key=f"{run_key}:{build.variant}",
-            job_name=job.name,
-            partition_key=partition_key(build),
-            tags=asked_now(),
-        )
+    for build in builds_of(workspace, job, revision):
+        yield run_request(job, build, f"{run_key}:{build.variant}")
+
+
+def run_request(job: Job, build: Build, run_key: str) -> dg.RunRequest:
+    """Ask for the run of a build."""
+    return dg.RunRequest(run_key=run_key, job_name=job.name, partition_key=partition_key(build), tags=asked_now())

@@ -67,7 +67,7 @@ class CardsPage:
 
 @dataclass(frozen=True)
 class CardBuild:
-    """What a build tells of cards: the reports of their health, the counts of their failures, and the bad places."""
+    """A build's news of cards: the reports of their health, the counts of their failures, and the bad places."""
 
     day: date
     reports: Sequence[CardReport] = ()

@@ -13,11 +13,11 @@ from typing import Any, get_args, get_type_hints
 
 from accel_ci.errors import AccelCiError
 from accel_ci.hud import page
-from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord, trigger_of_key
+from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord
 from accel_ci.hud.stops import find_stop
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import BAD_VERDICTS, Build, Revision, Trigger
+from accel_ci.model import BAD_VERDICTS, Build, Revision, Trigger, trigger_of_key
 from accel_ci.pipelines import REVISION, SMOKE_RESULTS, STAGES, stages_of
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.ramp.coverage import CoverageReport

@@ -15,11 +15,11 @@ from typing import Literal
 from accel_ci import model
 from accel_ci.config.settings import RampStage
 from accel_ci.hud.groups import TestGroup, group_tests
-from accel_ci.hud.records import TRIGGERS, BuildRecord, BuildTests, RevisionRecord
+from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord
 from accel_ci.hud.stops import Stop, find_stop, smoke_failures
 from accel_ci.hud.text import first_line, in_utc, number
 from accel_ci.ledger.status import beside_the_ledger, shortcomings
-from accel_ci.model import VERDICTS, Build, Revision, TestVerdict, Trigger, Verdict
+from accel_ci.model import TRIGGERS, VERDICTS, Build, Revision, TestVerdict, Trigger, Verdict
 from accel_ci.pipelines import LEDGER, STAGES
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 from accel_ci.ramp.coverage import Coverage, CoverageReport

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import get_args
 
 from accel_ci import model
-from accel_ci.model import Build, Ledger, Revision, TestVerdict, Trigger
-
-TRIGGERS: tuple[Trigger, ...] = get_args(Trigger)
-"""The triggers in the order in which the page shows them."""
+from accel_ci.model import Build, Ledger, Revision, TestVerdict, Trigger, trigger_of_key
 
 
 @dataclass(frozen=True)
@@ -65,9 +61,3 @@ class BuildTests:
     verdicts: tuple[TestVerdict, ...]
     newly_failing: frozenset[tuple[str, str]] | None = None
     compared_with: str | None = None
-
-
-def trigger_of_key(key: str) -> Trigger | None:
-    """The trigger that a revision's key begins with."""
-    first = key.partition("-")[0]
-    return next((trigger for trigger in TRIGGERS if trigger == first), None)

@@ -1,4 +1,4 @@
-"""Where the wall time of builds goes: the queue, each stage and the rest. Pure."""
+"""The parts of the wall time of builds: the queue, each stage and the rest. Pure."""
 
 from __future__ import annotations
 

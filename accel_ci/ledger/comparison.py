@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger, Trigger
+from accel_ci.model import CONFIRM, Build, Ledger, Trigger
 from accel_ci.pipelines import LEDGER
 from accel_ci.results.questions import newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 
-_INSTEAD: dict[Trigger, tuple[Trigger, ...]] = {"pr": ("nightly", "intraday", "main")}
+_INSTEAD: dict[Trigger, tuple[Trigger, ...]] = {"pr": ("nightly", "intraday", "main"), CONFIRM: ()}
 _LOG = logging.getLogger(__name__)
 
 
 def finished_before(manifests: ManifestStore, ledger: Ledger) -> Ledger | None:
     """Return the ledger of the newest earlier build of the same trigger and variant with all suites of this one.
 
-    The build of a pull request is compared with those of the branch, not with another pull request's.
+    The build of a pull request is compared with those of the branch, not with another pull request's. One that confirms
+    failures is compared with none.
     """
 
     def has_all_suites(before: Ledger) -> bool:

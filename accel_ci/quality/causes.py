@@ -47,12 +47,20 @@ class CauseRules:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """The doubt about a failure that reruns can settle: the chance that it would pass, and its failure rate in that case."""
+
+    passing: float
+    rate: float
+
+
+@dataclass(frozen=True)
 class Blame:
     """The cause of a test's failure in a build, with its probability and the 95 % credible interval of that.
 
     `since` is the first build of the failure, `last_good` the one before in which the test passed: a breakage lies between
     them. A failure that has `place` is blamed on it. `retried` says that it passed when it ran again, and `suspect` is the
-    commit at which it broke.
+    commit at which it broke. `doubt` is None where reruns tell nothing.
     """
 
     suite: str
@@ -70,11 +78,23 @@ class Blame:
     place: Place | None = None
     retried: bool = False
     suspect: str | None = None
+    doubt: Doubt | None = None
 
     @property
     def identity(self) -> Identity:
         """Suite and test."""
         return self.suite, self.test
+
+
+@dataclass(frozen=True)
+class _Flake:
+    """The hypothesis that a test is flaky: the chance of what was seen, with an interval, in words, and its failure rate."""
+
+    chance: float
+    low: float
+    high: float
+    words: str
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -160,11 +180,11 @@ class Judge:
             if not any(row.outcome in FAILING_OUTCOMES for row in own):
                 if any(row.infra is not None for row in rows) and not any(row.outcome in _PASSING for row in own):
                     found[identity] = self._infra(rows)
-            elif sum(row.outcome in _PASSING for row in own) >= sum(row.outcome in FAILING_OUTCOMES for row in own):
-                found[identity] = self._passed_again(identity, own)
+            elif (doubt := self._doubt_of_passes(identity, own)) is not None:
+                found[identity] = self._passed_again(identity, own, doubt)
             else:
                 hard.append(identity)
-        found |= self._hard_failures(hard)
+        found |= self._hard_failures(hard, found)
         return [found[identity] for identity in sorted(found)]
 
     @cached_property
@@ -213,20 +233,39 @@ class Judge:
 
     # --- passed and failed at one revision
 
-    def _passed_again(self, identity: Identity, rows: Sequence[AttemptRow]) -> Blame:
-        """A flake, unless a bad place explains the failures."""
+    def _doubt_of_passes(self, identity: Identity, rows: Sequence[AttemptRow]) -> float | None:
+        """The chance that a test is broken although it passed, too; None where its passes do not count.
+
+        They count where it passed as often as it failed. Of one that was run again for that, fewer count, too, if they are
+        less likely of a broken test: one that fails in three of four attempts is flaky all the same.
+        """
         failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
         passed = [row for row in rows if row.outcome in _PASSING]
-        signature = failed[-1].signature
         doubt = 1.0
         for row in passed:  # a pass in the process that failed proves less than one in a fresh process on another card
             other_card = all((row.host, row.card) != (other.host, other.card) for other in failed)
-            other_process = all(row.worker != other.worker or row.round != other.round for other in failed)
+            other_process = all(row.process != other.process for other in failed)
             doubt *= 0.01 if other_card else 0.1 if other_process else 0.25
+        if len(passed) >= len(failed):
+            return doubt
+        if not any(row.rerun_in is not None for row in passed):
+            return None
+        signature = failed[-1].signature
+        flake = self._flake(identity, signature, self._streak(identity), len(failed), passes=len(passed))
+        broken = self._weight_of_breakage(identity, signature) * doubt
+        doubt = broken / (broken + flake.chance)
+        return doubt if doubt < self._rules.certain else None
+
+    def _passed_again(self, identity: Identity, rows: Sequence[AttemptRow], doubt: float) -> Blame:
+        """A flake, unless a bad place explains the failures; `doubt` is the chance that it is broken."""
+        failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
+        passed = [row for row in rows if row.outcome in _PASSING]
+        signature = failed[-1].signature
         flake = 1 - doubt
         evidence = [
             Evidence(f"{len(failed)} of {len(rows)} attempts failed at this revision", "flaky", self._rows(failed)),
             Evidence(f"{len(passed)} passed at the same revision", "flaky", self._rows(passed)),
+            *_reruns(rows, "flaky"),
         ]
         place = self._place_of(discordant(rows)) if len(discordant(rows)) == len(failed) else None
         if place is None:
@@ -268,7 +307,9 @@ class Judge:
         evidence: tuple[Evidence, ...],
     ) -> Blame:
         if probability < self._rules.certain:
-            return self._unknown(identity, signature, probability, "It passed again only where it had failed.", evidence)
+            sentence = "It passed again only where it had failed, or seldom."
+            unknown = self._unknown(identity, signature, probability, sentence, evidence)
+            return replace(unknown, doubt=Doubt(probability, 0.5))
         row = self._grid.row(*identity)
         known = int(self._mixed[row].sum()) if row is not None else 0
         more = f"; flaky in {known} of {len(self._grid.points)} builds before" if known else ""
@@ -282,20 +323,38 @@ class Judge:
 
     # --- failed in all attempts
 
-    def _hard_failures(self, tests: Sequence[Identity]) -> dict[Identity, Blame]:
-        """Judge these together: tests that begin to fail in one build with one signature are one event."""
-        groups: defaultdict[tuple[int | None, str | None], list[Identity]] = defaultdict(list)
+    def _hard_failures(self, tests: Sequence[Identity], judged: Mapping[Identity, Blame]) -> dict[Identity, Blame]:
+        """Judge these together: tests that begin to fail in one build with one signature are one event.
+
+        Those of them that ran again stand for the others. Failures of theirs count for all. A pass clears nobody else, but
+        leaves the others in doubt. `judged` are the tests that passed.
+        """
+        groups: defaultdict[tuple[int, str | None], list[Identity]] = defaultdict(list)
         streaks = {identity: self._streak(identity) for identity in tests}
         for identity in tests:
             groups[streaks[identity].begin, self._signature(identity)].append(identity)
+        cleared: dict[tuple[int, str | None], Identity] = {}
+        for identity, blame in judged.items():
+            if blame.retried and blame.cause != "unknown" and self._reruns_of(identity, _PASSING):
+                cleared[self._streak(identity).begin, blame.signature] = identity
         found = {}
-        for (_, signature), members in groups.items():
+        for event, members in groups.items():
+            signature = event[1]
             first_seen = [identity for identity in members if not self._is_known_flake(identity, signature)]
             drivers = self._new_drivers(members)
+            reruns = {identity: self._reruns_of(identity, FAILING_OUTCOMES) for identity in first_seen}
+            most = max(reruns.values(), default=0)
             for identity in members:
-                together = len(first_seen) if identity in first_seen else 1
-                found[identity] = self._hard_failure(identity, signature, streaks[identity], together, drivers)
+                together, more = (len(first_seen), most - reruns[identity]) if identity in reruns else (1, 0)
+                blame = self._hard_failure(identity, signature, streaks[identity], together, drivers, more)
+                if identity in reruns and not most and event in cleared and blame.place is None:
+                    blame = _in_doubt(blame, cleared[event])
+                found[identity] = blame
         return found
+
+    def _reruns_of(self, identity: Identity, outcomes: Collection[str]) -> int:
+        """The number of a test's reruns that ended so."""
+        return sum(row.rerun_in is not None and row.outcome in outcomes for row in self._attempts.get(identity, ()))
 
     def _new_drivers(self, tests: Sequence[Identity]) -> NewDrivers:
         """The hosts with a new driver, if all failures of these tests lie there.
@@ -311,8 +370,9 @@ class Judge:
         return NewDrivers(max(1e-6, chance), self._updated)
 
     def _hard_failure(
-        self, identity: Identity, signature: str | None, streak: _Streak, together: int, drivers: NewDrivers
+        self, identity: Identity, signature: str | None, streak: _Streak, together: int, drivers: NewDrivers, more: int
     ) -> Blame:
+        """Judge a test that only failed. `more` failures of another one count, as it stands for this one."""
         rules, rows = self._rules, [row for row in self._attempts[identity] if row.infra is None]
         failed = [row for row in rows if row.outcome in FAILING_OUTCOMES]
         place = self._place_of(failed)
@@ -321,15 +381,19 @@ class Judge:
             fact = f"other tests fail the same way at {place.kind} {place.name} alone"
             evidence = Evidence(f"all {len(failed)} attempts ran at a bad place: {fact}", "infra", self._rows(failed))
             sentence = f"It ran only where {fact}."
-            return Blame(*identity, self._build, "infra", 0.97, 0.9, 1, sentence, (evidence,), signature, place=place)
+            doubt = Doubt(0.97, own_rate(self._grid, identity, rules)[0])
+            return Blame(
+                *identity, self._build, "infra", 0.97, 0.9, 1, sentence, (evidence,), signature, place=place, doubt=doubt
+            )
         since = self._night.point if streak.begin == len(self._grid.points) else self._grid.points[streak.begin]
         last_good = self._grid.points[streak.last_good] if streak.last_good is not None else None
         there = [(sibling, sibling.verdict(*identity)) for sibling in self._siblings]
-        attempts = len(failed) * (1 + sum(verdict == "failed" for _, verdict in there))  # they would all be by chance
-        flake, flake_low, flake_high, why = self._flake_likelihood(identity, signature, streak, attempts, together)
-        known = self._is_known_flake(identity, signature)
-        weight = rules.breakage * (self._commonness(signature) if known else 1)
-        broken, low, high = (weight / (weight + each) for each in (flake, flake_high, flake_low))
+        attempts = len(failed) * (1 + sum(verdict == "failed" for _, verdict in there)) + more  # they would all be by chance
+        flake = self._flake(identity, signature, streak, attempts, together)
+        known, why = self._is_known_flake(identity, signature), flake.words
+        weight = self._weight_of_breakage(identity, signature)
+        broken, low, high = (weight / (weight + each) for each in (flake.chance, flake.high, flake.low))
+        doubt = Doubt(1 - broken, flake.rate)
         begun = Evidence(
             f"it has only failed since {since.build.name}"
             + (f"; it passed in {last_good.build.name}" if last_good else "; it has never passed in this series"),
@@ -338,23 +402,24 @@ class Judge:
         if 1 - broken >= rules.certain:
             return Blame(
                 *identity, self._build, "flaky", 1 - broken, 1 - high, 1 - low, f"A known flake: {why}.",
-                (Evidence(why, "flaky"), begun), signature, since.build, last_good.build if last_good else None,
+                (Evidence(why, "flaky"), begun, *_reruns(rows, "flaky")), signature, since.build,
+                last_good.build if last_good else None, doubt=doubt,
             )  # fmt: skip
         shares, changes = weigh_versions(self._night.point, there, since, last_good, rules.contrary, drivers)
         best = max(shares, key=lambda cause: shares[cause])
         probability = broken * shares[best]
-        lines = (begun, *changes, *((Evidence(why, "flaky"),) if known else ()))
+        lines = (begun, *_reruns(rows, "backend"), *changes, *((Evidence(why, "flaky"),) if known else ()))
         blame = Blame(
             *identity, self._build, "unknown", probability, low * shares[best], high * shares[best], "", lines, signature,
-            since.build, last_good.build if last_good else None,
+            since.build, last_good.build if last_good else None, doubt=doubt,
         )  # fmt: skip
         if probability < rules.certain or best == "unknown":
             before = self._earlier.get(identity)
             is_same = before is not None and (before.since, before.signature) == (since.build, signature)
             if before is not None and is_same and before.cause in shares:
-                return replace(before, build=self._build, evidence=(*before.evidence, begun))
-            doubt = f"It may be broken since {since.build.revision}, or flaky: {why}."
-            sentence = undecided_words(shares, since, last_good) if broken >= rules.certain or not last_good else doubt
+                return replace(before, build=self._build, evidence=(*before.evidence, begun), doubt=doubt)
+            either = f"It may be broken since {since.build.revision}, or flaky: {why}."
+            sentence = undecided_words(shares, since, last_good) if broken >= rules.certain or not last_good else either
             return replace(blame, low=0, high=1, sentence=sentence)
         suspect = {"backend": since.backend, "upstream": since.upstream}.get(best)
         inherited = not self._night.point.is_on_line and since is not self._night.point
@@ -421,21 +486,29 @@ class Judge:
         codes = self._grid.signatures[row][self._mixed[row]]
         return any(self._grid.signature_names[code] == signature for code in codes.tolist() if code >= 0)
 
-    def _flake_likelihood(
-        self, identity: Identity, signature: str | None, streak: _Streak, now: int, together: int
-    ) -> tuple[float, float, float, str]:
-        """The chance that a flaky test fails in all attempts of the streak, with an interval, and in words.
+    def _weight_of_breakage(self, identity: Identity, signature: str | None) -> float:
+        """The chance that a test breaks and then fails with this signature, against that of a flake."""
+        known = self._is_known_flake(identity, signature)
+        return self._rules.breakage * (self._commonness(signature) if known else 1)
+
+    def _flake(
+        self, identity: Identity, signature: str | None, streak: _Streak, now: int, together: int = 1, passes: int = 0
+    ) -> _Flake:
+        """The chance that a flaky test fails in all attempts of the streak, with `now` in this build, which `passes` follow.
 
         `together` tests fail for the first time in one build with one signature: flakes would have to do so by chance.
         """
         from scipy.special import betaincinv, betaln
 
-        attempts = streak.fails + now
+        attempts, passed_now = streak.fails + now, passes
         fails, passes = counts_of(self._grid, identity)
         a, b = self._rules.flake_rate
 
         def chance(a: float, b: float) -> float:
-            return math.exp(float(betaln(a + attempts, b) - betaln(a, b)))
+            return math.exp(float(betaln(a + attempts, b + passed_now) - betaln(a, b)))
+
+        def rate(a: float, b: float) -> float:
+            return (a + attempts) / (a + b + attempts + passed_now)
 
         if self._is_known_flake(identity, signature):
             flaky, hard = self._flaky_signatures.get(signature or "", (0, 0))
@@ -446,12 +519,14 @@ class Judge:
                 f"{fails} of its {fails + passes} attempts failed in builds in which it passed, "
                 f"and this signature was flaky {flaky} times"
             )
-            return chance(a, b) * of_signature, interval[0], interval[1], text
+            return _Flake(chance(a, b) * of_signature, interval[0], interval[1], text, rate(a, b))
         # It may have been flaky before, unseen, or have become so with this build.
-        before = self._rules.flaky_share * math.exp(float(betaln(a + attempts, b + passes) - betaln(a, b)))
+        before = self._rules.flaky_share * math.exp(float(betaln(a + attempts, b + passes + passed_now) - betaln(a, b)))
         fresh = self._rules.new_flake * chance(a, b)
         both = (before + fresh) ** min(together, 4) * self._rules.breakage ** -(min(together, 4) - 1)
-        return both, both / 4, min(1.0, both * 4), f"it has never been flaky in {passes} attempts that passed"
+        words = f"it has never been flaky in {passes} attempts that passed"
+        mean = (before * rate(a, b + passes) + fresh * rate(a, b)) / (before + fresh)
+        return _Flake(both, both / 4, min(1.0, both * 4), words, mean)
 
     @cached_property
     def _seen_discordant(self) -> set[tuple[Place, str | None]]:
@@ -467,4 +542,24 @@ class Judge:
         return self._night.point.build
 
     def _rows(self, rows: Sequence[AttemptRow]) -> tuple[tuple[str, str, str, int, int], ...]:
-        return tuple((self._build.name, row.suite, row.test, row.round, row.attempt) for row in rows)
+        return tuple((row.rerun_in or self._build.name, row.suite, row.test, row.round, row.attempt) for row in rows)
+
+
+def _reruns(rows: Sequence[AttemptRow], favours: Cause) -> list[Evidence]:
+    """The evidence of each build that ran a failure again."""
+    found = []
+    for build in dict.fromkeys(row.rerun_in for row in rows if row.rerun_in is not None):
+        again = [row for row in rows if row.rerun_in == build]
+        passed = sum(row.outcome in _PASSING for row in again)
+        where = tuple((build, row.suite, row.test, row.round, row.attempt) for row in again)
+        found.append(Evidence(f"{passed} of {len(again)} reruns in {build} passed", favours, where))
+    return found
+
+
+def _in_doubt(blame: Blame, cleared: Identity) -> Blame:
+    """Leave the cause of a failure open: one that began with it, in the same way, passed when it ran again."""
+    sentence = f"It began together with {cleared[1]}, which passed when it ran again; this test did not run again."
+    evidence = (*blame.evidence, Evidence(f"{cleared[1]} failed in the same way, and passed when it ran again", "unknown"))
+    doubt = Doubt(0.5, blame.doubt.rate if blame.doubt is not None else 0.5)
+    found = replace(blame, cause="unknown", probability=0.5, low=0, high=1, sentence=sentence, evidence=evidence)
+    return replace(found, suspect=None, doubt=doubt)

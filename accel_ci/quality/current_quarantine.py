@@ -18,7 +18,7 @@ from accel_ci.model import Ledger, TestSelection
 from accel_ci.pipelines import TEST_SELECTION
 from accel_ci.quality.feeds import FEEDS, write_feeds
 from accel_ci.quality.gather import Reader
-from accel_ci.quality.judgement import CausesOnDisk, FinishedBuild, KeptCauses, finished_builds
+from accel_ci.quality.judgement import CausesOnDisk, FinishedBuild, KeptCauses, finished_builds, reruns_of
 from accel_ci.quality.quarantine import Debt, Entry, QuarantineRules, debt_of, decide, flakes_of
 from accel_ci.quality.quarantine_file import as_entries, read_decisions
 from accel_ci.quality.rules import rules_of
@@ -101,7 +101,7 @@ def decide_all(
             entries += [entry for entry in people if entry.expires >= today]
             continue
         flaky = {(each.build.revision, *blame.identity) for each, blame in blames if blame.cause == "flaky"}
-        flakes = flakes_of(reader.grid([each.point for each in line]), flaky) if flaky else {}
+        flakes = flakes_of(reader.grid([each.point for each in line], reruns_of(line)), flaky) if flaky else {}
         in_scope = _in_scope(workspace, [each.build.revision for each in line], variant.name)
         decided, left_out = decide(variant.name, flakes, people, before, in_scope, today, rules)
         entries += decided

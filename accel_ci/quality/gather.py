@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 from packaging.utils import canonicalize_name
 
-from accel_ci.model import VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
+from accel_ci.model import FAILING_OUTCOMES, VERDICTS, Build, Revision, RuntimeImage, TestSelection, Wheel
 from accel_ci.pipelines import DEVICE_TEST_RESULTS, REVISION, RUNTIME_IMAGE, SMOKE_RESULTS, TEST_SELECTION, WHEEL
 from accel_ci.quality.causes import CauseRules, own_rates
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Numbers, Point, join_suites
 from accel_ci.quality.places import Exposure
-from accel_ci.results.columns import kernels, one_chunk
+from accel_ci.results.columns import kernels, one_chunk, pairs
 from accel_ci.results.rollups import CODES, Rollup, test_key
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, ask_again
 from accel_ci.results.timelines import read_timeline
 from accel_ci.storage.manifests import ManifestStore
+
+Reruns: TypeAlias = Mapping[Build, Sequence[Build]]
+"""The builds that ran failures of a build again, the oldest first."""
 
 _WRONG = [CODES[verdict] for verdict in ("failed", "flaky")]
 _LOST = [CODES[verdict] for verdict in ("infra", "not_run")]
@@ -81,8 +84,11 @@ def _drivers_of(manifests: ManifestStore, build: Build) -> dict[str, str]:
 
 
 @ask_again
-def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
-    """Read the tests that went wrong in some builds, all of one variant, in the order of the builds."""
+def read_grid(store: ResultsStore, points: Sequence[Point], reruns: Reruns | None = None) -> Grid:
+    """Read the tests that went wrong in some builds, all of one variant, in the order of the builds.
+
+    `reruns` are the builds that ran failures of some of them again: their attempts count with those of the failures.
+    """
     columns = {point.build: column for column, point in enumerate(points)}
     by_suite: dict[str, list[StoredSuite]] = {}
     for one in store.suites(variant=points[0].build.variant) if points else []:
@@ -92,7 +98,23 @@ def read_grid(store: ResultsStore, points: Sequence[Point]) -> Grid:
         suite: ([columns[one.build] for one in suites], read_timeline(store, points[0].build.variant, suite, suites))
         for suite, suites in sorted(by_suite.items())
     }
-    return join_suites(points, timelines)
+    grid = join_suites(points, timelines)
+    for column, point in enumerate(points):
+        for build in (reruns or {}).get(point.build, ()):
+            _add_reruns(store, build, grid, column)
+    return grid
+
+
+def _add_reruns(store: ResultsStore, build: Build, grid: Grid, column: int) -> None:
+    """Add the attempts of a build's tests to a column of the grid, where they failed."""
+    for one, rollup in store.open_rollups(store.suites(build=build)):
+        rows = rollup.table(["failures", "passes", "place"])
+        found = pa.table({"test": rollup.tests(rows["place"]), "failures": rows["failures"], "passes": rows["passes"]})
+        for test, failures, passes in pairs(found, "test", "failures", "passes"):
+            row = grid.row(one.suite, test)
+            if row is not None and grid.fails[row, column]:
+                grid.fails[row, column] += failures
+                grid.passes[row, column] += passes
 
 
 @dataclass(frozen=True)
@@ -142,6 +164,10 @@ class BuildRows:
                 key = hosts[host], cards[card]
                 count, before = found.get(key, (0, 0.0))
                 found[key] = count + int(attempts[code]), before + float(sums[code])
+        for row in self.night.attempts:
+            if row.rerun_in is not None and row.card is not None:
+                number, (count, before) = grid.row(row.suite, row.test), found.get((row.host, row.card), (0, 0.0))
+                found[row.host, row.card] = count + 1, before + float(usual if number is None else rates[number])
         return found
 
 
@@ -154,10 +180,11 @@ def ranges(first: Numbers, lengths: Numbers) -> Numbers:
     return found
 
 
-def read_build(store: ResultsStore, point: Point, grid: Grid) -> BuildRows:
+def read_build(store: ResultsStore, point: Point, grid: Grid, reruns: Sequence[Build] = ()) -> BuildRows:
     """Read the attempts of the tests of a build that did not simply pass, those that have none, and what ran where.
 
-    The grid of the build's variant has the names of most.
+    The grid of the build's variant has the names of most. The attempts of the builds `reruns` count as further ones of its
+    failures.
     """
     attempts: list[AttemptRow] = []
     lost: dict[tuple[str, str], str] = {}
@@ -185,6 +212,8 @@ def read_build(store: ResultsStore, point: Point, grid: Grid) -> BuildRows:
                 lost[one.suite, test] = row["infra"] or "no worker ran it"
             else:
                 attempts.append(AttemptRow(suite=one.suite, test=test, **row))
+    failed = {(row.suite, row.test) for row in attempts if row.outcome in FAILING_OUTCOMES and row.infra is None}
+    attempts += [row for build in reruns for row in _reruns_of(store, build, failed)]
     ran = {(row.suite, row.test) for row in attempts}
     gone = {identity: reason for identity, reason in lost.items() if identity not in ran}
     return BuildRows(Night(point, tuple(attempts), gone), places)
@@ -208,13 +237,31 @@ def _names(rollup: Rollup, tests: pa.Table, grid: Grid, suite: str) -> list[str]
     return complete if len(complete) == len(found) else list(map(str, rollup.tests(tests["place"]).to_pylist()))
 
 
-def verdicts_of(store: ResultsStore, build: Build) -> Callable[[str, str], str | None]:
-    """Return a function that looks up the verdict of a test in a build; None for one that did not run."""
-    rollups = {one.suite: rollup for one, rollup in store.open_rollups(store.suites(build=build))}
+def _reruns_of(store: ResultsStore, build: Build, failed: Collection[tuple[str, str]]) -> Iterator[AttemptRow]:
+    """Yield the attempts of a build's failures in one that ran them again."""
+    for one in store.suites(build=build):
+        for row in store.read(one, ["test", *_ATTEMPT]).drop_columns(["cached"]).to_pylist():
+            if (one.suite, row["test"]) in failed and row["outcome"] != "not_run":
+                yield AttemptRow(suite=one.suite, **row, rerun_in=build.name)
+
+
+def verdicts_of(store: ResultsStore, build: Build, reruns: Sequence[Build] = ()) -> Callable[[str, str], str | None]:
+    """Return a function that looks up the verdict of a test in a build; None for one that did not run.
+
+    A failure that passed in one of the builds `reruns` is `flaky`.
+    """
+    rollups, *again = (
+        {one.suite: rollup for one, rollup in store.open_rollups(store.suites(build=each))} for each in (build, *reruns)
+    )
 
     def verdict(suite: str, test: str) -> str | None:
         row = rollups[suite].find(test_key(test)) if suite in rollups else None
-        return VERDICTS[row["verdict"]] if row is not None else None
+        found = VERDICTS[row["verdict"]] if row is not None else None
+        if found == "failed":
+            rows = (each[suite].find(test_key(test)) for each in again if suite in each)
+            if any(row is not None and VERDICTS[row["verdict"]] in ("passed", "flaky") for row in rows):
+                return "flaky"
+        return found
 
     return verdict
 
@@ -225,17 +272,17 @@ class Reader:
 
     store: ResultsStore
 
-    def rows(self, point: Point, grid: Grid) -> BuildRows:
-        """Read a build to judge; the grid of its variant has the names of most tests."""
-        return read_build(self.store, point, grid)
+    def rows(self, point: Point, grid: Grid, reruns: Sequence[Build] = ()) -> BuildRows:
+        """Read a build to judge, with the builds that ran its failures again: see `read_build`."""
+        return read_build(self.store, point, grid, reruns)
 
-    def grid(self, points: Sequence[Point]) -> Grid:
-        """Read the tests that went wrong in some builds of one variant."""
-        return read_grid(self.store, points)
+    def grid(self, points: Sequence[Point], reruns: Reruns) -> Grid:
+        """Read the tests that went wrong in some builds of one variant: see `read_grid`."""
+        return read_grid(self.store, points, reruns)
 
-    def verdicts(self, build: Build) -> Callable[[str, str], str | None]:
-        """Return a function that looks up the verdict of a test in a build."""
-        return verdicts_of(self.store, build)
+    def verdicts(self, build: Build, reruns: Sequence[Build] = ()) -> Callable[[str, str], str | None]:
+        """Return a function that looks up the verdict of a test in a build: see `verdicts_of`."""
+        return verdicts_of(self.store, build, reruns)
 
 
 def _some(column: Any) -> Any:

@@ -94,7 +94,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """One attempt of a test that went wrong, as stored."""
+    """One attempt of a test that went wrong, as stored.
+
+    `rerun_in` names the build that ran the failure again, None for an attempt of the build itself.
+    """
 
     suite: str
     test: str
@@ -106,11 +109,17 @@ class AttemptRow:
     infra: str | None = None
     signature: str | None = None
     worker: str | None = None
+    rerun_in: str | None = None
+
+    @property
+    def process(self) -> tuple[str | None, int, str | None]:
+        """Different for attempts that ran in different processes."""
+        return self.rerun_in, self.round, self.worker
 
 
 @dataclass(frozen=True)
 class Night:
-    """A build to judge: its point, and all attempts of the tests that did not pass at once.
+    """A build to judge: its point, and all attempts of the tests that did not pass at once, reruns included.
 
     `lost` are tests without any attempt, with the reason.
     """

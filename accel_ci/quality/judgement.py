@@ -4,14 +4,14 @@
     quality/incidents.json               the incidents, the open ones first
 
 A build is judged when its ledger is there, with what is known then of the other variants of its revision, and again when its
-ledger or that of another variant changes. Everything can be made anew from the results store.
+ledger or that of another variant changes, or its failures ran again. Everything can be made anew from the results store.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import msgspec
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger, Revision
+from accel_ci.model import CONFIRM, Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge
@@ -69,7 +69,10 @@ class JudgementRules:
 
 @dataclass(frozen=True)
 class Causes:
-    """The causes of a build's failures. `judged_from` names the ledgers that were there, by variant."""
+    """The causes of a build's failures.
+
+    `judged_from` names the ledgers that were there, by variant, and those of builds that ran failures again, by name.
+    """
 
     build: Build
     judged_from: dict[str, str]
@@ -115,11 +118,15 @@ class Incidents:
 
 @dataclass(frozen=True)
 class FinishedBuild:
-    """A build with a ledger, its revision and its place among versions."""
+    """A build with a ledger, its revision and its place among versions.
+
+    `reruns` are the finished builds that ran its failures again, each with the digest of its ledger, the oldest first.
+    """
 
     point: Point
     revision: Revision
     ledger: Ledger
+    reruns: Mapping[Build, str] = field(default_factory=dict)
 
     @property
     def build(self) -> Build:
@@ -225,20 +232,34 @@ def finished_builds(workspace: Workspace, now: datetime) -> list[FinishedBuild]:
 
 
 def builds_since(workspace: Workspace, since: datetime, most: int | None = None) -> list[FinishedBuild]:
-    """Return the finished builds since a time, the oldest first; with `most`, the newest ones of each kind alone."""
+    """Return the finished builds since a time, the oldest first; with `most`, the newest ones of each kind alone.
+
+    Those that run failures of another build again are with that build, and not builds for themselves.
+    """
     manifests, found, counts = workspace.manifests, list[FinishedBuild](), Counter[tuple[str, bool]]()
+    reruns: defaultdict[Build, dict[Build, str]] = defaultdict(dict)
     revisions = [each for each in manifests.revisions() if each.trigger is not None and each.seen_at >= since]
     for each in revisions:
         for build in manifests.builds_of(each.key):
             kind = build.variant, each.trigger in LINE
-            if counts[kind] == most:
+            if counts[kind] == most and each.trigger != CONFIRM:
                 continue
             ledger = manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger)
             place = point_of(manifests, build) if ledger is not None else None
-            if ledger is not None and place is not None:
-                found.append(FinishedBuild(*place, ledger))
+            if ledger is None or place is None:
+                continue
+            point, revision = place
+            if revision.trigger != CONFIRM:
+                found.append(FinishedBuild(point, revision, ledger, dict(reversed(reruns[build].items()))))
                 counts[kind] += 1
+            elif revision.confirms is not None:  # it is younger than the build with the failures, so it comes first
+                reruns[Build(revision.confirms, build.variant)][build] = ledger.digest
     return sorted(found, key=lambda each: (each.revision.created_at, each.build.name))
+
+
+def reruns_of(builds: Sequence[FinishedBuild]) -> dict[Build, tuple[Build, ...]]:
+    """Return the builds that ran failures of each build again, the oldest first."""
+    return {each.build: tuple(each.reruns) for each in builds}
 
 
 class Judges:
@@ -254,6 +275,7 @@ class Judges:
         """`finished` are all builds that are known; they must be judged in this order."""
         self._reader, self._kept, self._rules = reader, kept, rules or JudgementRules()
         self._lines: dict[str, list[Point]] = {}
+        self._reruns = reruns_of(finished)
         for each in finished:
             if each.point.is_on_line:
                 self._lines.setdefault(each.build.variant, []).append(each.point)
@@ -269,6 +291,7 @@ class Judges:
     def causes(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild]) -> Causes:
         """The causes of a build's failures: those that were kept if nothing changed since, else found now."""
         basis = {each.build.variant: each.ledger.digest for each in of_revision}
+        basis |= {rerun.name: digest for each in of_revision for rerun, digest in each.reruns.items()}
         found = self._kept.read(build.build)
         if found is None or found.judged_from != basis:
             try:
@@ -289,7 +312,7 @@ class Judges:
 
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
         grid = self._grid(build.build.variant)
-        rows = self._reader.rows(build.point, grid)
+        rows = self._reader.rows(build.point, grid, tuple(build.reruns))
         suites, night = tuple(build.ledger.suites), rows.night
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())
@@ -301,7 +324,7 @@ class Judges:
         recent = self._judged[1 - _SIGNATURE_BUILDS :]
         blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places), self._rules.places)
         others = [each for each in of_revision if each.build != build.build]
-        siblings = [Sibling(each.point, self._reader.verdicts(each.build)) for each in others]
+        siblings = [Sibling(each.point, self._reader.verdicts(each.build, tuple(each.reruns))) for each in others]
         newest = self._newest.get(build.build.variant)
         earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
         updated, rules = self._updated_hosts(build, exposure), self._rules.causes
@@ -323,7 +346,7 @@ class Judges:
     def _grid(self, variant: str) -> Grid:
         """The grid of a variant's line up to the build that is judged now."""
         if variant not in self._grids:
-            self._grids[variant] = self._reader.grid(self._lines.get(variant, []))
+            self._grids[variant] = self._reader.grid(self._lines.get(variant, []), self._reruns)
             for point in self._lines.get(variant, [])[: self._columns.get(variant, 0)]:
                 if (causes := self._kept.read(point.build)) is not None:
                     self._leave_out_doubtful(causes)

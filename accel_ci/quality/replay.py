@@ -19,7 +19,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.progress import Step
 from accel_ci.quality.current_quarantine import decide_all
-from accel_ci.quality.gather import BuildRows, Reader
+from accel_ci.quality.gather import BuildRows, Reader, Reruns
 from accel_ci.quality.grid import Grid, Point
 from accel_ci.quality.incidents import Incident, Key
 from accel_ci.quality.judgement import (
@@ -31,6 +31,7 @@ from accel_ci.quality.judgement import (
     builds_by_revision,
     builds_since,
     follow_revision,
+    reruns_of,
 )
 from accel_ci.quality.played import Move, Played
 from accel_ci.quality.quarantine import Entry
@@ -93,29 +94,30 @@ class _ReadOnce(Reader):
     def __init__(self, store: ResultsStore, finished: Sequence[FinishedBuild]) -> None:
         super().__init__(store)
         self._points: dict[str, list[Point]] = {}
+        self._reruns = reruns_of(finished)
         for each in finished:
             if each.point.is_on_line:
                 self._points.setdefault(each.build.variant, []).append(each.point)
         self._lines: dict[str, Grid] = {}
         self._rows: dict[Build, BuildRows] = {}
 
-    def rows(self, point: Point, grid: Grid) -> BuildRows:
+    def rows(self, point: Point, grid: Grid, reruns: Sequence[Build] = ()) -> BuildRows:
         """See `Reader`."""
         if point.build not in self._rows:
-            self._rows[point.build] = super().rows(point, grid)
+            self._rows[point.build] = super().rows(point, grid, reruns)
         return self._rows[point.build]
 
     def forget_rows(self) -> None:
         """Free the memory of rows."""
         self._rows.clear()
 
-    def grid(self, points: Sequence[Point]) -> Grid:
+    def grid(self, points: Sequence[Point], reruns: Reruns) -> Grid:
         """See `Reader`."""
         if not points:
-            return super().grid(points)
+            return super().grid(points, reruns)
         variant = points[0].build.variant
         if variant not in self._lines:
-            self._lines[variant] = super().grid(self._points[variant])
+            self._lines[variant] = super().grid(self._points[variant], self._reruns)
         wanted = {point.build for point in points}
         return self._lines[variant].only(
             [column for column, point in enumerate(self._points[variant]) if point.build in wanted]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from accel_ci.ledger.status import shortcomings
-from accel_ci.model import Build, Ledger, Revision
+from accel_ci.model import INFORMATIVE, Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER, REVISION
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.quality.grid import Point
@@ -48,7 +48,7 @@ def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
     manifests, found = workspace.manifests.at_one_moment(), list[Job]()
     for build in manifests.list_builds():
         revision = manifests.read_history(manifests.path(REVISION, build.revision), Revision)
-        if revision is None or revision.trigger in ("manual", "sweep"):
+        if revision is None or revision.trigger in ("manual", *INFORMATIVE):
             continue
         if now - revision.created_at > timedelta(days=TENURE_DAYS):
             break

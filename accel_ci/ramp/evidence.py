@@ -13,7 +13,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from accel_ci.errors import DamagedError
-from accel_ci.model import VERDICTS
+from accel_ci.model import CONFIRM, VERDICTS, trigger_of_key
 from accel_ci.results.columns import constant, database, schema_of
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import ask_again
@@ -47,7 +47,8 @@ def gather_evidence(
         stored = [
             one
             for one in store.suites(today - timedelta(days=window_days), today, variant=variant, suite=suite)
-            if not one.build.revision.startswith("pr-")  # a broken pull request says nothing of the branch
+            # A broken pull request says nothing of the branch, and of a failure that runs again, its own build tells enough.
+            if trigger_of_key(one.build.revision) not in ("pr", CONFIRM)
         ]
         rows = []
         for one in stored:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from accel_ci.errors import DamagedError
-from accel_ci.model import VERDICTS
+from accel_ci.model import CONFIRM, VERDICTS, trigger_of_key
 from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, pairs, schema_of
 from accel_ci.results.kept_tables import keep_table, read_kept_table
 from accel_ci.results.rollups import ROLLUP, Rollup
@@ -69,10 +69,14 @@ def median_durations(
 def window_sums(store: ResultsStore, today: date, window_days: int) -> dict[tuple[str, str], pa.Table]:
     """The sums (columns of `SUMS`) over a window of each variant and suite.
 
-    The cost is that of the builds which are new and of those which left the window since the last call.
+    Builds that run failures again do not count: they are no sample of the tests. The cost is that of the builds which are
+    new and of those which left the window since the last call.
     """
-    groups = _by_suite(store, today, window_days)
-    return {group: _sums(store, *group, suites, window_days) for group, suites in groups.items()}
+    groups = {
+        group: [stored for stored in suites if trigger_of_key(stored.build.revision) != CONFIRM]
+        for group, suites in _by_suite(store, today, window_days).items()
+    }
+    return {group: _sums(store, *group, suites, window_days) for group, suites in groups.items() if suites}
 
 
 def _sound_rollups(store: ResultsStore, suites: Sequence[StoredSuite]) -> list[Rollup]:

@@ -23,7 +23,7 @@ from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.earlier import EarlierAttempts, driver_of, number_of, set_aside, without
 from accel_ci.rounds.engine import Pool, WorkerGroup
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
-from accel_ci.rounds.retries import confirmations, retries, retries_in_order
+from accel_ci.rounds.retries import confirmations, repetitions, retries, retries_in_order
 from accel_ci.rounds.tally import OnProgress, Tally, TestKey
 from accel_ci.rounds.watch import WorkerWatch
 
@@ -67,11 +67,13 @@ class PoolRun:
 def run_rounds(
     pool: Pool, batches: Sequence[Batch], cards: Sequence[str], spec: WorkerSpec, limits: Limits, run_dir: Path,
     on_progress: OnProgress, max_rounds: int = 2, *, urgent: int = 0, tests: Sequence[SelectedTest] = (),
+    times: Mapping[TestKey, int] | None = None,
 ) -> PoolRun:  # fmt: skip
     """Run all batches, then rerun what failed or did not run, on other cards if there are any.
 
     A test that failed and was skipped when it ran again is run in one more round, after the tests before it in its file. For
-    that, `tests` has all tests in the order of their collection. A last round confirms the flakes.
+    that, `tests` has all tests in the order of their collection. A last round confirms the flakes. With `times`, each test
+    runs so often instead, once a round and in `max_rounds` at most, whatever comes of it.
 
     Workers take the first `urgent` batches before all others. Batches for several cards run after those for one card, in a
     separate phase for each number of cards, with workers that hold groups of the healthy cards.
@@ -92,11 +94,11 @@ def run_rounds(
         first = {batch.id for batch in batches[:urgent]}
         for number in range(1, max_rounds + 3):
             earlier.take(number, number)
-            phases = _phases_of(number, max_rounds, batches, tests, tally, first)
+            phases = _phases_of(number, max_rounds, batches, tests, tally, first, times)
             if not _are_planned(pool, run_dir, number, phases, spec, limits):
                 set_aside(pool, run_dir, number)
                 earlier.take(number, number)
-                phases = _phases_of(number, max_rounds, batches, tests, tally, first)
+                phases = _phases_of(number, max_rounds, batches, tests, tally, first, times)
             if not tally.healthy():
                 break
             makespan_s = earlier.span_s(number)
@@ -130,10 +132,16 @@ class _Phase:
 
 
 def _phases_of(
-    number: int, max_rounds: int, batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally, first: set[str]
+    number: int,
+    max_rounds: int,
+    batches: Sequence[Batch],
+    tests: Sequence[SelectedTest],
+    tally: Tally,
+    first: set[str],
+    times: Mapping[TestKey, int] | None,
 ) -> list[_Phase]:
     """The phases of round `number`, by their numbers of cards; in round 1 the batches with ids in `first` are urgent."""
-    todo = _batches_of(number, max_rounds, batches, tests, tally)
+    todo = _batches_of(number, max_rounds, batches, tests, tally, times)
     phases = []
     for width in sorted({batch.cards for batch in todo}):
         own = [batch for batch in todo if batch.cards == width]
@@ -155,12 +163,19 @@ def _are_planned(pool: Pool, run_dir: Path, number: int, phases: Sequence[_Phase
 
 
 def _batches_of(
-    number: int, max_rounds: int, batches: Sequence[Batch], tests: Sequence[SelectedTest], tally: Tally
+    number: int,
+    max_rounds: int,
+    batches: Sequence[Batch],
+    tests: Sequence[SelectedTest],
+    tally: Tally,
+    times: Mapping[TestKey, int] | None,
 ) -> list[Batch]:
     """The batches of round `number`; after the last, one is for tests that need others, and one confirms flakes."""
     if number == 1:
         attempted = {(batch.suite, test) for batch in batches for test in batch.tests} - tally.open_tests(batches, number)
         return without(batches, attempted)
+    if times is not None:
+        return repetitions(batches, tally, number, times) if number <= max_rounds else []
     if number <= max_rounds:
         return retries(batches, tally, number)
     if max_rounds == 1:

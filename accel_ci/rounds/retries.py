@@ -4,12 +4,14 @@ A test that failed is run again, away from the cards on which it failed. If it b
 tests may depend on the tests before them without a sign of it: such a test is skipped when it runs again alone. The round
 after the last one is for those. They run after the tests before them, as pytest would run them. One more round confirms
 flakes: a test that failed and passed has failed, unless it passes as often as it fails once it has run another time.
+
+Where tests have numbers of times to run, each runs so often, however it ends: once a round.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from accel_ci.model import Batch, SelectedTest
@@ -38,20 +40,32 @@ def confirmations(batches: Sequence[Batch], tests: Sequence[SelectedTest], tally
     return alone + _in_order(batches, tests, together, number)
 
 
+def repetitions(batches: Sequence[Batch], tally: Tally, number: int, times: Mapping[TestKey, int]) -> list[Batch]:
+    """The batches of round `number` for tests that run so many `times`: those that have not run in it and are not done."""
+    left = tally.open_tests(batches, number)
+    left = {test for test in left if times.get(test, 1) >= number}
+    return _again(batches, tally, number, lambda batch: [test for test in batch.tests if (batch.suite, test) in left])
+
+
 def _again(batches: Sequence[Batch], tally: Tally, number: int, wanted: Callable[[Batch], Sequence[str]]) -> list[Batch]:
     """The batches of round `number` for the wanted tests, each alone or with its group, away from where it failed."""
     cards = tally.healthy()
     groups: list[Batch] = []
     apart: dict[tuple[int, tuple[str, ...]], list[SelectedTest]] = {}
+
+    def away(batch: Batch, tests: Sequence[str]) -> tuple[str, ...]:
+        """The cards to avoid: those of the plan as well, if others are left."""
+        holders = groups_of(cards, batch.cards)
+        failed_on = {card for test in tests for card in tally.failed_on((batch.suite, test))}
+        return cards_to_avoid(holders, {*failed_on, *batch.avoid_cards}) or cards_to_avoid(holders, failed_on)
+
     for batch in batches:
-        holders, again = groups_of(cards, batch.cards), wanted(batch)
-        failed_on = {test: tally.failed_on((batch.suite, test)) for test in again}
+        again = wanted(batch)
         if again and batch.group is not None:
-            avoid = _to_avoid(holders, set().union(*failed_on.values()))
-            groups.append(replace(batch, id=f"r{number}-g{len(groups)}", avoid_cards=avoid))
+            groups.append(replace(batch, id=f"r{number}-g{len(groups)}", avoid_cards=away(batch, again)))
             continue
         for test in again:
-            key = batch.cards, _to_avoid(holders, failed_on[test])
+            key = batch.cards, away(batch, [test])
             apart.setdefault(key, []).append(SelectedTest(batch.suite, test))
     return groups + [
         replace(batch, id=f"r{number}-{place}-{batch.id}", avoid_cards=avoid, cards=width)
@@ -110,7 +124,7 @@ def _seconds(tests: Sequence[SelectedTest], batches: dict[TestKey, Batch]) -> fl
     return sum((batch := batches[test.suite, test.test]).estimate_s / len(batch.tests) for test in tests)
 
 
-def _to_avoid(holders: Sequence[str], failed_on: Collection[str]) -> tuple[str, ...]:
+def cards_to_avoid(holders: Sequence[str], failed_on: Collection[str]) -> tuple[str, ...]:
     """Those of the cards, or groups of cards, on which a test failed; none if it failed on all."""
     avoid = tuple(holder for holder in holders if holder in failed_on)
     return avoid if len(avoid) < len(holders) else ()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceChangedError, SourceError
-from accel_ci.model import Revision, Source, Trigger
+from accel_ci.model import CONFIRM, Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import Contents, checkout
@@ -48,6 +48,25 @@ def revision_key(
     return f"manual-{re.sub(r'[^a-z0-9]+', '-', (slug or now.strftime('%Y%m%dt%H%M%S')).lower()).strip('-')[:60]}"
 
 
+def confirming_revision(confirmed: Revision, number: int = 1, now: datetime | None = None) -> Revision:
+    """Return the revision that runs failures of another one again, on the same sources, for the `number`-th time."""
+    return replace(
+        confirmed, key=confirm_key(confirmed.key, number), trigger=CONFIRM, created_at=now or datetime.now(timezone.utc),
+        suites=(), confirms=confirmed.key,
+    )  # fmt: skip
+
+
+def confirm_key(key: str, number: int = 1) -> str:
+    """The key of the revision that runs failures of another one again: `confirm-<key>`, then `confirm-2-<key>` and so on."""
+    return f"{CONFIRM}-{key}" if number == 1 else f"{CONFIRM}-{number}-{key}"
+
+
+def confirmed_key(key: str) -> str | None:
+    """The key of the revision whose failures one of that key runs again; None for a key of another trigger."""
+    match = re.fullmatch(rf"{CONFIRM}-(?:\d+-)?(.+)", key)
+    return match[1] if match else None
+
+
 def resolve_revision(
     project: Project,
     trigger: Trigger,
@@ -67,6 +86,8 @@ def resolve_revision(
     `upstream_sha`, upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An
     upstream that no variant is built from may be unreachable; it is then recorded with the reason.
     """
+    if trigger == CONFIRM:
+        raise ConfigError("name the build whose failures are to run again")
     if trigger == "sweep" and not project.settings.has_sweep:
         raise ConfigError("no suite has a scope.enabled_file: all tests in scope are enabled, and there is nothing to sweep")
     now = now or datetime.now(timezone.utc)

@@ -10,10 +10,12 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -49,8 +51,9 @@ from accel_ci.results.rows import from_report
 from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.driver_lock import sole_driver
-from accel_ci.rounds.engine import cards_in
-from accel_ci.rounds.tally import ROWS
+from accel_ci.rounds.engine import cards_in, groups_of
+from accel_ci.rounds.retries import cards_to_avoid
+from accel_ci.rounds.tally import ROWS, TestKey
 from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.selection import read_selection, select_tests
@@ -114,20 +117,48 @@ def plan_device_tests(
     artifacts: ArtifactStore,
     setup_s: float | None = None,
     first_estimates: Mapping[tuple[str, str], float] | None = None,
+    failed_on: Mapping[TestKey, Collection[str]] | None = None,
 ) -> TestPlan:
     """Plan the selected tests for the pool's cards from recorded `durations` (seconds by suite and test).
 
     `first_estimates` are for the tests of files that have none (seconds by suite and file). `setup_s` is the time that
-    a card spent on set-up and collection in an earlier build. Raises `SelectionError` if nothing is selected.
+    a card spent on set-up and collection in an earlier build. Tests keep away from the cards that they have `failed_on`,
+    if there are others. Raises `SelectionError` if nothing is selected.
     """
     cards, widths = settings.pool.cards, {name: suite.cards for name, suite in settings.suites.items()}
     tests = read_selection(selection.tests, artifacts)
     if not tests:
         raise SelectionError("nothing is selected, so there is nothing to plan; look at the suites of the job")
-    plan = make_plan(tests, durations, cards, widths=widths, first_estimates=first_estimates)
+    make = partial(make_plan, durations=durations, cards=cards, widths=widths, first_estimates=first_estimates)
+    plan = make(tests) if failed_on is None else _plan_away(tests, failed_on, settings, make)
     batches = artifacts.put_bytes(_PLAN.dump_json(plan), "plan.json")
     seconds = (round(each, 3) for each in (plan.estimated_s, plan.lower_bound_s, predicted_makespan(plan, cards, setup_s)))
     return TestPlan(batches, len(plan.batches), len(tests), plan.unknown, cards, *seconds)
+
+
+def _plan_away(
+    tests: Sequence[SelectedTest],
+    failed_on: Mapping[TestKey, Collection[str]],
+    settings: Settings,
+    make: Callable[[Sequence[SelectedTest]], Plan],
+) -> Plan:
+    """Make a plan in which tests, or groups of tests, avoid the cards on which they have failed."""
+    failed: defaultdict[TestKey, set[str]] = defaultdict(set)
+    for test in tests:
+        failed[test.suite, test.group or test.test].update(failed_on.get((test.suite, test.test), ()))
+    parts: defaultdict[tuple[str, ...], list[SelectedTest]] = defaultdict(list)
+    for test in tests:
+        holders = groups_of(cards_of(settings), settings.suites[test.suite].cards)
+        parts[cards_to_avoid(holders, failed[test.suite, test.group or test.test])].append(test)
+    plans = {avoid: make(part) for avoid, part in sorted(parts.items())}
+    batches = tuple(
+        replace(batch, id=f"a{place}-{batch.id}", avoid_cards=avoid)
+        for place, (avoid, plan) in enumerate(plans.items())
+        for batch in plan.batches
+    )
+    estimated_s, unknown = sum(plan.estimated_s for plan in plans.values()), sum(plan.unknown for plan in plans.values())
+    bound_s = max(estimated_s / settings.pool.cards, *(plan.lower_bound_s for plan in plans.values()))
+    return Plan(batches, len(batches), unknown, estimated_s, bound_s)
 
 
 def unfinished_plan(settings: Settings, selection: TestSelection, folder: Path) -> TestPlan | None:
@@ -179,8 +210,9 @@ def run_device_stage(
     spec: WorkerSpec,
     context: StageContext,
     step: Step,
+    times: Mapping[TestKey, int] | None = None,
 ) -> DeviceTestResults:
-    """Run the plan on all cards, and what failed once more (`accel_ci.rounds.retries`).
+    """Run the plan on all cards, and what failed once more (`accel_ci.rounds.retries`); with `times`, each test so often.
 
     A run that was killed is taken up where it stopped when it is asked for again, with whatever plan. Tests that too few
     healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the
@@ -192,8 +224,9 @@ def run_device_stage(
     unfinished = _UNFINISHED_PLAN.dump_json((selected.sha256, plan))
     batches = read_plan(plan.batches, context.artifacts)
     tests = read_selection(selected, context.artifacts)
+    rounds = settings.pool.rounds if times is None else max(times.values(), default=1)
     with _rounds(
-        settings, batches, cards, spec, context, step, rounds=settings.pool.rounds, tests=tests, unfinished=unfinished
+        settings, batches, cards, spec, context, step, rounds=rounds, tests=tests, unfinished=unfinished, times=times
     ) as run:
         results = _store(selected, tuple(suites), run, batches, started, context)
         if run.carried_over:
@@ -271,22 +304,24 @@ def _rounds(
     rounds: int,
     tests: Sequence[SelectedTest] = (),
     unfinished: bytes = b"",
+    times: Mapping[TestKey, int] | None = None,
 ) -> Iterator[PoolRun]:
     """Drive the project's pool; a run that was stopped in the folder is taken up. The plan is there as `unfinished`."""
 
     def on_progress(tests: int, counts: Mapping[Outcome, int]) -> None:
         step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
-    pool, limits = pool_for(settings, context.run), settings.limits
+    pool, given = pool_for(settings, context.run), settings.limits
     lock, what = pool.run_lock(context.folder, context.cards_lock)
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
         _set_other_content_aside(settings, pool, spec, context, step)
         if unfinished:
             write_whole_file(context.folder / _UNFINISHED, unfinished)
-        times = Limits(settings.longest_test_s, limits.silence_seconds, limits.startup_seconds, limits.probe_seconds)
+        limits = Limits(settings.longest_test_s, given.silence_seconds, given.startup_seconds, given.probe_seconds)
         run = run_rounds(
-            pool, plan.batches, cards, spec, times, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests
-        )
+            pool, plan.batches, cards, spec, limits, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests,
+            times=times,
+        )  # fmt: skip
         for offence in run.offences[:_OFFENCES_SHOWN]:
             step.say(f"refused: {offence}")
         yield run

@@ -80,8 +80,11 @@ def test_a_dry_run_shows_what_would_run_and_makes_nothing(accel_ci: Run, make_pr
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "weekly"], "Invalid value for '{nightly|manual|intraday|main|pr|sweep|nightly_rbe}'"),
+        (["run", "weekly"], "Invalid value for '{nightly|manual|intraday|main|pr|sweep|confirm|nightly_rbe}'"),
         (["run", "pr"], "a pull request needs --number"),
+        (["run", "nightly", "nightly-20261127"], "only `run confirm` takes a build"),
+        (["run", "confirm"], "no build of nightly, intraday or main has finished yet"),
+        (["run", "confirm", "nightly-20261127", "--dry-run"], "nothing has been built yet"),
         (["run", "nightly", "--variant", "py9"], "there is no variant 'py9'; known: py3"),
         (["run", "nightly"], "repository: there is no such folder"),
         (["status"], "nothing has been built yet; `accel-ci run nightly` makes the first build"),

@@ -20,7 +20,7 @@ def test_definitions_load(make_project: Callable[..., Project]) -> None:
     definitions = build_definitions(make_project())
     dg.Definitions.validate_loadable(definitions)
     assert {job.name for job in definitions.resolve_all_job_defs()} == {
-        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune", "start", "sweep",
+        "__ASSET_JOB", "nightly_integration", "intraday", "main", "pr", "prune", "start", "sweep", "confirm",
     }  # fmt: skip
 
 
@@ -58,10 +58,17 @@ def test_schedules_and_sensors_start_as_configured(make_project: Callable[..., P
         "nightly_schedule": "RUNNING",
         "intraday_schedule": "STOPPED",
         "upstream_main_sensor": "RUNNING",
+        "confirm_sensor": "STOPPED",
         "stopped_build_sensor": "RUNNING",
         "dead_runs_sensor": "RUNNING",
         "prune_schedule": "STOPPED",
     }
+
+
+def test_failures_run_again_by_themselves_where_that_is_enabled(make_project: Callable[..., Project]) -> None:
+    definitions = build_definitions(make_project(quality={"confirm": {"enabled": True, "check_every_seconds": 90}}))
+    [sensor] = [one for one in definitions.sensors or () if one.name == "confirm_sensor"]
+    assert (sensor.default_status.value, sensor.minimum_interval_seconds, sensor.job_name) == ("RUNNING", 90, "confirm")
 
 
 def test_a_project_with_keep_rules_is_pruned_on_schedule(make_project: Callable[..., Project]) -> None:

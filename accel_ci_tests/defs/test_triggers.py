@@ -14,9 +14,11 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.triggers import start_revision
 from accel_ci.model import Revision
+from accel_ci.quality.judgement import judge_new_builds
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.finished_nights import BROKEN, PASSES, RACE, TODAY, fails, write_night, write_reruns
 from accel_ci_tests.fixtures.project import minimal_config
 
 NIGHT = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
@@ -55,12 +57,14 @@ def tick_schedule(project: Project, name: str, instance: dg.DagsterInstance, at:
     return repository.get_schedule_def(name).evaluate_tick(context)
 
 
-def tick_sensor(project: Project, instance: dg.DagsterInstance, cursor: str | None = None) -> Any:
+def tick_sensor(
+    project: Project, instance: dg.DagsterInstance, cursor: str | None = None, name: str = "upstream_main_sensor"
+) -> Any:
     repository = build_definitions(project).get_repository_def()
     context = dg.build_sensor_context(
         instance=instance, instance_ref=instance.get_ref(), cursor=cursor, repository_def=repository
     )
-    return repository.get_sensor_def("upstream_main_sensor").evaluate_tick(context)
+    return repository.get_sensor_def(name).evaluate_tick(context)
 
 
 def start_run(instance: dg.DagsterInstance, project: Project, job_name: str, status: dg.DagsterRunStatus) -> None:
@@ -190,9 +194,56 @@ def test_an_upstream_that_does_not_answer_is_a_skip_and_never_a_crash(
     assert "upstream cannot be asked: git ls-remote failed" in tick.skip_message
 
 
+def test_failures_of_the_newest_build_run_again_once(project: Project, instance: dg.DagsterInstance) -> None:
+    workspace = Workspace(project)
+
+    def tick(cursor: str | None) -> Any:
+        return tick_sensor(project, instance, cursor, "confirm_sensor")
+
+    assert tick(None).skip_message == "; ".join(
+        f"{variant}: no build of nightly, intraday or main has finished yet" for variant in ("py3", "py4")
+    )
+    for night in range(3):
+        write_night(workspace, night, {}, backend=night)
+    build = write_night(workspace, 3, {RACE: fails()}, backend=3)
+    assert "nobody has judged it" in tick(None).skip_message
+    judge_new_builds(workspace, TODAY)
+    first = tick(None)
+    [request] = first.run_requests
+    assert (request.job_name, request.partition_key) == ("confirm", f"confirm-{build.revision}|py3")
+    assert request.tags["accel_ci/build"] == f"confirm-{build.name}/integration"
+    revision = workspace.manifests.revision(f"confirm-{build.revision}")
+    assert revision is not None
+    assert revision.confirms == build.revision
+    assert instance.has_dynamic_partition("revision", revision.key)
+    again = tick(first.cursor)
+    assert not again.run_requests
+    assert f"py3: confirm-{build.name} was asked for, and has not finished yet" in again.skip_message
+    [repeated] = tick(None).run_requests
+    assert repeated.run_key == request.run_key, "Dagster starts no second run for it, though the cursor is lost"
+    write_reruns(workspace, build, {RACE: PASSES})
+    judge_new_builds(workspace, TODAY)
+    done = tick(first.cursor)
+    assert not done.run_requests
+    assert f"py3: nothing to confirm in {build.name}: 1 with a certain cause" in done.skip_message
+
+
+def test_what_is_in_doubt_after_the_first_time_runs_a_second_time(project: Project, instance: dg.DagsterInstance) -> None:
+    workspace = Workspace(project)
+    for night in range(3):
+        write_night(workspace, night, {}, backend=night)
+    build = write_night(workspace, 3, {RACE: fails(), **dict.fromkeys(BROKEN, fails())}, backend=3, upstream=3)
+    write_reruns(workspace, build, {RACE: PASSES, BROKEN[0]: [*PASSES, *PASSES]})
+    judge_new_builds(workspace, TODAY)
+    [request] = tick_sensor(project, instance, None, "confirm_sensor").run_requests
+    assert request.partition_key == f"confirm-2-{build.revision}|py3"
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
+        ({"trigger": "confirm"}, "the failures of which build are to run again? Set 'build'"),
+        ({"trigger": "confirm", "build": "nightly-2020"}, "nothing has been built yet"),
         ({"trigger": "pr"}, "a pull request needs its number: set 'pull_request'"),
         ({"trigger": "manual", "suites": ["smoke"]}, "smoke: no suite of the stage 'device'"),
         ({"trigger": "nightly", "revision": "nightly-2020"}, "there is no revision 'nightly-2020'"),

@@ -125,7 +125,8 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
         at=repository,
     )["repositoryOrError"]
     assert {job["name"] for job in found["jobs"]} == {
-        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "sweep", "prune", "start", "janitor",
+        "__ASSET_JOB", "nightly_integration", "nightly_rbe", "intraday", "main", "pr", "sweep", "confirm", "prune", "start",
+        "janitor",
     }  # fmt: skip
     assert {s["name"]: (s["cronSchedule"], s["executionTimezone"], s["pipelineName"]) for s in found["schedules"]} == {
         "nightly_schedule": ("0 2 * * *", "UTC", "nightly_integration"),
@@ -137,6 +138,7 @@ def test_jobs_schedules_and_sensors(graphql: Callable[..., Any]) -> None:
     assert {sensor["name"] for sensor in found["sensors"]} == {
         "dead_runs_sensor",
         "upstream_main_sensor",
+        "confirm_sensor",
         "stopped_build_sensor",
     }
 

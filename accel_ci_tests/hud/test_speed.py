@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.hud.records import BuildRecord
 from accel_ci.hud.site import write_site
 from accel_ci.hud.speed import PARTS, Times, make_speed
-from accel_ci_tests.hud.samples import NOW, flakiness, ledger, workspace_of
-from accel_ci_tests.hud.test_page import record, wheel
+from accel_ci.model import Artifact, Build, Ledger, Wheel
+from accel_ci.pipelines import STAGES
+from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, ledger, workspace_of
+
+NOTHING = Artifact("0" * 64, "none.whl", 2)
+WHEEL = Wheel("torch_emu", "1.0", NOTHING, NOTHING, (), False, 1.0)
+
+
+def record(account: Ledger | None, day: int) -> BuildRecord:
+    return BuildRecord(Build(f"nightly-202611{day}", VARIANTS[0]), STAGES, changed_at=NOW, ledger=account, wheel=WHEEL)
 
 
 def test_the_parts_sum_to_the_wall_time_and_the_rest_is_the_cis_own() -> None:
-    short = record(ledger({"passed": 5}), 26, wheel=wheel())
-    long, running = record(ledger({"passed": 7}), 27, wheel=wheel()), record(None, 28)
+    short, long, running = record(ledger({"passed": 5}), 26), record(ledger({"passed": 7}), 27), record(None, 28)
     page = make_speed(
         [
             (running, "nightly", NOW, Times(None, 1.0)),

@@ -84,6 +84,69 @@ def test_two_passes_in_fresh_processes_on_the_only_card_prove_a_flake() -> None:
     assert blame([attempt("failed"), attempt("passed", 2), attempt("passed", 3)]).cause == "flaky"
 
 
+def rerun(outcome: str, round: int = 1, *, card: str = "2", **more: object) -> AttemptRow:
+    return replace(attempt(outcome, round, card=card, **more), rerun_in="confirm-nightly-12~py3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reruns", "cause", "of_known_flake"),
+    [("p", "unknown", "flaky"), ("fpp", "flaky", "flaky"), ("fpfp", "unknown", "flaky"), ("ff", "backend", "unknown")],
+)
+def test_passes_of_a_failure_that_ran_again_count_though_it_failed_more_often(
+    reruns: str, cause: str, of_known_flake: str
+) -> None:
+    rows = [rerun({"p": "passed", "f": "failed"}[each], n, card=f"{n + 1}") for n, each in enumerate(reruns, 1)]
+    found = blame([*TWICE, *rows])
+    assert found.cause == cause
+    assert f"{reruns.count('p')} of {len(reruns)} reruns in confirm-nightly-12~py3 passed" in [
+        e.text for e in found.evidence
+    ]
+    known = history(dict.fromkeys((2, 5, 8), (1, 2, "it broke")))
+    assert blame([*TWICE, *rows], known).cause == of_known_flake
+    assert blame([*TWICE, *(replace(row, rerun_in=None) for row in rows)]).cause == ("backend" if "p" in reruns else cause)
+
+
+def test_a_pass_among_many_failures_excuses_no_breakage() -> None:
+    seldom = blame([*TWICE, *(rerun("failed", n, card="0") for n in range(1, 9)), rerun("passed", 9, card="0")])
+    assert (seldom.cause, seldom.retried) == ("backend", False)
+
+
+def test_failures_of_one_that_ran_again_make_a_breakage_more_certain() -> None:
+    before, after = blame(TWICE), blame([*TWICE, rerun("failed"), rerun("failed", 2)])
+    assert (after.cause, after.probability > before.probability) == ("backend", True)
+    assert after.doubt is not None
+    assert before.doubt is not None
+    assert after.doubt.passing < before.doubt.passing
+    assert any(row[0] == "confirm-nightly-12~py3" for each in after.evidence for row in each.rows)
+
+
+def test_a_worker_of_the_same_name_in_another_build_is_another_process() -> None:
+    first = [attempt("failed", card="0", worker="w0")]
+    assert (
+        blame([*first, rerun("passed", card="0", worker="w0"), rerun("passed", 2, card="0", worker="w0")]).cause == "flaky"
+    )
+
+
+OTHERS = [("unit", f"test_a.py::test_{number}") for number in range(3)]
+
+
+def event(*reruns: AttemptRow) -> dict[tuple[str, str], Blame]:
+    """Judge a test and others that begin to fail with it in the same way, after reruns of the first."""
+    rows = [*TWICE, *reruns, *(replace(row, test=test) for row in TWICE for _, test in OTHERS)]
+    return {each.identity: each for each in Judge(Night(point(NIGHTS), tuple(rows)), history()).blames()}
+
+
+def test_a_pass_of_one_clears_no_other_but_leaves_them_in_doubt() -> None:
+    before, after = event(), event(rerun("passed"), rerun("passed", 2), rerun("passed", 3))
+    assert {each.cause for each in before.values()} == {"backend"}
+    assert after[TEST].cause == "flaky"
+    assert {after[other].cause for other in OTHERS} == {"unknown"}, "only its own pass clears a failure"
+    assert "test_a, which passed when it ran again" in after[OTHERS[0]].sentence
+    assert all(after[other].doubt is not None for other in OTHERS), "so they may run again"
+    mixed = event(rerun("passed"), rerun("passed", 2), rerun("passed", 3), rerun("failed", test=OTHERS[0]))
+    assert {mixed[other].cause for other in OTHERS} == {"backend"}, "one of them failed again"
+
+
 def test_a_known_flake_is_known_by_its_signature() -> None:
     flaky = history(dict.fromkeys((2, 5, 8), (1, 2, "it broke")))
     assert blame(TWICE, flaky).cause == "flaky"

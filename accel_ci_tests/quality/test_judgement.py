@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from accel_ci.cli import main
 from accel_ci.config.settings import Project
+from accel_ci.ledger.comparison import finished_before
 from accel_ci.ledger.status import shortcomings
 from accel_ci.model import (
     VERDICTS,
@@ -29,9 +30,10 @@ from accel_ci.model import (
     Trigger,
     Verdict,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, TEST_SELECTION
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, LEDGER, TEST_SELECTION
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, update_quarantine, without_disabled
-from accel_ci.quality.gather import point_of
+from accel_ci.quality.flakiness import measure
+from accel_ci.quality.gather import point_of, verdicts_of
 from accel_ci.quality.judgement import (
     INCIDENTS,
     MOST_BUILDS,
@@ -41,11 +43,16 @@ from accel_ci.quality.judgement import (
     read_incidents,
 )
 from accel_ci.quality.places import Place
+from accel_ci.quality.report import jobs_until
+from accel_ci.ramp.evidence import gather_evidence
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import (
     BROKEN,
+    FAILS,
     FLAKES,
     NIGHTS,
+    PASSES,
     RACE,
     STEADY,
     TODAY,
@@ -54,6 +61,7 @@ from accel_ci_tests.fixtures.finished_nights import (
     sha,
     write_ledger,
     write_night,
+    write_reruns,
 )
 
 
@@ -143,6 +151,80 @@ def test_a_build_is_judged_anew_only_when_a_ledger_changed(workspace: Workspace)
     judge_new_builds(workspace, TODAY)
     assert read_causes(workspace, build) is None, "as `accel-ci prune` leaves it"
     assert len(list(kept[0].parent.iterdir())) == 2
+
+
+def test_a_build_is_judged_anew_when_its_failures_ran_again(workspace: Workspace) -> None:
+    for night in range(4):
+        write_night(workspace, night, {}, backend=night)
+    build = write_night(workspace, 4, {RACE: fails(), BROKEN[0]: fails()}, backend=4)
+    judge_new_builds(workspace, TODAY)
+    before = {blame.test: blame for blame in (read_causes(workspace, build) or pytest.fail("not judged")).blames}
+    assert {each.cause for each in before.values()} == {"unknown"}
+    again = write_reruns(workspace, build, {RACE: PASSES, BROKEN[0]: FAILS})
+    found = judge_new_builds(workspace, TODAY)
+    causes = read_causes(workspace, build)
+    assert causes is not None
+    after = {blame.test: blame for blame in causes.blames}
+    assert {test: blame.cause for test, blame in after.items()} == {RACE: "flaky", BROKEN[0]: "backend"}
+    assert after[BROKEN[0]].probability > before[BROKEN[0]].probability
+    assert all(again.name in str(blame.evidence) for blame in after.values())
+    assert again.name in causes.judged_from
+    assert {incident.last for incident in found.incidents} == {build.revision}, "the reruns are no build for themselves"
+    assert read_causes(workspace, again) is None
+    assert [each.build for each in finished_builds(workspace, TODAY)][-1] == build
+    shown = CliRunner().invoke(main, ["--config", str(workspace.project.config_path), "causes", again.name])
+    assert f"{build.name}: 1 backend, 1 flaky" in shown.output
+    again = write_reruns(workspace, build, {BROKEN[0]: [*PASSES, *PASSES]}, number=2)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build)[BROKEN[0]] == "flaky", "passes on other cards come from a second build, too"
+
+
+def test_later_builds_know_what_reruns_showed(workspace: Workspace) -> None:
+    for night in range(8):
+        build = write_night(workspace, night, {RACE: fails()} if night in (4, 6) else {}, backend=night)
+        if night in (4, 6):
+            write_reruns(workspace, build, {RACE: PASSES})
+    last = write_night(workspace, 8, {RACE: fails()}, backend=8)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, last) == {RACE: "flaky"}, "it is a known flake"
+
+
+def test_tests_that_only_run_with_a_failure_are_no_failures_of_the_build(workspace: Workspace) -> None:
+    write_night(workspace, 0, {}, backend=0)
+    build = write_night(workspace, 1, {RACE: fails()}, backend=1)
+    lost: Sequence[tuple[Outcome, str, str | None]] = [("crashed", "2", "card 2 does not answer"), ("passed", "3", None)]
+    write_reruns(workspace, build, {RACE: [*PASSES, *lost], STEADY[0]: FAILS})
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build) == {RACE: "flaky"}
+
+
+def test_a_failure_of_the_other_variant_that_passed_again_is_no_evidence_for_a_breakage(workspace: Workspace) -> None:
+    store = workspace.results
+    write_night(workspace, 0, {}, backend=0)
+    build = write_night(workspace, 1, {RACE: fails(), BROKEN[0]: fails()}, backend=1)
+    again = write_reruns(workspace, build, {RACE: PASSES, BROKEN[0]: FAILS})
+    tests = (RACE, BROKEN[0], STEADY[0], "no such test")
+    assert [verdicts_of(store, build)("unit", test) for test in tests] == ["failed", "failed", "passed", None]
+    assert [verdicts_of(store, build, [again])("unit", test) for test in tests] == ["flaky", "failed", "passed", None]
+
+
+def test_reruns_are_no_sample_for_rates_coverage_or_levels(workspace: Workspace) -> None:
+    for night in range(2):
+        build = write_night(workspace, night, {RACE: FLAKES} if night else {}, backend=night)
+    before = measure(workspace.results, TODAY.date(), 30)
+    [flaky] = before.flaky
+    assert (flaky.test, flaky.builds, flaky.flaky_builds) == (RACE, 2, 1)
+    evidence = gather_evidence(workspace.results, "py3", ["unit"], TODAY.date(), 30, 100.0).sort_by("key")
+    again = write_reruns(workspace, build, {RACE: PASSES})
+    workspace.manifests.write(
+        workspace.manifests.run_file(INTEGRATION, again), PipelineRun("run", TODAY, TODAY, "ledger", reported=True)
+    )
+    assert measure(workspace.results, TODAY.date(), 30) == before
+    assert gather_evidence(workspace.results, "py3", ["unit"], TODAY.date(), 30, 100.0).sort_by("key") == evidence
+    assert again not in [job.build for job in jobs_until(workspace, TODAY)]
+    assert finished_before(workspace.manifests, workspace.manifests.read(
+        workspace.manifests.path(LEDGER, again.revision, again.variant), Ledger)
+    ) is None, "it is compared with no build"  # fmt: skip
 
 
 def test_commands_show_causes_and_incidents(workspace: Workspace) -> None:

@@ -126,6 +126,20 @@ def test_a_group_is_run_again_in_order_and_on_one_card(run: Run, write: Write) -
         assert [attempt.test for attempt in ran] == tests
 
 
+def test_tests_with_numbers_of_times_run_so_often_whatever_comes_of_it(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_good(): pass\ndef test_bad(): assert False\ndef test_once(): assert False\n")
+    good, bad, once = (f"test_a.py::test_{name}" for name in ("good", "bad", "once"))
+    batches = [batch("b0", good), replace(batch("b1", bad), avoid_cards=("0",)), batch("b2", once)]
+    times = {("suite", good): 3, ("suite", bad): 2, ("suite", once): 1}
+    found = run(batches, max_rounds=3, times=times)
+    assert [outcomes(found, number) for number in (1, 2, 3, 4)] == [
+        {good: "passed", bad: "failed", once: "failed"}, {good: "passed", bad: "failed"}, {good: "passed"}, {},
+    ]  # fmt: skip
+    first, _ = (attempt.card for attempt in found.attempts if attempt.test == bad)
+    assert first == "1", "it has failed on the other card"
+    assert len({(attempt.round, attempt.worker) for attempt in found.attempts if attempt.test == good}) == 3
+
+
 def test_one_round_is_one_round(run: Run, write: Write) -> None:
     write("test_a.py", "def test_1(): assert False\n")
     assert len(run([batch("b0", "test_a.py::test_1")], max_rounds=1).attempts) == 1

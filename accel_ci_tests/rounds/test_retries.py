@@ -11,7 +11,7 @@ import pytest
 from accel_ci.model import Batch, Outcome, SelectedTest
 from accel_ci.rounds.driver import lost_batches
 from accel_ci.rounds.events import Event
-from accel_ci.rounds.retries import IN_ORDER_S, retries, retries_in_order
+from accel_ci.rounds.retries import IN_ORDER_S, repetitions, retries, retries_in_order
 from accel_ci.rounds.tally import Tally
 from accel_ci_tests.fixtures.suite import batch
 
@@ -40,6 +40,20 @@ def test_a_group_is_run_again_as_a_whole_elsewhere() -> None:
     assert names(again) == [["t1", "t2", "t3"], ["u1"]]
     assert [(each.group, each.avoid_cards) for each in again] == [("ordered", ("0",)), (None, ("0",))]
     assert len({each.id for each in again}) == 2
+
+
+def test_what_runs_several_times_runs_where_it_has_not_failed_and_once_in_a_round() -> None:
+    group = replace(batch("b0", "a.py::t1", "a.py::t2"), group="ordered")
+    batches = [group, replace(batch("b1", "a.py::u1"), avoid_cards=("1",)), batch("b2", "a.py::u2"), batch("b3", "a.py::u3")]
+    passed: dict[str, Outcome] = dict.fromkeys(("t1", "t2", "u1", "u2"), "passed")
+    times = {("suite", f"a.py::{test}"): 2 for test in ("t1", "t2", "u1", "u3")}
+    again = repetitions(batches, tally_of(batches, {**passed, "u3": "failed"}), 2, times)
+    assert {tuple(names([each])[0]): each.avoid_cards for each in again} == {
+        ("t1", "t2"): (), ("u1",): ("1",), ("u3",): ("0",),
+    }  # fmt: skip
+    begun = tally_of(batches, {**passed, "u3": "failed"}, {"u1": "passed"})
+    assert names(repetitions(batches, begun, 2, times)) == [["t1", "t2"], ["u3"]], "a run that was killed goes on"
+    assert repetitions(batches, begun, 3, times) == []
 
 
 def test_a_group_in_which_nothing_failed_is_left_alone() -> None:

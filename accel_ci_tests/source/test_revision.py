@@ -8,8 +8,8 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceError
-from accel_ci.model import Revision, Source, Trigger
-from accel_ci.source.revision import resolve_revision, revision_key
+from accel_ci.model import Revision, Source, Trigger, trigger_of_key
+from accel_ci.source.revision import confirmed_key, confirming_revision, resolve_revision, revision_key
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.project import minimal_config
 
@@ -111,6 +111,22 @@ def test_a_pull_request_is_that_ref_and_never_another_one(
     assert (revision.key, revision.backend.sha) == (f"pr-7-{sha[:12]}", sha)
     named = resolve_revision(project, "pr", lambda key: None, now=NOW, pull_request=7, backend_ref="refs/heads/main")
     assert named.backend.sha == main
+
+
+@pytest.mark.parametrize("key", ["nightly-20261127", "nightly-20261127.2", "pr-12-bbbbbbbbbbbb", "main-aaaaaaaaaaaa"])
+def test_a_revision_that_confirms_another_has_its_sources_and_a_key_that_names_it(key: str) -> None:
+    confirmed = Revision(key, "pr" if key.startswith("pr") else "nightly", NOW, BACKEND, UPSTREAM, ("unit",))
+    first, second = confirming_revision(confirmed), confirming_revision(confirmed, 2)
+    assert (first.key, second.key) == (f"confirm-{key}", f"confirm-2-{key}")
+    assert {confirmed_key(first.key), confirmed_key(second.key), first.confirms, second.confirms} == {key}
+    assert confirmed_key(key) is None
+    assert (first.trigger, first.backend, first.upstream) == ("confirm", BACKEND, UPSTREAM)
+    assert first.tested_as == trigger_of_key(key), "a pull request's tests stay a stranger's"
+
+
+def test_a_revision_to_confirm_is_not_resolved_anew(make_project: Callable[..., Project]) -> None:
+    with pytest.raises(ConfigError, match="name the build"):
+        resolve_revision(make_project(), "confirm", dict[str, Revision]().get, now=NOW)
 
 
 def test_a_sweep_needs_a_suite_whose_enabled_tests_are_listed(make_project: Callable[..., Project]) -> None:

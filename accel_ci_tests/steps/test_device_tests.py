@@ -13,12 +13,20 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
+from accel_ci.model import SelectedTest, TestSelection
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import LineProgress
 from accel_ci.results.questions import bad_tests, failed_attempts
 from accel_ci.results.store import ResultsStore
-from accel_ci.scope.selection import read_selection
-from accel_ci.steps.device_tests import StageContext, collect_tests, run_smoke_stage, unfinished_plan
+from accel_ci.scope.selection import read_selection, write_selection
+from accel_ci.steps.device_tests import (
+    StageContext,
+    collect_tests,
+    plan_device_tests,
+    read_plan,
+    run_smoke_stage,
+    unfinished_plan,
+)
 from accel_ci.storage.bucket import open_bucket
 from accel_ci_tests.fixtures.stages import IMAGE, run_device
 from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
@@ -49,6 +57,22 @@ def test_an_instance_runs_during_a_stage(make_project: MakeProject, write: Write
     assert context.results.read(stored, ["test", "outcome"]).to_pylist() == [
         {"test": "tests/smoke/test_a.py::test_1", "outcome": "passed"}
     ]
+
+
+def test_tests_are_planned_away_from_the_cards_that_they_have_failed_on(
+    make_project: MakeProject, context: StageContext
+) -> None:
+    settings = make_project(pool=TWO_CARDS).settings
+    tests = [SelectedTest("unit", f"a.py::{name}", "group" if name in "cd" else None) for name in "abcde"]
+    selection = TestSelection(write_selection(tests, context.artifacts), (), 1.0)
+    failed_on = {("unit", "a.py::a"): ["0"], ("unit", "a.py::b"): ["0", "1"], ("unit", "a.py::d"): ["1", "7"]}
+    plan = plan_device_tests(settings, selection, {}, context.artifacts, failed_on=failed_on)
+    batches = read_plan(plan.batches, context.artifacts).batches
+    assert {tuple(test[-1] for test in batch.tests): batch.avoid_cards for batch in batches} == {
+        ("a",): ("0",), ("b", "e"): (), ("c", "d"): ("1",),
+    }  # fmt: skip
+    assert len({batch.id for batch in batches}) == len(batches) == plan.batch_count
+    assert (plan.tests, plan.unknown, plan.estimated_s) == (5, 5, 5.0)
 
 
 @real_s3
