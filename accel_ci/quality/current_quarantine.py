@@ -16,6 +16,7 @@ from accel_ci.config.scope_settings import ModeRule
 from accel_ci.config.settings import Suite
 from accel_ci.model import Ledger, TestSelection
 from accel_ci.pipelines import TEST_SELECTION
+from accel_ci.quality.collector import paused_collector
 from accel_ci.quality.feeds import FEEDS, write_feeds
 from accel_ci.quality.gather import Reader
 from accel_ci.quality.judgement import CausesOnDisk, FinishedBuild, KeptCauses, finished_builds, reruns_of
@@ -47,6 +48,7 @@ class QuarantineState:
         return sum(entry.state == state for entry in self.entries)
 
 
+@paused_collector()
 def update_quarantine(workspace: Workspace, now: datetime) -> QuarantineState:
     """Decide anew for all variants, and keep the result."""
     before = read_quarantine(workspace)

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ from accel_ci.model import CONFIRM, Build, Ledger, Revision
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Step
 from accel_ci.quality.causes import Blame, CauseRules, Judge
+from accel_ci.quality.collector import paused_collector
 from accel_ci.quality.gather import Reader, point_of
 from accel_ci.quality.grid import LINE, Grid, Point
 from accel_ci.quality.incidents import Incident, Key, follow, incidents_of
@@ -144,6 +146,7 @@ class KeptCauses(Protocol):
         """Keep the causes of a build."""
 
 
+@paused_collector()
 def judge_new_builds(workspace: Workspace, now: datetime, step: Step | None = None) -> Incidents:
     """Judge the finished builds of the window that were not judged yet, and follow the incidents through them."""
     finished = finished_builds(workspace, now)
@@ -276,6 +279,7 @@ class Judges:
         self._reader, self._kept, self._rules = reader, kept, rules or JudgementRules()
         self._lines: dict[str, list[Point]] = {}
         self._reruns = reruns_of(finished)
+        self._after = {one.build: another.build for one, another in pairwise(finished)}
         for each in finished:
             if each.point.is_on_line:
                 self._lines.setdefault(each.build.variant, []).append(each.point)
@@ -313,6 +317,8 @@ class Judges:
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
         grid = self._grid(build.build.variant)
         rows = self._reader.rows(build.point, grid, tuple(build.reruns))
+        if (after := self._after.get(build.build)) is not None:
+            self._reader.read_ahead(after)
         suites, night = tuple(build.ledger.suites), rows.night
         if not night.attempts and not night.lost:
             return Causes(build.build, basis, suites, ())

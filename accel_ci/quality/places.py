@@ -211,13 +211,10 @@ def bad_places(
     from scipy.special import gammainc, gammaincinv
 
     rules = rules or PlaceRules()
-    sums: dict[Place, PlaceCount] = {}
+    by_place: defaultdict[Place, list[PlaceCount]] = defaultdict(list)
     for count in (count for counts in builds for count in counts):
-        before = sums.get(count.place, PlaceCount(count.place, 0, 0, 0, 0.0))
-        sums[count.place] = PlaceCount(
-            count.place, before.attempts + count.attempts, before.failures + count.failures, before.tests + count.tests,
-            before.expected + count.expected, Counter(before.signatures) + Counter(count.signatures),
-        )  # fmt: skip
+        by_place[count.place].append(count)
+    sums = {place: _sum(place, counts) for place, counts in by_place.items()}
     found = {}
     for kind in ("card", "host", "driver"):
         counts = [count for place, count in sums.items() if place.kind == kind and count.expected > 0]
@@ -234,6 +231,17 @@ def bad_places(
                 )
     kept = _named_once(set(found), set(sums), drivers or {})
     return sorted((found[place] for place in kept), key=lambda each: (-each.effect, each.place.name))
+
+
+def _sum(place: Place, counts: Sequence[PlaceCount]) -> PlaceCount:
+    signatures: Counter[str] = Counter()
+    for count in counts:
+        if count.signatures:
+            signatures.update(count.signatures)
+    return PlaceCount(
+        place, sum(count.attempts for count in counts), sum(count.failures for count in counts),
+        sum(count.tests for count in counts), sum(count.expected for count in counts), signatures,
+    )  # fmt: skip
 
 
 def _named_once(bad: set[Place], known: Collection[Place], drivers: Mapping[str, str]) -> set[Place]:

@@ -7,6 +7,7 @@ causes and entries in, entries out.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -93,9 +94,14 @@ def flakes_of(grid: Grid, flaky: Collection[tuple[str, str, str]]) -> dict[Ident
     import numpy as np
 
     found = {}
-    revisions = [point.build.revision for point in grid.points]
+    column_of = {point.build.revision: column for column, point in enumerate(grid.points)}
+    columns_of: defaultdict[Identity, list[int]] = defaultdict(list)
+    for revision, suite, test in flaky:
+        if revision in column_of:
+            columns_of[suite, test].append(column_of[revision])
+    revisions = list(column_of)
     for row, (suite, test) in enumerate(grid.tests):
-        columns = [column for column, key in enumerate(revisions) if (key, suite, test) in flaky]
+        columns = sorted(columns_of.get((suite, test), ()))
         if not columns:
             continue
         ran = (grid.fails[row] + grid.passes[row]) > 0

@@ -21,6 +21,7 @@ from accel_ci.results.kept_tables import keep_table, read_kept_table
 from accel_ci.results.rollups import Rollup
 from accel_ci.results.store import ResultsStore
 from accel_ci.results.stored_suite import StoredSuite, encoded
+from accel_ci.results.threads import prefetch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +34,7 @@ FAILURES = schema_of(entry=pa.string(), key=pa.uint64(), test=pa.string(), failu
 MOST_PASSES = 255
 """Passed attempts of a test in one build are counted up to this."""
 
+_READ = ["key", "failures", "passes", "signature", "cached"]
 _LAYOUT = b"accel_ci.timelines.1"  # another number when the columns or what they mean change
 
 
@@ -98,8 +100,8 @@ def _add(counts: _Counts, store: ResultsStore, suites: Sequence[StoredSuite]) ->
 
     keys, passes, failures, covers = counts.keys, dict(counts.passes), [counts.failures], dict(counts.covers)
     rollups = store.open_rollups(suites)
-    for stored, rollup in rollups:
-        rows = rollup.table(["key", "failures", "passes", "signature", "cached"])
+    tables = prefetch(lambda each: each[1].table(_READ), rollups)
+    for (stored, _), rows in zip(rollups, tables, strict=True):
         rows = rows.filter(kernels.invert(kernels.fill_null(rows["cached"], False)))
         here = one_chunk(rows["key"]).to_numpy()
         if not np.array_equal(here, keys):
