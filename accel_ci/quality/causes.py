@@ -17,7 +17,16 @@ from typing import Any
 from accel_ci.model import FAILING_OUTCOMES, Build
 from accel_ci.quality.grid import AttemptRow, Grid, Night, Numbers
 from accel_ci.quality.places import BadPlace, Place, discordant, places_of
-from accel_ci.quality.versions import Cause, Evidence, NewDrivers, Sibling, broken_words, undecided_words, weigh_versions
+from accel_ci.quality.versions import (
+    Cause,
+    Evidence,
+    NewDrivers,
+    Sibling,
+    broken_words,
+    on_stacks,
+    undecided_words,
+    weigh_versions,
+)
 
 Identity = tuple[str, str]
 """Suite and test."""
@@ -423,7 +432,9 @@ class Judge:
             return replace(blame, low=0, high=1, sentence=sentence)
         suspect = {"backend": since.backend, "upstream": since.upstream}.get(best)
         inherited = not self._night.point.is_on_line and since is not self._night.point
-        return replace(blame, cause=best, sentence=broken_words(best, since, last_good, inherited), suspect=suspect)
+        stacks = on_stacks(best, self._night.point, there)
+        sentence = broken_words(best, since, last_good, inherited, stacks)
+        return replace(blame, cause=best, sentence=sentence, suspect=suspect)
 
     def _streak(self, identity: Identity) -> _Streak:
         """The failing builds in a row up to this one. A pull request continues the line at the commit it is based on."""

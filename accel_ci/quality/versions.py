@@ -88,8 +88,11 @@ def weigh_versions(
     return ({cause: weight / total for cause, weight in weights.items()} if total else {"unknown": 1.0}), evidence
 
 
-def broken_words(cause: Cause, since: Point, last_good: Point | None, inherited: bool) -> str:
-    """Say what broke a test, and in which range; `inherited` is true for a pull request whose base is broken."""
+def broken_words(cause: Cause, since: Point, last_good: Point | None, inherited: bool, stacks: str) -> str:
+    """Say what broke a test, in which range; `inherited` is true for a pull request whose base is broken.
+
+    `stacks` are the words of `on_stacks`.
+    """
     if cause == "infra":
         old = _short(last_good.environment) if last_good else "an unknown one"
         return f"It broke when the environment changed, from {old} to {_short(since.environment)}."
@@ -98,7 +101,22 @@ def broken_words(cause: Cause, since: Point, last_good: Point | None, inherited:
         return f"The base is broken: {cause} {_short(after)} fails since {since.build.revision}."
     before = (last_good.backend if cause == "backend" else last_good.upstream) if last_good else None
     span = f"between {_short(before)} and {_short(after)}" if before else f"at {_short(after)} or before"
-    return f"A change of {cause} broke it, {span}."
+    return f"A change of {cause} broke it, {span}{stacks}."
+
+
+def on_stacks(cause: Cause, now: Point, there: Sequence[tuple[Sibling, str | None]]) -> str:
+    """Name the stacks that tell whose change it was: this variant, and those with the same backend on another upstream."""
+    wanted = "passed" if cause == "upstream" else "failed"
+    names = [
+        sibling.point.build.variant
+        for sibling, verdict in there
+        if verdict == wanted and sibling.point.backend == now.backend and sibling.point.upstream != now.upstream
+    ]
+    if not names:
+        return ""
+    others = " and in ".join(names)
+    how = "but passes in" if cause == "upstream" else "and in"
+    return f": it fails in {now.build.variant} {how} {others}, with the same backend"
 
 
 def undecided_words(shares: Mapping[Cause, float], since: Point, last_good: Point | None) -> str:

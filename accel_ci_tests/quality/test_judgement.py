@@ -116,6 +116,8 @@ def test_upstream_is_told_from_the_backend_by_the_other_variant(workspace: Works
     )
     assert result.exit_code == 0, result.output
     assert "it passes in py3, the same backend with another upstream" in result.output
+    [sentence] = {blame.sentence for blame in (read_causes(workspace, main_only) or pytest.fail("not judged")).blames}
+    assert sentence.endswith(": it fails in main but passes in py3, with the same backend.")
 
 
 def test_without_a_variant_that_tells_them_apart_the_cause_is_unknown(workspace: Workspace) -> None:
