@@ -39,7 +39,7 @@ from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.rule_files import with_rule_files
 from accel_ci.source.revision import checkout_backend
-from accel_ci.source.upstream_tree import UpstreamTree
+from accel_ci.source.upstream_tree import UpstreamTree, behind_revision
 from accel_ci.steps.device_tests import (
     StageContext,
     changed_by_tests,
@@ -106,10 +106,14 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
         else:
             image = make(workspace.artifacts, workspace.images)
         step.note(image_note(image))
+        if behind := behind_revision(variant, image, stages.revision(context)):
+            context.log.info(behind)
+            step.say(behind)
     made = {check.name: check for check in image.checks}
     venv = CheckResult("", True, "this variant's image is a virtual environment")
     checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
-    return stage_result(image, build_of(context), image.digest, image_metadata(image, workspace), checks)
+    metadata = image_metadata(image, workspace) | {"differs_from_revision": behind or "no"}
+    return stage_result(image, build_of(context), image.digest, metadata, checks)
 
 
 def smoke_results(

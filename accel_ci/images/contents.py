@@ -24,7 +24,7 @@ from accel_ci.storage.artifacts import sha256_of
 
 VERSIONS_CODE = """
 import json, platform, torch
-print(json.dumps([platform.python_version(), torch.__version__, torch.version.git_version]))
+print(json.dumps([platform.python_version(), torch.__version__, getattr(torch.version, "git_version", None)]))
 """
 """The code for the interpreter of an image (`-I -c`)."""
 
@@ -104,13 +104,15 @@ def read_image(stream: IO[bytes]) -> ImageContents:
 def read_versions(done: Finished, advice: str) -> tuple[str, str, str | None]:
     """Read the versions of Python and PyTorch, and the commit of PyTorch, from the output of `VERSIONS_CODE`.
 
-    Raises `BuildError` with `advice` if PyTorch did not import.
+    A PyTorch that was built without git has a word in place of its commit. Raises `BuildError` with `advice` if PyTorch did
+    not import.
     """
     try:
         python_version, torch_version, torch_sha = json.loads(done.output.strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise BuildError(f"PyTorch does not import in the runtime image:\n{done.tail}\nCheck {advice}") from None
-    return python_version, torch_version, torch_sha
+    known = isinstance(torch_sha, str) and re.fullmatch("[0-9a-f]+", torch_sha)
+    return python_version, torch_version, torch_sha if known else None
 
 
 def installed_packages(site_packages: Path) -> tuple[SoftwarePackage, ...]:

@@ -41,16 +41,28 @@ class UpstreamTree:
 def commit_of_tests(upstream: Upstream, variant: Variant, image: RuntimeImage, revision: Revision) -> str:
     """Return the commit whose tests fit a build: that of its PyTorch, unless the configuration names one.
 
-    PyTorch's main is the revision's. Raises `SourceError` when the commit is not known.
+    A wheel of PyTorch's main may be older than the revision; only where it does not say its commit, the revision's is taken.
+    Raises `SourceError` when the commit is not known.
     """
-    built_from = revision.upstream.sha if variant.torch_source == "main" else image.torch_sha
-    sha = upstream.tests_sha or built_from
+    of_main = revision.upstream.sha if variant.torch_source == "main" else None
+    sha = upstream.tests_sha or image.torch_sha or of_main
     if sha is None:
         raise SourceError(
             f"torch {image.torch_version} does not say which commit it was built from (torch.version.git_version), so "
             "nobody knows which of PyTorch's tests fit it; set upstream.tests_sha"
         )
     return sha
+
+
+def behind_revision(variant: Variant, image: RuntimeImage, revision: Revision) -> str | None:
+    """Say that a PyTorch main is of another commit than the revision's upstream; None if it is of that one or not known."""
+    wanted, built_from = revision.upstream.sha, image.torch_sha
+    if variant.torch_source == "pinned" or None in (wanted, built_from) or wanted == built_from:
+        return None
+    return (
+        f"torch {image.torch_version} was built from {str(built_from)[:12]}, not from the revision's upstream "
+        f"{str(wanted)[:12]}: the commit of the wheel counts, for the tests and for causes"
+    )
 
 
 def upstream_tree(upstream: Upstream, sha: str, image: RuntimeImage, root: Path, sources: Path) -> UpstreamTree:

@@ -12,7 +12,7 @@ import pytest
 from accel_ci.config.settings import Upstream, Variant
 from accel_ci.errors import SourceError
 from accel_ci.model import Revision, RuntimeImage, Source
-from accel_ci.source.upstream_tree import UpstreamTree, commit_of_tests, upstream_tree
+from accel_ci.source.upstream_tree import UpstreamTree, behind_revision, commit_of_tests, upstream_tree
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.stages import IMAGE
 
@@ -111,7 +111,14 @@ def test_the_commit_is_that_of_the_pytorch_under_test() -> None:
     now, backend = datetime.now(timezone.utc), Source("backend", "main", "d" * 40)
     revision = Revision("nightly-20261127", "nightly", now, backend, Source("pytorch", "main", "b" * 40))
     assert commit_of_tests(Upstream(), pinned, image, revision) == "a" * 40
-    assert commit_of_tests(Upstream(), main, image, revision) == "b" * 40
+    assert commit_of_tests(Upstream(), main, image, revision) == "a" * 40, "a nightly wheel may lag behind"
+    assert commit_of_tests(Upstream(), main, replace(IMAGE, torch_sha=None), revision) == "b" * 40
     assert commit_of_tests(Upstream(tests_sha="c" * 40), main, image, revision) == "c" * 40
+    told = behind_revision(main, image, revision)
+    assert told is not None
+    assert "built from aaaaaaaaaaaa, not from the revision's upstream bbbbbbbbbbbb" in told
+    assert behind_revision(main, replace(IMAGE, torch_sha="b" * 40), revision) is None
+    assert behind_revision(main, replace(IMAGE, torch_sha=None), revision) is None
+    assert behind_revision(pinned, image, revision) is None
     with pytest.raises(SourceError, match=r"set upstream\.tests_sha"):
         commit_of_tests(Upstream(), pinned, replace(IMAGE, torch_sha=None), revision)
