@@ -144,7 +144,9 @@ class Wheel:
     """A built wheel with its sdist and the results of its checks. `work_s` is 0 if an earlier build was reused.
 
     `companions` are the other wheels of the backend. It was built from `source` (a commit, None for uncommitted changes) of
-    `repository` with `patches` applied; `built_in` is the builder, an image by digest, or `host`.
+    `repository` with `patches` applied; `built_in` is the builder, an image by digest, or `host`. `torch` is the requirement
+    with a digest of the PyTorch that it was built and checked with and will be tested with, None if the configuration pins
+    it.
     """
 
     name: str
@@ -159,6 +161,7 @@ class Wheel:
     source: str | None = None
     patches: tuple[str, ...] = ()
     built_in: str = "host"
+    torch: str | None = None
 
     @property
     def wheels(self) -> tuple[Artifact, ...]:

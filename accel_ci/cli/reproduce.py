@@ -38,14 +38,15 @@ def reproduce(workspace: Workspace, build: str, test: str | None, run_it: bool, 
     from accel_ci.ledger.status import find_build
     from accel_ci.reproduce.script import reproduction
 
-    found = reproduction(workspace, find_build(workspace.manifests, build), test)
+    chosen = find_build(workspace.manifests, build)
+    found = reproduction(workspace, chosen, test)
     if not run_it:
         click.echo(found.script, nl=False)
         return
-    sys.exit(_run_script(found, workspace.project.settings, folder))
+    sys.exit(_run_script(found, workspace.project.settings, chosen.variant, folder))
 
 
-def _run_script(found: Reproduction, settings: Settings, folder: Path | None) -> int:
+def _run_script(found: Reproduction, settings: Settings, variant: str, folder: Path | None) -> int:
     """Run a script with what installing needs; the script itself gives the tests less."""
     import os
     import subprocess
@@ -56,21 +57,24 @@ def _run_script(found: Reproduction, settings: Settings, folder: Path | None) ->
 
     from accel_ci.docker.client import docker_client
     from accel_ci.source.git_credentials import config_environment, git_credentials, logins_of
-    from accel_ci.wheels.uv_environment import uv_environment
+    from accel_ci.wheels.package_source import packages_of
+    from accel_ci.wheels.uv_environment import login_file, uv_environment
 
     first = [str(Path(uv.find_uv_bin()).parent)]
     if found.in_container:
         first.insert(0, str(Path(docker_client()).parent))
-    login = git_credentials(logins_of([settings.backend.repository]))
+    packages = packages_of(settings, settings.variant(variant))
+    login = git_credentials({**logins_of([settings.backend.repository]), **packages.logins})
     environment = uv_environment(keep=(*settings.pool.pass_environment, *_DOCKER))
     environment |= {**config_environment(login.settings), **login.variables}
     environment["PATH"] = os.pathsep.join([*first, environment.get("PATH", os.defpath)])
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    with nullcontext(folder) if folder is not None else tempfile.TemporaryDirectory(prefix="accel-ci-reproduce-") as place:
+    temporary = tempfile.TemporaryDirectory(prefix="accel-ci-reproduce-")
+    with login_file(packages) as logins, nullcontext(folder) if folder is not None else temporary as place:
         file = Path(place) / "reproduce.sh"
         file.write_text(found.script)
-        return subprocess.run(["sh", str(file)], cwd=place, env=environment, check=False).returncode
+        return subprocess.run(["sh", str(file)], cwd=place, env={**environment, **logins}, check=False).returncode
 
 
 @click.command()

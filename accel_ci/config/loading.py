@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
+from accel_ci.config.values import COMMIT_PLACE
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
 from accel_ci.secrets import learn_secrets
@@ -165,6 +166,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     suites = as_mapping(content.get("suites"))
     yield from _unfit_suites(content)
     known = {"suites": list(suites), "variants": [] if None in variants else variants}
+    yield from _unfit_torch(content)
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"
@@ -182,6 +184,19 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
         chosen = [as_mapping(suites[name]) if name in list(suites) else {} for name in _suites_of(job)]
         if chosen and all(suite.get("stage") == "smoke" for suite in chosen):
             yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
+
+
+def _unfit_torch(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find variants whose place of PyTorch's wheels does not go together with what they want of it."""
+    for index, entry in enumerate(as_sequence(content.get("variants"))):
+        variant, where = as_mapping(entry), ("variants", index, "torch_index")
+        place = variant.get("torch_index")
+        if not isinstance(place, str):
+            continue
+        if COMMIT_PLACE in place and variant.get("torch_source", "pinned") != "main":
+            yield where, f"{COMMIT_PLACE} is a commit of PyTorch main: set torch_source: main, or leave it out"
+        if "@" in str(variant.get("torch")):
+            yield where, "'torch' has an address already; keep one"
 
 
 def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:

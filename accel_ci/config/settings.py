@@ -51,6 +51,7 @@ from accel_ci.config.values import (
     Target,
     TestTag,
     TorchBackend,
+    TorchIndex,
     WheelTag,
     Workspace,
 )
@@ -172,6 +173,9 @@ class Device(Section):
 class Variant(Section):
     """One cell of the build matrix. `wheels` and `image` replace the sections of that name for this variant.
 
+    With `torch_index`, PyTorch's wheel comes from there alone: from an index of packages, or a page or folder of wheels. In
+    it, `{sha}` stands for the commit of the revision's upstream. Other packages come from where they always do.
+
     In the file, one entry may stand for several variants, one for each combination of the values in its lists.
     """
 
@@ -179,6 +183,7 @@ class Variant(Section):
     python: PythonVersion
     torch: RequirementText
     torch_source: Literal["pinned", "main"] = "pinned"
+    torch_index: TorchIndex | None = None
     runtime: Name
     requirements: tuple[RequirementText, ...] = ()
     build_environment: dict[EnvironmentName, str] = {}

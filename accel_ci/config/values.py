@@ -66,8 +66,19 @@ def _flag(value: str) -> str:
     return value
 
 
+def _torch_index(value: str) -> str:
+    if unknown := set(re.findall(r"\{[^{}]*\}", value)) - {COMMIT_PLACE}:
+        raise ValueError(f"{min(unknown)} means nothing here; {COMMIT_PLACE} is the commit of the revision's upstream")
+    if not value or value.startswith("-") or ("://" in value and not re.fullmatch(r"https?://\S+", value)):
+        raise ValueError("must be an address that begins with http:// or https://, or a folder of wheels")
+    return value
+
+
 _OWN_FLAGS = ("bazelrc", "build_event_json_file", "build_event_json_file_path_conversion", "output_base", "symlink_prefix")
 
+
+COMMIT_PLACE = "{sha}"
+"""Stands for the commit of the revision's upstream in the address of wheels of PyTorch."""
 
 Name = Annotated[
     str,
@@ -153,6 +164,7 @@ TagFilter = Annotated[
 ]
 TestTag = Annotated[str, _matching(r"[A-Za-z_][\w-]*", "must be one tag, such as 'multi-card'")]
 TorchBackend = Annotated[str, _matching(r"[\w.]+", "must be a backend of PyTorch that uv knows, such as 'cpu'")]
+TorchIndex = Annotated[str, AfterValidator(_torch_index)]
 WheelTag = Annotated[
     str, _matching(r"[^-\s]+-[^-\s]+-[^-\s]+", "must be a tag of wheels with three parts, such as 'cp311-cp311-*'")
 ]

@@ -81,13 +81,13 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
         revision = stages.revision(context)
-        backend = revision.backend
+        backend, upstream = revision.backend, revision.upstream.sha
         if revision.confirms is not None:
             before = manifest_of_confirmed(workspace, WHEEL, revision, variant.name, Wheel)
             built = replace(before, reused=True, work_s=0.0)
         else:
-            sources = checkout_backend(project, backend)
-            built = build_wheel(settings, variant, backend, sources, artifacts, workspace.wheel_cache, project.root)
+            sources, cache = checkout_backend(project, backend), workspace.wheel_cache
+            built = build_wheel(settings, variant, backend, sources, artifacts, cache, project.root, upstream)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
         built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, workspace), built.checks
@@ -106,7 +106,7 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
         else:
             image = make(workspace.artifacts, workspace.images)
         step.note(image_note(image))
-        if behind := behind_revision(variant, image, stages.revision(context)):
+        if behind := behind_revision(variant, image, revision):
             context.log.info(behind)
             step.say(behind)
     made = {check.name: check for check in image.checks}
@@ -249,6 +249,7 @@ def wheel_metadata(built: Wheel, backend: Source, workspace: Workspace) -> dict[
         "companions": table(["wheel", "bytes"], [[each.name, each.size_bytes] for each in built.companions]),
         "size": built.wheel.size_bytes,
         "built_in": built.built_in,
+        "torch": built.torch or "as configured",
         "patches": table(["patch"], [[patch] for patch in built.patches]),
         "reused": built.reused,
         "work_seconds": built.work_s,

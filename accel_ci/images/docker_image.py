@@ -22,6 +22,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import uv
 from filelock import FileLock
@@ -42,7 +43,7 @@ from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.audit import check_size
-from accel_ci.wheels.front_end import local_folders, package_environment
+from accel_ci.wheels.front_end import files_of, local_folders, package_environment
 from accel_ci.wheels.package_source import packages_of
 from accel_ci.wheels.uv_environment import PackageSource, netrc_with, resolve
 
@@ -55,17 +56,22 @@ PYTHON = "/opt/venv/bin/python"
 TARGETS = ("development", "runtime")
 
 _IMAGE = TypeAdapter(RuntimeImage)
+_FIND_LINKS = "/build/find-links"
 _SECRET_LIMIT_BYTES = 500_000  # the limit of BuildKit
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that determines the contents of an image; `digest` names it. `files` are those of the wheel."""
+    """Everything that determines the contents of an image; `digest` names it.
+
+    `files` are those of the wheel, and `given` other wheels that the pins name as files of this machine.
+    """
 
     variant: Variant
     section: Image
     wheel: Wheel
     files: tuple[Path, ...]
+    given: tuple[Path, ...]
     packages: PackageSource
     pins: str
     dockerfile: str
@@ -133,12 +139,23 @@ def _recipe(settings: Settings, variant: Variant, section: Image, wheel: Wheel, 
     packages = packages_of(settings, variant, in_container=True)
     files = tuple(artifacts.checked_path(each) for each in wheel.wheels)
     own = [f"{parse_wheel_filename(file.name)[0]} @ {file.as_uri()}" for file in files]
-    pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit_s)
-    others = "".join(f"{line}\n" for line in pins.splitlines() if " @ file:" not in line)
+    pins = resolve([*own, wheel.torch or variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit_s)
+    files_named = files_of(pins.splitlines())
+    given = {line: file for line, file in files_named.items() if file not in files}
+    others = "".join(_in_context(line, given) for line in pins.splitlines() if files_named.get(line) not in files)
     dockerfile = render_dockerfile(section, variant, packages)
     parts = [dockerfile, others, *(each.sha256 for each in wheel.wheels), variant.name, section.registry or ""]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return Recipe(variant, section, wheel, files, packages, others, dockerfile, digest)
+    return Recipe(variant, section, wheel, files, tuple(given.values()), packages, others, dockerfile, digest)
+
+
+def _in_context(pin: str, given: Mapping[str, Path]) -> str:
+    """Write a line of pins; a file of this machine has another address in a build."""
+    file = given.get(pin)
+    if file is None:
+        return f"{pin}\n"
+    digest = "".join(pin.partition("#")[1:])
+    return f"{pin.partition(' @ ')[0]} @ file://{_FIND_LINKS}/{quote(file.name)}{digest}\n"
 
 
 def _existing(manifest: Path) -> RuntimeImage | None:
@@ -195,11 +212,13 @@ def _fill(context: Path, recipe: Recipe) -> None:
     _link(Path(uv.find_uv_bin()), context / "uv")
     for file in recipe.files:
         _link(file, context / "wheels" / file.name)
+    for file in recipe.given:
+        _link(file, context / "find-links" / file.name)
     wanted = {canonicalize_name(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in recipe.pins.splitlines()}
     for place in local_folders(recipe.packages):
         for file in sorted(place.glob("*.whl")):
             with contextlib.suppress(InvalidWheelFilename):
-                if parse_wheel_filename(file.name)[0] in wanted:
+                if parse_wheel_filename(file.name)[0] in wanted and not (context / "find-links" / file.name).exists():
                     _link(file, context / "find-links" / file.name)
 
 
@@ -213,7 +232,7 @@ def _link(file: Path, destination: Path) -> None:
 def secret_options(folder: Path, packages: PackageSource) -> list[str]:
     """The options that pass package indexes, which may hold passwords, and certificates to a build."""
     places = [each for each in packages.environment.get("UV_FIND_LINKS", "").split(",") if "://" in each]
-    find_links = ",".join(["/build/find-links", *(each for each in places if not each.startswith("file:"))])
+    find_links = ",".join([_FIND_LINKS, *(each for each in places if not each.startswith("file:"))])
     environment = {**package_environment(packages.for_packages()), "UV_FIND_LINKS": find_links, "UV_LINK_MODE": "copy"}
     options = []
     certificates = Path(packages.environment.get("SSL_CERT_FILE") or "/nonexistent")

@@ -24,14 +24,14 @@ from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_ver
 from accel_ci.images.docker_image import make_docker_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import RuntimeImage, Wheel
-from accel_ci.redaction import redact_bytes, without_credentials
+from accel_ci.redaction import redact_bytes
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.storage.sealed_folder import changes, in_short, seal
 from accel_ci.wheels.installed import installed_differently
 from accel_ci.wheels.package_source import packages_of
-from accel_ci.wheels.uv_environment import create, resolve, run_code
+from accel_ci.wheels.uv_environment import create, package_of, resolve, run_code
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def make_runtime_image(
     packages = packages_of(settings, variant)
     files = [artifacts.checked_path(each) for each in wheel.wheels]
     own = [f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files]
-    pins = resolve([*own, variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
+    pins = resolve([*own, wheel.torch or variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
     content = f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}"
     digest = hashlib.sha256(content.encode()).hexdigest()
     folder = images / digest[:16]
@@ -75,7 +75,7 @@ def make_runtime_image(
             str(python),
             digest,
             *read_versions(done, advice),
-            tuple(sorted(without_credentials(line.split(";")[0].strip()) for line in pins.splitlines())),
+            tuple(sorted(map(package_of, pins.splitlines()))),
             reused=False,
             work_s=round(time.monotonic() - started, 3),
             sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),

@@ -6,10 +6,13 @@ holds no secrets: variables that are passed on to tests appear only by name, and
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from accel_ci.config.settings import UPSTREAM_TESTS, Project, Variant
 from accel_ci.errors import AccelCiError
@@ -25,7 +28,8 @@ from accel_ci.source.git import local_path
 from accel_ci.source.revision import checkout_backend
 from accel_ci.source.upstream_tree import commit_of_tests
 from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci.wheels.uv_environment import PackageSource
+from accel_ci.wheels.front_end import constraint_of, files_of
+from accel_ci.wheels.uv_environment import PackageSource, package_of
 from accel_ci.workspace import Workspace
 
 _SOURCES = Path("/accel-ci/sources")
@@ -235,11 +239,15 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
 def _in_environment(case: _Case) -> list[str]:
     """A virtual environment with the build's pins and wheels. Missing wheels are built again."""
     image, variant = case.image, case.variant
-    pins = [line for line in image.packages if " @ file:" not in line]
+    own = {canonicalize_name(file.name.partition("-")[0]) for file in case.wheel.wheels}
+    pins = [line for line in image.packages if canonicalize_name(re.split("[ =@]", line, maxsplit=1)[0]) not in own]
+    torch = case.wheel.torch
+    if torch is not None:
+        pins = [torch if line == package_of(torch) else line for line in pins]
+    only_here = [f"# {line.partition(' @ ')[0]} is a file of the build machine" for line in files_of(pins)]
     options = PackageSource.from_settings(variant.torch_backend).options
     index = [f'export UV_TORCH_BACKEND="${{UV_TORCH_BACKEND-{variant.torch_backend}}}"'] if options else []
     install = ["uv", "pip", "install", "--quiet", "--python", "image/bin/python", "--no-deps"]
-    prerelease = ["--prerelease", "allow"] if variant.torch_source == "main" else []
     given = _environment(case)
     pool = case.project.settings.pool
     passed = " ".join(sorted({*ALLOWED, *pool.pass_environment, *_OF_THE_SCRIPT} - {*pool.unset_environment}))
@@ -250,7 +258,8 @@ def _in_environment(case: _Case) -> list[str]:
         "mkdir -p wheels",
         *_wheels(case),
         f"uv venv --quiet --clear --python {shlex.quote(image.python_version)} image",
-        f"{shlex.join([*install, *prerelease, '-r', '-'])} <<'EOF'",
+        *only_here,
+        f"{shlex.join([*install, '-r', '-'])} <<'EOF'",
         *pins,
         "EOF",
         f"{shlex.join([*install, '--no-index'])} wheels/*.whl",
@@ -270,9 +279,10 @@ def _wheels(case: _Case) -> list[str]:
     label = case.revision.backend.label
     environment = ["env", *(f"{name}={value.replace('{label}', label)}" for name, value in given.items())]
     folders = [*(each.subdirectory for each in settings.backend.companions), "."]
-    lines = []
+    lines = [f"echo {shlex.quote(constraint_of(case.wheel.torch or case.variant.torch))} > torch.txt"]
     for folder, wheel in zip(folders, case.wheel.wheels, strict=True):
-        build = [*environment, "uv", "build", "--quiet", "--wheel", "--python", case.variant.python, "--out-dir"]
+        build = [*environment, "uv", "build", "--quiet", "--wheel", "--build-constraint", "torch.txt"]
+        build += ["--python", case.variant.python, "--out-dir"]
         place = f'"$sources"/{shlex.quote(folder)}'
         lines += [
             f"cp {shlex.quote(str(artifacts.path(wheel)))} wheels/ 2>/dev/null ||",

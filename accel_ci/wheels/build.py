@@ -26,22 +26,34 @@ from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.checks import BuiltWheel, check_wheels
 from accel_ci.wheels.front_end import Builder
 from accel_ci.wheels.package_source import packages_of
+from accel_ci.wheels.torch_wheel import with_exact_torch
 
 _WHEEL = TypeAdapter(Wheel)
 
 
 def build_wheel(
-    settings: Settings, variant: Variant, source: Source, sources: Path, artifacts: ArtifactStore, cache: Path, root: Path
+    settings: Settings,
+    variant: Variant,
+    source: Source,
+    sources: Path,
+    artifacts: ArtifactStore,
+    cache: Path,
+    root: Path,
+    upstream_sha: str | None = None,
 ) -> Wheel:
     """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
-    The configuration's paths are relative to `root`. The build runs in the configured image if an engine answers, else on
-    this machine. Raises `BuildError` if the build fails; the results of checks are part of the wheel.
+    The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
+    in the configured image if an engine answers, else on this machine. Raises `BuildError` if the build fails, or if there
+    is no PyTorch to build it for; the results of checks are part of the wheel.
     """
     started = time.monotonic()
     rules = settings.wheels_of(variant)
     patches = read_series(root / rules.patches) if rules.patches else ()
     image = rules.builder if rules.builder and engine_version() else None
+    packages = packages_of(settings, variant, in_container=image is not None)
+    configured = variant.torch
+    variant = with_exact_torch(variant, packages, root, upstream_sha, timeout_s=settings.limits.install_seconds)
     inputs = {
         "source": source.tree or source.sha,
         "label": source.label,
@@ -55,12 +67,11 @@ def build_wheel(
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
     if (reused := _reuse(manifest, artifacts)) is not None:
         return reused
-    packages = packages_of(settings, variant, in_container=image is not None)
     compiler_cache, limit_s = cache.absolute() / "compiler", settings.limits.build_seconds
     with scratch_folder("wheel") as scratch:
         whole = checkout_root(sources)
         scratch.chmod(0o711)  # another user gets to what is its own, and sees nothing else
-        builder = Builder(image, rules, packages, compiler_cache, limit_s, scratch)
+        builder = Builder(image, rules, packages, compiler_cache, limit_s, scratch, variant.torch)
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)
@@ -80,6 +91,7 @@ def build_wheel(
             source=source.sha,
             patches=applied.names,
             built_in=builder.name,
+            torch=variant.torch if variant.torch != configured else None,
         )
     if all(check.passed for check in checks):
         cache.mkdir(parents=True, exist_ok=True)

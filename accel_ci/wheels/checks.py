@@ -13,7 +13,7 @@ from accel_ci.errors import BuildError
 from accel_ci.model import CheckResult, Source
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, check_result_of
 from accel_ci.wheels.front_end import Builder
-from accel_ci.wheels.uv_environment import resolve
+from accel_ci.wheels.uv_environment import package_of, resolve
 
 CHECK_NAMES = (*AUDIT_NAMES, "identity", "clean_install", "dependencies", "imports", "entry_points")
 """The checks of `check_wheels`, in its order."""
@@ -97,11 +97,11 @@ def _check_installed(
     requirements = [*(f"{each.part.distribution} @ {each.wheel.as_uri()}" for each in built), variant.torch]
     try:
         pins = resolve(requirements, variant.python, packages, timeout_s=limit)
-        python = installing.create(variant.python, pins, [each.wheel for each in built])
+        python = installing.create(variant.python, pins)
     except BuildError as error:
         failed = CheckResult("clean_install", False, "cannot be installed", tuple(str(error).splitlines()))
         return [failed, *(CheckResult(name, False, "not checked: the wheel cannot be installed") for name in checks)]
-    installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {variant.torch}")
+    installed = CheckResult("clean_install", True, f"installed with Python {variant.python} and {package_of(variant.torch)}")
     return [installed, *(check_result_of(name, running.run_installed(command(python))) for name, command in checks.items())]
 
 

@@ -13,21 +13,24 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
 import uv
+from packaging.requirements import Requirement
 
 from accel_ci.config.settings import Wheels
 from accel_ci.docker.container import Mount, run_in_container
 from accel_ci.errors import BuildError
 from accel_ci.process.run import Finished
+from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import checkout_root
 from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 from accel_ci.wheels.build_system import ASK, checked_requirements, read_answer, read_build_system
-from accel_ci.wheels.uv_environment import PackageSource, create, run_code, run_uv
+from accel_ci.wheels.uv_environment import PackageSource, create, login_file, run_code, run_uv
 
 HOST = "host"
 """The name of this machine as a builder."""
@@ -35,6 +38,8 @@ HOST = "host"
 _UV = "/usr/local/bin/uv"
 _SOURCES, _OUT, _HOME, _PREPARED = "/build/sources", "/build/out", "/build/home", "/build/prepared"
 _REQUIRES = "requires"
+_CONSTRAINTS, _CONSTRAINTS_INSIDE = "constraints.txt", "/build/constraints.txt"
+_LOGINS_INSIDE = "/run/accel-ci-netrc"
 _CERTIFICATES = "/run/accel-ci-certificates.pem"
 _COMPILER_CACHE = "/var/cache/accel-ci-compiler"
 _PASSED = (
@@ -51,7 +56,8 @@ _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Builder:
     """The place where wheels are built: the container `image`, or this machine (None).
 
-    `cache` is the compiler's cache. `scratch` is a folder for the home folder of builds and for their environments.
+    `cache` is the compiler's cache. `scratch` is a folder for the home folder of builds and for their environments. Builds
+    that need PyTorch get it by the requirement `torch`.
     """
 
     image: str | None
@@ -60,6 +66,7 @@ class Builder:
     cache: Path
     timeout_s: float
     scratch: Path
+    torch: str | None = None
 
     @property
     def name(self) -> str:
@@ -81,7 +88,8 @@ class Builder:
         if self.packages.user is not None:
             self.packages.user.give(whole, out)
         if not self.packages.is_apart:
-            return self._run_code(["uv", "build", "--python", python, *arguments], mounts, extra, places[0])
+            options = ["--python", python, *self._constrained("--build-constraint", "UV_BUILD_CONSTRAINT")]
+            return self._run_code(["uv", "build", *options, *arguments], mounts, extra, places[0])
         try:
             interpreter = self._prepare(folder, places[0], python, mounts, extra)
         except BuildError as error:
@@ -97,17 +105,28 @@ class Builder:
         system = read_build_system(folder)
         interpreter = str(self._prepared(here=self.image is None) / "environment" / "bin" / "python")
         self._install(["venv", "--python", python, "--clear", str(Path(interpreter).parents[1])], ())
-        self._install(["pip", "install", "--python", interpreter], system.requires)
+        install = ["pip", "install", "--python", interpreter, *self._constrained("--constraint", "UV_CONSTRAINT")]
+        self._install(install, system.requires)
         self.home.mkdir(parents=True, exist_ok=True)
         answer = str((self.home if self.image is None else Path(_HOME)) / _REQUIRES)
         asking = [interpreter, "-I", "-c", ASK, system.backend, json.dumps(system.paths), answer]
         done = self._run_code(asking, mounts, {**extra, **self._on_path(interpreter)}, place)
         if done.status != 0:
             raise BuildError(f"the build backend cannot be asked for its requirements:\n{done.tail}")
-        self._install(["pip", "install", "--python", interpreter], checked_requirements(read_answer(self.home / _REQUIRES)))
+        self._install(install, checked_requirements(read_answer(self.home / _REQUIRES)))
         return interpreter
 
-    def create(self, python: str, pins: str, wheels: Sequence[Path]) -> str:
+    def _constrained(self, option: str, variable: str) -> list[str]:
+        """Options of uv that have what a build needs of PyTorch be the variant's, beside the user's own constraints."""
+        if self.torch is None:
+            return []
+        file = self.scratch / _CONSTRAINTS
+        file.write_text(f"{constraint_of(self.torch)}\n")
+        own = self.packages.environment.get(variable, "").split()
+        place = str(file) if self.image is None else _CONSTRAINTS_INSIDE
+        return [word for each in (place, *own) for word in (option, each)]
+
+    def create(self, python: str, pins: str) -> str:
         """Create an environment with exactly `pins`, some of which are files, and return its interpreter.
 
         Raises `BuildError`.
@@ -118,8 +137,7 @@ class Builder:
         interpreter = str(target / "bin" / "python")
         self._install(["venv", "--python", python, "--clear", str(target)], ())
         options = ["--no-deps", *self.packages.options]
-        files = {str(wheel.parent): wheel.parent for wheel in wheels}
-        self._install(["pip", "install", "--python", interpreter, *options], pins.splitlines(), files)
+        self._install(["pip", "install", "--python", interpreter, *options], pins.splitlines())
         return interpreter
 
     def run_installed(self, command: Sequence[str]) -> Finished:
@@ -129,9 +147,7 @@ class Builder:
         """
         return self._run_code(command, {}, {}, str(self.home) if self.image is None else _HOME)
 
-    def _install(
-        self, arguments: Sequence[str], requirements: Sequence[str], files: Mapping[str, Path] = MappingProxyType({})
-    ) -> None:
+    def _install(self, arguments: Sequence[str], requirements: Sequence[str]) -> None:
         """Run a uv that has the passwords of indexes, and runs no code of the sources. Raises `BuildError`."""
         if arguments[0] == "pip" and not requirements:
             return
@@ -144,8 +160,11 @@ class Builder:
             prepared.mkdir(parents=True, exist_ok=True)
             (prepared / _REQUIRES).write_text(text)
             arguments = [*arguments, "-r", f"{_PREPARED}/{_REQUIRES}"] if requirements else arguments
-            given = package_environment(self.packages.for_packages())
-            done = self._inside([_UV, *arguments], {_PREPARED: prepared}, {**given, **_PYTHONS}, "/", files)
+            given, seen = {**package_environment(self.packages.for_packages()), **_PYTHONS}, _folders_of(requirements)
+            with login_file(self.packages) as logins:
+                for name, file in logins.items():
+                    given[name], seen[_LOGINS_INSIDE] = _LOGINS_INSIDE, Path(file)
+                done = self._inside([_UV, *arguments], {_PREPARED: prepared}, given, "/", seen)
         if done.status != 0:
             raise BuildError(f"what the build needs cannot be installed:\n{done.tail}")
 
@@ -243,8 +262,31 @@ class Builder:
         if certificates and Path(certificates).is_file():
             mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
-        mounts += [Mount(folder, folder) for folder in local_folders(self.packages)]
+        if (constraints := self.scratch / _CONSTRAINTS).is_file():
+            mounts.append(Mount(constraints, _CONSTRAINTS_INSIDE))
+        places = {*local_folders(self.packages), *_folders_of([self.torch or ""]).values()} - {*map(Path, read_only)}
+        mounts += [Mount(folder, folder) for folder in sorted(places)]
         return run_in_container(str(self.image), command, mounts, given, cwd, self.timeout_s)
+
+
+def constraint_of(torch: str) -> str:
+    """Write a requirement as a constraint, which has no extras, no password, and no digest apart from its address."""
+    wanted = Requirement(without_credentials(torch.partition(" --hash=")[0]))
+    return f"{wanted.name} @ {wanted.url}" if wanted.url else f"{wanted.name}{wanted.specifier}"
+
+
+def files_of(requirements: Iterable[str]) -> dict[str, Path]:
+    """Return the files of this machine that requirements name by their addresses, by these requirements."""
+    found = {}
+    for line in requirements:
+        address = urlsplit(line.partition(" @ ")[2].split(";")[0].strip())
+        if address.scheme == "file":
+            found[line] = Path(unquote(address.path))
+    return found
+
+
+def _folders_of(requirements: Iterable[str]) -> dict[str, Path]:
+    return {str(file.parent): file.parent for file in files_of(requirements).values()}
 
 
 def package_environment(environment: Mapping[str, str]) -> dict[str, str]:

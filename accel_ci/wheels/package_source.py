@@ -11,8 +11,8 @@ def packages_of(settings: Settings, variant: Variant, *, in_container: bool = Fa
     """Return where the packages of a variant come from, and what code sees of it. In a container, code runs as its user."""
     return PackageSource.from_settings(
         variant.torch_backend,
-        prerelease=variant.torch_source == "main",
         keep=settings.wheels_of(variant).pass_environment,
         user=None if in_container else OwnUser.named(settings.code_user),
         requirements=(variant.torch, *variant.requirements),
+        torch_index=variant.torch_index,
     )

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ _PIP_TO_UV = {
 _FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "NETRC")
 _INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 _LOGINS = ("_USERNAME", "_PASSWORD")
+_DIGEST = " --hash="
 
 
 def uv_environment(base: Mapping[str, str] | None = None, keep: Collection[str] = ()) -> dict[str, str]:
@@ -62,7 +63,8 @@ class PackageSource:
     """The source of packages: an environment for uv, and the options of its `pip` commands.
 
     `keep` names variables that builds may see whatever they hold. `user` is whom code of the sources runs as. `logins` are
-    the users and passwords in addresses of requirements, by server: uv gets them beside these, so that no pin has them.
+    the users and passwords in addresses of requirements and of `torch_index`, by server: uv gets them beside these, so that
+    no pin has them. `torch_index` is the variant's, without them.
     """
 
     environment: Mapping[str, str]
@@ -70,6 +72,7 @@ class PackageSource:
     keep: frozenset[str] = frozenset()
     user: OwnUser | None = None
     logins: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
+    torch_index: str | None = None
 
     @classmethod
     def from_settings(
@@ -77,19 +80,26 @@ class PackageSource:
         torch_backend: str | None,
         base: Mapping[str, str] | None = None,
         *,
-        prerelease: bool = False,
         keep: Collection[str] = (),
         user: OwnUser | None = None,
         requirements: Sequence[str] = (),
+        torch_index: str | None = None,
     ) -> PackageSource:
         """Take PyTorch from its index for `torch_backend` (uv's name for it), unless the user has configured an index."""
         environment = uv_environment(base, keep)
         own_places = any(environment.get(n) for n in ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX"))
         wanted = torch_backend and not own_places and "UV_TORCH_BACKEND" not in environment
         options = ["--torch-backend", str(torch_backend)] if wanted else []
-        logins = logins_of(requirement.partition("@")[2].strip() for requirement in requirements)
-        options += ["--prerelease", "allow"] if prerelease else []
-        return cls(environment, tuple(options), frozenset(keep), user, logins)
+        addresses = [requirement.partition("@")[2].strip() for requirement in requirements]
+        logins = logins_of([*addresses, torch_index or ""])
+        place = without_credentials(torch_index) if torch_index else None
+        return cls(environment, tuple(options), frozenset(keep), user, logins, place)
+
+    def only_from(self, *options: str) -> PackageSource:
+        """Return this source without all indexes and folders but those of the options."""
+        left_out = {*_INDEXES, "UV_TORCH_BACKEND"}
+        environment = {name: value for name, value in self.environment.items() if name not in left_out}
+        return replace(self, environment=environment, options=options)
 
     @property
     def is_apart(self) -> bool:
@@ -127,7 +137,8 @@ class PackageSource:
 
     def _has_login_in_netrc(self) -> bool:
         """Return whether ~/.netrc has the password of a configured index."""
-        places = " ".join(self.environment.get(name, "") for name in _INDEXES).replace(",", " ").split()
+        configured = (self.environment.get(name, "") for name in _INDEXES)
+        places = " ".join([*configured, self.torch_index or ""]).replace(",", " ").split()
         file = _netrc_file(self.environment)
         try:
             hosts = netrc(file).hosts if places and file.is_file() else {}
@@ -151,11 +162,21 @@ def _logged_in(source: PackageSource) -> Iterator[dict[str, str]]:
     if not source.logins:
         yield environment
         return
+    with login_file(source) as file:
+        git = git_credentials(source.logins)
+        yield {**environment, **config_environment(git.settings), **git.variables, **file}
+
+
+@contextmanager
+def login_file(source: PackageSource) -> Iterator[dict[str, str]]:
+    """The variable that names a file with the log-ins of requirements to uv, where there are any; the file is removed."""
+    if not source.logins:
+        yield {}
+        return
     with scratch_folder("logins") as folder:
         file = folder / "netrc"
         write_whole_file(file, netrc_with(source).encode(), mode=0o600)
-        git = git_credentials(source.logins)
-        yield {**environment, **config_environment(git.settings), **git.variables, "NETRC": str(file)}
+        yield {"NETRC": str(file)}
 
 
 def netrc_with(source: PackageSource) -> str:
@@ -183,7 +204,10 @@ def run_code(
 
 
 def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, timeout_s: float) -> str:
-    """Resolve `requirements` to exact pins without passwords, one per line. Raises `BuildError` with uv's explanation."""
+    """Resolve `requirements` to exact pins without passwords, one per line. Raises `BuildError` with uv's explanation.
+
+    Exact ones that have a digest keep it, so that nothing else is installed.
+    """
     requirements = [without_credentials(requirement) for requirement in requirements]
     arguments = ["pip", "compile", "-", "--python", python, "--no-header", "--no-annotate", "--quiet", *source.options]
     done = run_uv(arguments, source, timeout_s=timeout_s, stdin="\n".join(requirements))
@@ -193,7 +217,14 @@ def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, 
             "variant; for a mirror or an offline machine set PIP_INDEX_URL, PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS"
             + _why_no_build(done, source)
         )
-    return "".join(f"{line}\n" for line in done.output.splitlines() if line and not line.startswith("warning:"))
+    exact = {requirement.partition(_DIGEST)[0]: requirement for requirement in requirements if _DIGEST in requirement}
+    pins = (line for line in done.output.splitlines() if line and not line.startswith("warning:"))
+    return "".join(f"{exact.get(pin, pin)}\n" for pin in pins)
+
+
+def package_of(pin: str) -> str:
+    """Return the package of a line of pins as tables and scripts show it: without its digest, marker and password."""
+    return without_credentials(pin.partition(_DIGEST)[0].split(";")[0].strip())
 
 
 def create(folder: Path, python: str, pins: str, source: PackageSource, *, timeout_s: float, compiled: bool = False) -> Path:

@@ -65,6 +65,11 @@ def test_minimal_configuration_is_valid() -> None:
         ("variants.0.name", "{pyton}", "variants[0].name: use letters"),
         ("variants.0.torch", "torch=2", "variants[0].torch: not a PEP 508 requirement"),
         ("variants.0.name", "a|b", "variants[0].name: use letters"),
+        ("variants.0.torch_index", "builds/{sha}", "variants[0].torch_index: {sha} is a commit of PyTorch main: set torch_"),
+        ("variants.0.torch_index", "https://h/{commit}", "variants[0].torch_index: {commit} means nothing here; {sha} is"),
+        ("variants.0.torch_index", "ftp://h", "variants[0].torch_index: must be an address that begins with http:// or"),
+        ("variants.0", {"name": "py3", "python": "3.11", "torch": "torch @ https://h/t.whl", "torch_index": "https://h"},
+         "variants[0].torch_index: 'torch' has an address already; keep one"),
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.suites", ["smoke", "unti"], "jobs.nightly.suites[1]: there is no suite 'unti'; did you mean 'unit'?"),
@@ -262,6 +267,15 @@ def test_any_text_is_a_list_of_mistakes(text: str) -> None:
 def test_the_files_of_the_project_are_valid() -> None:
     assert load_project(ROOT / "accel_ci.yaml").settings.backend.name == "torch_emu"
     assert parse_settings((ROOT / "accel_ci" / "config" / "starter.yaml").read_text()).backend.name == "my_backend"
+
+
+def test_the_starters_other_stack_can_be_switched_on() -> None:
+    starter = (ROOT / "accel_ci" / "config" / "starter.yaml").read_text()
+    switched_on = re.sub(r"(?m)^  # (- \{name: py311-main.*)\n  # (.*\})$", r"  \1\n  \2", starter)
+    pinned, other = parse_settings(switched_on).variants
+    assert (pinned.torch_source, other.torch_source, other.torch) == ("pinned", "main", "torch")
+    assert (other.python, other.runtime, other.requirements) == (pinned.python, pinned.runtime, pinned.requirements)
+    assert other.torch_index is not None
 
 
 def test_the_starter_shows_every_key() -> None:

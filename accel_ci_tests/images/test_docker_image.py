@@ -20,6 +20,7 @@ from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.uv_environment import PackageSource
+from accel_ci_tests.fixtures.stand_in_torch import write_torch
 
 SOURCE = Source("https://someone:secret@example.org/toy.git", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
 TORCH = {
@@ -143,6 +144,34 @@ def test_wheels_are_built_in_the_builder(toy_project: Project, toy_sources: Path
     wheel = wheel_of(replace(toy_project, settings=settings), toy_sources)
     assert wheel.built_in == base
     assert [check for check in wheel.checks if not check.passed] == []
+
+
+def test_a_torch_of_a_folder_is_built_with_and_in_the_image(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, tmp_path: Path
+) -> None:
+    variant = {
+        "name": "main", "python": "3.11", "torch": "torch", "torch_source": "main", "torch_index": "builds/{sha}",
+        "runtime": "toy-1", "wheels": {"builder": base},
+    }  # fmt: skip
+    project = make_project(
+        backend=toy_project.settings.backend.model_dump(mode="json"),
+        variants=[variant],
+        image={"base": base, "development_packages": []},
+        pool={"kind": "docker", "cards": 1, "card_environment": "TOY_CARD"},
+    )
+    pyproject, setup = toy_sources / "pyproject.toml", toy_sources / "setup.py"
+    pyproject.write_text(pyproject.read_text().replace('"setuptools>=77"', '"setuptools>=77", "torch"'))
+    plain = setup.read_text()
+    artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
+    for sha in ("1" * 40, "2" * 40):
+        write_torch(tmp_path / "builds" / sha, "2.14.0a0+mine", sha)
+        setup.write_text(f"import torch\nassert torch.version.git_version == {sha!r}\n{plain}")
+        wheel = build_wheel(
+            project.settings, project.settings.variants[0], SOURCE, toy_sources, artifacts, cache, tmp_path, sha
+        )
+        assert ([check for check in wheel.checks if not check.passed], wheel.built_in) == ([], base)
+        image = image_of(project, wheel)
+        assert (image.torch_version, image.torch_sha, image.reused) == ("2.14.0a0+mine", sha, False)
 
 
 def test_command_lines_have_no_passwords_of_package_indexes(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from accel_ci.config.loading import parse_settings
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.guarded_server import guarded_server
 from accel_ci_tests.fixtures.project import minimal_config
+from accel_ci_tests.fixtures.stand_in_torch import write_package, write_torch
 from accel_ci_tests.fixtures.toy_backend import PYPROJECT
-from accel_ci_tests.fixtures.toy_night import TORCH
 
 pytestmark = pytest.mark.timeout(1800)
 """Nine commands of the command line, two of them builds, in one fixture."""
@@ -185,6 +185,7 @@ def _config(sources: str, files: str, bazel: Path) -> dict[str, object]:
     variant = {
         "name": "py3", "python": f"3.{sys.version_info.minor}", "torch": "torch==2.13.0+toy", "runtime": "none",
         "requirements": ["pytest", f"extra-package @ {files}/extra_package-1.0-py3-none-any.whl"],
+        "torch_index": f"{files}/simple",
     }  # fmt: skip
     pool = {
         "cards": 1,
@@ -220,17 +221,8 @@ def _make_sources(served: Path, places: list[str]) -> None:
 
 
 def _make_wheels(served: Path) -> None:
-    extra = {
-        "extra_package.py": "",
-        "extra_package-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: extra-package\nVersion: 1.0\n",
-        "extra_package-1.0.dist-info/WHEEL": TORCH["torch-2.13.0+toy.dist-info/WHEEL"],
-    }
-    for name, files in {"torch-2.13.0+toy": TORCH, "extra_package-1.0": extra}.items():
-        with zipfile.ZipFile(served / f"{name}-py3-none-any.whl", "w") as wheel:
-            for file, text in files.items():
-                wheel.writestr(file, text)
-            record = f"{name}.dist-info/RECORD"
-            wheel.writestr(record, "".join(f"{file},,\n" for file in [*files, record]))
+    write_torch(served)
+    write_package(served, "extra_package-1.0", {"extra_package.py": ""})
 
 
 class _Watcher:
