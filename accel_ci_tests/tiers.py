@@ -63,6 +63,7 @@ SLOW = (
     "wheels/test_audit.py",
     "wheels/test_build.py",
     "wheels/test_front_end.py",
+    "wheels/test_torch_wheel.py",
 )
 """These start workers, servers, containers, builds or whole nightlies, or store much."""
 
@@ -89,6 +90,7 @@ PROCESSES = (
         "end_to_end/test_reproduce.py",
         "end_to_end/test_webserver.py",
     ),
+    ("end_to_end/test_both_stacks.py",),
     ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
     ("end_to_end/test_upstream.py",),
