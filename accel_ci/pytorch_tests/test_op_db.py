@@ -3,13 +3,18 @@
 Each operator has one test, in float32 or, if it has no float32, in the first type that PyTorch tests it with.
 """
 
+import sys
 import zlib
+from pathlib import Path
 
 import torch
-from compared_with_cpu import ComparedWithCpu, on_cpu, samples
 from torch.testing._internal.common_device_type import OpDTypes, instantiate_device_type_tests, ops
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import run_tests
+
+sys.path.append(str(Path(__file__).parent))  # pytest's import mode `importlib` leaves it out
+
+from compared_with_cpu import ComparedWithCpu, on_cpu, samples
 
 
 class TestOpDb(ComparedWithCpu):

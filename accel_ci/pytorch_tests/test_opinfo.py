@@ -6,16 +6,21 @@ every device is run: it concerns more than is tested here. The CPU says what is 
 """
 
 import copy
+import sys
 import unittest
 import zlib
+from pathlib import Path
 
 import torch
-from compared_with_cpu import ComparedWithCpu, on_cpu, samples
 from torch.testing._internal.common_device_type import OpDTypes, instantiate_device_type_tests, ops
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import run_tests
 from torch.testing._internal.opinfo.core import DecorateInfo
 from torch.utils import _pytree as pytree
+
+sys.path.append(str(Path(__file__).parent))  # pytest's import mode `importlib` leaves it out
+
+from compared_with_cpu import ComparedWithCpu, on_cpu, samples
 
 
 def compared(op):

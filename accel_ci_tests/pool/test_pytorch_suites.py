@@ -68,7 +68,7 @@ def outcomes(make_project: Callable[..., Project], python: Path, tmp_path: Path)
         for name, content in files_of_pytorch_suites(settings.device, settings.suites.values(), tmp_path).items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
-        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")  # as the example has it
         session = session_of(settings, settings.suites["unit"], tmp_path, "nightly")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **session.environment}
         found, _ = plain_outcomes(python, tmp_path, session.paths, environment, arguments)
