@@ -275,7 +275,10 @@ def test_the_starters_other_stack_can_be_switched_on() -> None:
     pinned, other = parse_settings(switched_on).variants
     assert (pinned.torch_source, other.torch_source, other.torch) == ("pinned", "main", "torch")
     assert (other.python, other.runtime, other.requirements) == (pinned.python, pinned.runtime, pinned.requirements)
-    assert other.torch_index is not None
+    guide = (ROOT / "docs" / "upstream.md").read_text()
+    for variant in (pinned, other):
+        assert f"name: {variant.name}\n" in guide, "the guide has both by the same names"
+    assert f"torch_index: {other.torch_index} " in guide
 
 
 def test_the_starter_shows_every_key() -> None:
