@@ -91,6 +91,7 @@ PROCESSES = (
         "end_to_end/test_webserver.py",
     ),
     ("end_to_end/test_both_stacks.py",),
+    ("end_to_end/test_guide.py",),
     ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
     ("end_to_end/test_upstream.py",),
