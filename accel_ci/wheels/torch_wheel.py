@@ -71,7 +71,8 @@ def _sources(packages: PackageSource, place: str | None, root: Path) -> list[Pac
 def _find(variant: Variant, name: str, source: PackageSource, timeout_s: float) -> tuple[dict[str, str] | None, str]:
     """Return the version, the address and the digest of the wheel that uv would install, or None, and the end of its output.
 
-    uv is asked for a lock file (`pylock.toml`), which has all of these. It reads a wheel whose index does not tell a digest.
+    uv is asked for a lock file (`pylock.toml`), which has all of these. Since 0.13, uv lists one wheel there, and reads it
+    if its index does not tell a digest.
     """
     arguments = ["pip", "compile", "-", "--python", variant.python, "--no-deps", "--no-build", "--format", "pylock.toml"]
     arguments += ["--quiet", "--no-header", "--refresh-package", name, *source.options]
@@ -82,7 +83,7 @@ def _find(variant: Variant, name: str, source: PackageSource, timeout_s: float) 
         return None, done.tail
     try:
         [package] = tomllib.loads(lock)["packages"]
-        wheel = package["archive"] if "archive" in package else package["wheels"][0]
+        [wheel] = [package["archive"]] if "archive" in package else package["wheels"]
         address = wheel["url"] if "url" in wheel else Path(wheel["path"]).absolute().as_uri()
         return {"version": package["version"], "address": address, "digest": wheel["hashes"]["sha256"]}, ""
     except (ValueError, LookupError, TypeError):
