@@ -17,7 +17,9 @@ SLOW = (
     "defs/test_triggers.py",
     "docker",
     "end_to_end",
+    "hud/data/test_update.py",
     "hud/test_browser.py",
+    "hud/test_pages_on_tests.py",
     "images/test_docker_image.py",
     "instance",
     "pool/kubernetes/test_cluster.py",
@@ -96,6 +98,7 @@ PROCESSES = (
     ("end_to_end/test_ui.py",),
     ("end_to_end/test_upstream.py",),
     ("hud/test_browser.py",),
+    ("hud/test_pages_on_tests.py",),
     ("security/test_wrong_green.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip

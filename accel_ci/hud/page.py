@@ -6,7 +6,6 @@ All decisions are made here: which builds are green, which are shown in full, an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from typing import Literal
 
 from accel_ci import model
 from accel_ci.config.settings import RampStage
+from accel_ci.hud.addresses import build_anchor
 from accel_ci.hud.groups import TestGroup, group_tests
 from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord
 from accel_ci.hud.stops import Stop, find_stop, smoke_failures
@@ -248,7 +248,7 @@ def _row(revision: RevisionRecord, variants: Iterable[str], tests: Mapping[Build
         record, build = records.get(variant), Build(revision.key, variant)
         state = build_state(record, now, tests.get(build)) if record else State("absent", "no build")
         bar = verdict_bar(record.ledger.counts) if record and record.ledger else {}
-        cells.append(Cell(build, state, _anchor(build) if record else None, bar))
+        cells.append(Cell(build, state, build_anchor(build) if record else None, bar))
     return Row(revision.trigger, revision.key, revision.seen_at, revision.revision, tuple(cells))
 
 
@@ -267,7 +267,7 @@ def _detail(
     slowest = sorted((v for v in own if v.duration_s), key=lambda v: -(v.duration_s or 0))
     return BuildDetail(
         record=record,
-        anchor=_anchor(record.build),
+        anchor=build_anchor(record.build),
         trigger=trigger,
         state=build_state(record, now, tests),
         stop=None if LEDGER in record.present else find_stop(record, found.verdicts),
@@ -306,10 +306,6 @@ def _variants(revisions: Iterable[RevisionRecord]) -> tuple[str, ...]:
 
 def _of_variant(revisions: Iterable[RevisionRecord], variant: str) -> list[BuildRecord]:
     return [record for revision in revisions for record in revision.builds if record.build.variant == variant]
-
-
-def _anchor(build: Build) -> str:
-    return "build-" + re.sub(r"[^A-Za-z0-9._~-]", "-", build.name)
 
 
 def _in_words(counts: Mapping[Verdict, int], verdicts: Iterable[Verdict]) -> str:

@@ -1,7 +1,10 @@
 """Render the HUD's pages, each as one self-contained HTML file.
 
-A page loads nothing: its style and script are inline, and its Content-Security-Policy allows only these two, by digest.
-Jinja2 escapes all text; the filters of the templates are in `text.py`.
+A page loads nothing: its style and script are inline, and its Content-Security-Policy allows only these two, by digest. The
+pages on tests load data as scripts of the site's own folder (`data/`). They have a second policy, and a script must satisfy
+both: from this site, be it a server's or a folder (of which `'self'` is not known to all browsers), and asked for by
+the page's own script, so that markup which gets in loads nothing. Jinja2 escapes all text; the filters of the templates are
+in `text.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from accel_ci.hud import text
+from accel_ci.hud.addresses import test_address
 from accel_ci.hud.page import HudPage
 from accel_ci.model import VERDICTS
 
@@ -28,8 +32,14 @@ PAGES = {
     "coverage.html": "Coverage",
     "speed.html": "Speed",
     "quality.html": "Quality",
+    "search.html": "Search",
 }
 """The pages that every other links to, with their names."""
+
+LOADING = {"test.html": ("data.js", "test.js"), "search.html": ("data.js", "search.js")}
+"""The pages that load data, with the parts of their script after the first."""
+
+_OWN_FOLDER = "'self' file:"
 
 
 @dataclass(frozen=True)
@@ -48,18 +58,21 @@ def render_hud(page: HudPage) -> str:
 
 def render_page(name: str, site: Site, json: str | None = None, **values: Any) -> str:
     """Render a page by its template, which has `values`; `json` is the address of the same data."""
-    style, script = _assets()
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    shared = {"site": site, "this": name, "json": json, "style": style, "script": script, "policy": policy}
+    style, script = _asset("hud.css"), "".join(map(_asset, ("hud.js", *LOADING.get(name, ()))))
+    scripts = f"'{_digest(script)}'"
+    loading = name in LOADING
+    policies = [
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src {scripts}{' ' + _OWN_FOLDER if loading else ''}; "
+        "img-src data:; base-uri 'none'; form-action 'none'",
+        *([f"script-src {scripts} 'strict-dynamic'"] if loading else []),
+    ]
+    shared = {"site": site, "this": name, "json": json, "style": style, "script": script, "policies": policies}
     return _template(f"{name}.j2").render(**shared, **values)
 
 
-def _assets() -> tuple[str, ...]:
-    templates = files("accel_ci.hud") / "templates"
-    return tuple((templates / name).read_text(encoding="utf-8") for name in ("hud.css", "hud.js"))
+@cache
+def _asset(name: str) -> str:
+    return (files("accel_ci.hud") / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -74,6 +87,7 @@ def _template(name: str) -> Template:
         text.size, text.utc, text.web_link,
     )  # fmt: skip
     environment.filters |= {function.__name__: function for function in filters}
+    environment.globals["test_address"] = test_address
     return environment.get_template(name)
 
 

@@ -7,6 +7,7 @@
     coverage.html   coverage.json     the tests in scope, those enabled and those that pass
     speed.html      speed.json        where the wall time of builds goes
     quality.html    quality.json      the criteria of the levels, and tests that became worse
+    test.html  search.html            one test, and the search of all, with the data that they load from data/
     badge-state.svg, badge-enabled.svg, badge-flaky.svg
 
 What pages show is decided in `page.py` and in `accel_ci.quality`; the HTML is that of `render.py`.
@@ -23,6 +24,8 @@ import msgspec
 
 from accel_ci.hud.badges import badges_of
 from accel_ci.hud.cards import CardBuild, make_cards
+from accel_ci.hud.data.names import A_FILE
+from accel_ci.hud.data.update import HISTORY_DAYS, update_test_data
 from accel_ci.hud.feed import feed_of
 from accel_ci.hud.gather import gather
 from accel_ci.hud.page import HudPage
@@ -47,15 +50,35 @@ from accel_ci.workspace import Workspace
 LISTED = 50
 """The number of tests that an incident lists in full."""
 
+FLAKY_LISTED = 1000
+"""The number of tests that the page of flaky tests lists; the JSON has all."""
+
 
 def write_site(workspace: Workspace, flakiness: Flakiness, folder: Path, *, now: datetime) -> Path:
     """Write all files to `folder`, each atomically, and return the path of the first page."""
     page = gather(workspace, flakiness, now=now)
-    files = {"index.html": render_hud(page), **_quality_pages(workspace, flakiness, page)}
     folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, {"index.html": render_hud(page), **_quality_pages(workspace, flakiness, page)})
+    _write(folder, _test_pages(workspace, flakiness, page, folder, now))
+    return folder / "index.html"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     for name, content in files.items():
         write_whole_file(folder / name, redact(content).encode(errors="backslashreplace"))
-    return folder / "index.html"
+
+
+def _test_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage, folder: Path, now: datetime) -> dict[str, str]:
+    """The pages on tests, after their data."""
+    quarantine, incidents = read_quarantine(workspace), read_incidents(workspace).incidents
+    shown = {cell.build for row in page.rows for cell in row.cells if cell.anchor is not None}
+    entries = quarantine.entries if quarantine is not None else ()
+    data = update_test_data(workspace.results, workspace.manifests, folder, flakiness, entries, incidents, shown, now)
+    site = Site(page.project, page.generated_at)
+    return {
+        "test.html": render_page("test.html", site, data=data, days=HISTORY_DAYS),
+        "search.html": render_page("search.html", site, data=data, size=A_FILE),
+    }
 
 
 def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) -> dict[str, str]:
@@ -78,7 +101,10 @@ def _quality_pages(workspace: Workspace, flakiness: Flakiness, page: HudPage) ->
              "plot": plot_causes(nights) if nights else None},
             incidents,
         ),
-        "flaky": ({"flakiness": flakiness, "quarantine": quarantine}, {"flakiness": flakiness, "quarantine": quarantine}),
+        "flaky": (
+            {"flakiness": flakiness, "quarantine": quarantine, "listed": FLAKY_LISTED},
+            {"flakiness": flakiness, "quarantine": quarantine},
+        ),
         "cards": ({"cards": cards}, cards),
         "speed": ({"speed": speed, "parts": PARTS}, speed),
         "coverage": ({"coverage": coverage, "trends": shares}, coverage),

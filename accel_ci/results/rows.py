@@ -65,7 +65,7 @@ def from_report(
     order = one_chunk(report[REPORT_ORDER]) if REPORT_ORDER in report.column_names else constant(0, len(report), pa.int32())
     there = pa.schema([field for field in REPORT if field.name in report.column_names])
     columns = {name: one_chunk(column) for name, column in zip(there.names, conform(report, there).columns, strict=True)}
-    columns |= {name: _redacted(columns[name]) for name in _PRINTED if name in columns}
+    columns |= {name: redacted(columns[name]) for name in _PRINTED if name in columns}
     columns["test"] = _canonical(columns)
     for name, default in {"round": 1, "attempt": 0, "started_at": started_at}.items():
         column, kind = columns.get(name), REPORT.field(name).type
@@ -89,7 +89,7 @@ def from_report(
     yield from prefetch(of_tests, pairwise(_cuts(rows["test"], by, slice_rows)))
 
 
-def _redacted(column: pa.Array[Any]) -> pa.Array[Any]:
+def redacted(column: pa.Array[Any]) -> pa.Array[Any]:
     """Take secrets out of what tests have printed; their ids stay, since other tables name the tests by them."""
     pattern = OF_THIS_PROCESS.pattern
     if pattern is None or not kernels.any(kernels.match_substring_regex(column, pattern)).as_py():

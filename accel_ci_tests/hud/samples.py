@@ -273,7 +273,7 @@ def lay_quality(home: Path) -> None:
     manifests = ManifestStore(home)
     newest, before = "nightly-20261127", "nightly-20261126"
     causes: tuple[Cause, ...] = ("backend", "upstream", "infra", "flaky", "unknown")
-    tests = [(VARIANTS[0], "pytorch", HOSTILE), *((VARIANTS[1], "pytorch", f"tests/a.py::test_{n}") for n in range(70))]
+    tests = [(VARIANTS[0], "integration", HOSTILE), *((VARIANTS[1], "pytorch", f"tests/a.py::test_{n}") for n in range(70))]
     found = [
         Incident(
             f"{number:012x}", cause, HOSTILE_MESSAGE, f"{HOSTILE_MESSAGE} since {before}", 0.97, before, newest,
@@ -288,8 +288,10 @@ def lay_quality(home: Path) -> None:
     )
     manifests.write(manifests.path(INCIDENTS), Incidents(tuple(found), nights))
     day, kept = NOW.date(), []
-    for test, state, issue in ((HOSTILE, "muted", "javascript:alert(1)"), (LONG, "disabled", "https://example.test/1")):
-        entry = Entry("pytorch", test, VARIANTS[0], state, HOSTILE_MESSAGE, "person", day, day, "<u>me</u>", issue)  # type: ignore[arg-type]
+    for suite, test, state, issue in (
+        ("integration", HOSTILE, "muted", "javascript:alert(1)"), ("pytorch", LONG, "disabled", "https://example.test/1"),
+    ):  # fmt: skip
+        entry = Entry(suite, test, VARIANTS[0], state, HOSTILE_MESSAGE, "person", day, day, "<u>me</u>", issue)  # type: ignore[arg-type]
         kept.append(entry)
     debt = (Debt("pytorch", HOSTILE, (newest,)),)
     manifests.write(manifests.path(QUARANTINE), QuarantineState(day, tuple(kept), (HOSTILE_MESSAGE,), debt))

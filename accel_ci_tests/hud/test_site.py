@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from accel_ci.hud.gather import gather
 from accel_ci.hud.render import PAGES, render_hud
 from accel_ci.hud.site import write_site
-from accel_ci_tests.hud.samples import HOSTILE, NOW, flakiness, workspace_of
+from accel_ci_tests.hud.samples import HOSTILE, LONG, NOW, flakiness, workspace_of
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 
@@ -39,15 +40,16 @@ class Links(HTMLParser):
 
 
 def test_the_files_are_written_whole_and_again(home: Path, site: Path) -> None:
-    before = {path.name: path.read_bytes() for path in site.iterdir()}
-    assert {*PAGES, "incidents.json", "incidents.atom", "badge-state.svg"} <= before.keys()
+    before = {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*.*")}
+    assert {*PAGES, "test.html", "incidents.json", "incidents.atom", "badge-state.svg", "data/index.js"} <= before.keys()
     write_site(workspace_of(home), flakiness(), site, now=NOW)
-    assert {path.name: path.read_bytes() for path in site.iterdir()} == before
+    assert {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*.*")} == before
     assert before["index.html"].decode() == render_hud(gather(workspace_of(home), flakiness(), now=NOW))
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
-    pages = {name: Links((site / name).read_text()) for name in PAGES}
+    pages = {name: Links((site / name).read_text()) for name in (*PAGES, "test.html")}
+    to_tests: list[str] = []
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
         for link in page.links:
@@ -55,7 +57,11 @@ def test_every_link_leads_somewhere(site: Path) -> None:
                 continue
             file, _, anchor = link.partition("#")
             assert (site / (file or name)).is_file(), f"{name}: {link}"
+            if file == "test.html":
+                to_tests.append(unquote(anchor))
+                continue
             assert not anchor or anchor in pages[file or name].ids, f"{name}: {link}"
+    assert {f"integration/{HOSTILE}", f"pytorch/{LONG}"} <= set(to_tests)
 
 
 def test_the_incidents_are_those_of_their_data(site: Path) -> None:

@@ -8,6 +8,23 @@ function showAges() {
     time.textContent = minutes < 1 ? absolute : `${absolute} (${age} ago)`;
   }
 }
+// The search of tests, on every page; "/" leads to it.
+const form = document.createElement("form"), field = document.createElement("input");
+form.setAttribute("role", "search");
+field.type = "search";
+field.placeholder = "Search tests ( / )";
+field.setAttribute("aria-label", "Search tests");
+form.append(field);
+document.querySelector("nav").append(form);
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (!document.getElementById("results")) location.href = `search.html?q=${encodeURIComponent(field.value.trim())}`;
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
+  event.preventDefault();
+  field.focus();
+});
 showAges();
 setInterval(showAges, 30000);
 for (const list of document.querySelectorAll("[data-filter]")) {

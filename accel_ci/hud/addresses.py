@@ -1,0 +1,34 @@
+"""The addresses of what pages of the HUD link to. The scripts of the pages make the same ones (`templates/data.js`)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from accel_ci.model import Build
+
+_UNCHANGED = "/:@!$'()*,;=+"
+"""Characters that a fragment may have as they are; the rest is percent-encoded."""
+
+
+def build_anchor(build: Build) -> str:
+    """The id of a build's section on the page of all builds."""
+    return "build-" + re.sub(r"[^A-Za-z0-9._~-]", "-", build.name)
+
+
+def build_address(build: Build) -> str:
+    """The address of a build."""
+    return f"index.html#{build_anchor(build)}"
+
+
+def incident_address(incident: str) -> str:
+    """The address of an incident."""
+    return f"incidents.html#i-{incident}"
+
+
+def test_address(suite: str, test: str) -> str:
+    """The address of a test's page."""
+    return f"test.html#{quote(suite, safe='')}/{quote(test, safe=_UNCHANGED, errors='replace')}"
+
+
+test_address.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it for its name
