@@ -79,7 +79,7 @@ class Stacks:
         }
 
     def causes(self, build: Build) -> dict[str, dict[str, str]]:
-        """What `accel-ci causes` says of a build, by the last part of the test's name."""
+        """The output of `accel-ci causes` for a build, by the last part of the test's name."""
         failures = json.loads(self.night.accel_ci("causes", build.name, "--json"))["failures"]
         return {failure["test"].rpartition("::")[2]: failure for failure in failures}
 

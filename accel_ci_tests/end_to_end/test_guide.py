@@ -187,19 +187,19 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 @pytest.fixture(scope="module")
 def first(reader: Reader) -> str:
-    """What is printed in the first step."""
+    """The output of the first step."""
     return reader.follow(1)
 
 
 @pytest.fixture(scope="module")
 def second(reader: Reader, first: str) -> str:
-    """What is printed in the second step."""
+    """The output of the second step."""
     return reader.follow(2)
 
 
 @pytest.fixture(scope="module")
 def third(reader: Reader, second: str) -> Iterator[tuple[str, str]]:
-    """What is printed in the third step, and the commit of the wheel of PyTorch main."""
+    """The output of the third step, and the commit of the wheel of PyTorch main."""
     pinned = Path(reader.image(reader.newest()).python).parents[1]
     [installed] = pinned.glob("lib/python*/site-packages")
     served = reader.root / "nightlies"

@@ -27,7 +27,7 @@ _EXCERPT, _REASON, _MESSAGE = 200, 160, 1000
 
 
 class BuildDetails:
-    """The rest of what is told of the tests of a suite of a build, beside their verdicts."""
+    """The data of the tests of a suite of a build beside their verdicts."""
 
     def __init__(self, store: ResultsStore, stored: StoredSuite, rollup: Rollup) -> None:
         self._store, self._stored, self._rollup = store, stored, rollup

@@ -62,7 +62,7 @@ class SuiteWeek:
         Args:
             name: The id of the build's results.
             judged: The columns `COLUMNS` of its rollup.
-            details: What else is told of its tests.
+            details: The other data of its tests.
             timed: Tell the durations.
         """
         import numpy as np
