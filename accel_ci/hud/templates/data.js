@@ -76,4 +76,9 @@ function testName(name) {
   const separator = rest.length ? "::" : "";
   return make("code", { class: "test" }, make("span", { class: "file" }, oneLine(file, 120) + separator), oneLine(rest.join("::")));
 }
+function more(words, action) {
+  const button = make("button", { type: "button" }, words);
+  button.addEventListener("click", () => { button.remove(); action(); });
+  return button;
+}
 const testLink = (address) => make("a", { class: "to-test", href: testAddress(address) }, testName(address.slice(address.indexOf("/") + 1)));

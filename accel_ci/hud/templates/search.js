@@ -1,6 +1,6 @@
 // All tests by any part of their addresses; `search.html?q=…`.
 const results = document.getElementById("results"), told = document.getElementById("told"), facts = results.dataset;
-const SHOWN = 50, BAD = "fink";
+const SHOWN = 30, MOST = 500, BAD = "fink";
 const parts = []; // of each script of names: the lines, the same in lower case, where each line begins, letters of states
 let loaded = null, soon = 0;
 
@@ -69,10 +69,10 @@ function find(query) {
     scan(part, words, (line) => {
       matches++;
       const list = part.isBad[line] ? bad : others;
-      if (list.length < SHOWN) list.push([part, line]);
+      if (list.length < MOST) list.push([part, line]);
     });
   }
-  return { words, matches, shown: [...bad, ...others].slice(0, SHOWN) };
+  return { matches, found: [...bad, ...others].slice(0, MOST) };
 }
 
 const unescaped = (line) => line.replace(/\\(\\|u([0-9a-f]{4}))/g, (_, all, code) => code ? String.fromCharCode(parseInt(code, 16)) : "\\");
@@ -91,10 +91,15 @@ function run() {
     told.textContent = `Search ${count(Number(facts.tests), "test")} by any parts of their names or suites, in any order.`;
     return;
   }
-  const { matches, shown } = find(query);
-  results.replaceChildren(...shown.map(result));
-  const left = matches > shown.length ? `; the first ${number(shown.length)} are shown, those that failed before others` : "";
-  told.textContent = `${count(matches, "test")} of ${number(tests)}${whole ? "" : " that are loaded so far"}${left}`;
+  const { matches, found } = find(query), rest = found.slice(SHOWN), left = matches - found.length;
+  results.replaceChildren(...found.slice(0, SHOWN).map(result));
+  if (rest.length) {
+    results.append(make("li", {}, more(`${number(rest.length)} more`, () => {
+      results.lastElementChild.replaceWith(...rest.map(result), ...(left ? [make("li", {}, `${number(left)} more; add words to the search`)] : []));
+    })));
+  }
+  const order = rest.length ? "; those that did not pass come first" : "";
+  told.textContent = `${count(matches, "test")} of ${number(tests)}${whole ? "" : " that are loaded so far"}${order}`;
 }
 
 function search() {

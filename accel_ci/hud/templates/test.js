@@ -173,12 +173,6 @@ function legend(results) {
   return make("ul", { class: "legend" }, ...letters.map((letter) => make("li", {}, chip(letter, VERDICTS[letter]))), ...cached);
 }
 
-function more(words, action) {
-  const button = make("button", { type: "button" }, words);
-  button.addEventListener("click", () => { button.remove(); action(); });
-  return button;
-}
-
 function failures(results, test) {
   const told = results.filter((each) => each.attempts || isBad(each));
   const list = make("div", { class: "list" });
