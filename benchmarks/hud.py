@@ -310,6 +310,7 @@ def _measure_pages(browser: Browser, base: str, size: Size) -> dict[str, float]:
     page, taken = _open(browser, f"{base}search.html?q=softmax")
     found["names, ms"] = _mark(page, "all names")
     found["names, kB"] = taken() / 1e3
+    page.wait_for_timeout(1000)  # what loading began has ended
     searches: dict[str, float] = {}
     for query in QUERIES:
         searches[query] = statistics.median(page.evaluate(_SEARCH, query) for _ in range(5))
