@@ -74,7 +74,7 @@ def write_story(workspace: Workspace, night: int) -> Build:
 
 
 def live(workspace: Workspace) -> Played:
-    """What is kept night by night as the builds come."""
+    """The causes, incidents and quarantine that are kept night by night as the builds come."""
     kept, before, incidents = Played(), dict[tuple[str, str, str], str](), Counter[str]()
     for night in range(NIGHTS):
         build, now = write_story(workspace, night), TODAY - timedelta(days=NIGHTS - night)

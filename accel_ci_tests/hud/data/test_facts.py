@@ -1,4 +1,4 @@
-"""What the quality engine knows of tests, as pages load it."""
+"""The facts of the quality engine about tests, as pages load them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def stored_letters(store: ResultsStore, since: date) -> dict[Key, tuple[str, flo
 
 
 def without_seconds(found: dict[Key, Told]) -> dict[Key, Told]:
-    """Which builds of a day have their durations told depends on the order in which they came; so does a shared reason."""
+    """Drop what depends on the order of builds: the builds of a day that have durations, and shared reasons."""
     return {key: replace(told, seconds=" ", reason=None) for key, told in found.items()}
 
 
