@@ -5,6 +5,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import dagster as dg
+from sqlalchemy.exc import IntegrityError
 
 from accel_ci.defs.metadata import redacted
 from accel_ci.defs.partitions import REVISIONS, partition_key
@@ -52,8 +53,7 @@ def start_confirmation(instance: dg.DagsterInstance, workspace: Workspace, build
 
 def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision: Revision) -> None:
     """Add the partition of a revision and report the external asset, if a kill has not come after that."""
-    if not instance.has_dynamic_partition(str(REVISIONS.name), revision.key):
-        instance.add_dynamic_partitions(str(REVISIONS.name), [revision.key])
+    if _add_partition(instance, revision.key):
         instance.report_runless_asset_event(
             dg.AssetMaterialization(
                 REVISION,
@@ -71,6 +71,20 @@ def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision
                 tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
             )
         )
+
+
+def _add_partition(instance: dg.DagsterInstance, key: str) -> bool:
+    """Add the partition of a revision and return whether it is a new one.
+
+    Dagster looks and then inserts. In SQLite that fails where another process inserts the same key in between.
+    """
+    if instance.has_dynamic_partition(str(REVISIONS.name), key):
+        return False
+    try:
+        instance.add_dynamic_partitions(str(REVISIONS.name), [key])
+    except IntegrityError:
+        return False
+    return True
 
 
 def tonights_revision(manifests: ManifestStore, now: datetime) -> Revision | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
@@ -282,3 +286,24 @@ def test_suites_that_a_person_chooses_make_another_revision(project: Project, in
     part = start_revision(instance, workspace, "nightly", now=NIGHT, suites=["unit"])
     assert (whole.key, part.key, part.suites) == ("nightly-20261127", "nightly-20261127.2", ("unit",))
     assert start_revision(instance, workspace, "nightly", now=NIGHT, suites=["unit"]).key == part.key
+
+
+def test_a_revision_that_another_process_starts_at_the_same_moment_is_taken_up(
+    project: Project, instance: dg.DagsterInstance
+) -> None:
+    others: list[int] = []
+
+    def insert_first(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        """Insert the same partition by another connection, after Dagster has looked and before it inserts."""
+        if statement.startswith("INSERT INTO dynamic_partitions") and not others:
+            [database] = Path(instance.root_directory).rglob("index.db")
+            with closing(sqlite3.connect(database)) as other, other:
+                others.append(other.execute(statement, parameters).rowcount)
+
+    event.listen(Engine, "before_cursor_execute", insert_first)
+    try:
+        revision = start_revision(instance, Workspace(project), "nightly", now=NIGHT)
+    finally:
+        event.remove(Engine, "before_cursor_execute", insert_first)
+    assert others == [1]
+    assert instance.get_dynamic_partitions("revision") == [revision.key]
