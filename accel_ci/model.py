@@ -617,6 +617,11 @@ class TestVerdict:
     cards: tuple[str, ...]
     message: str | None
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Suite and test."""
+        return self.suite, self.test
+
 
 @dataclass(frozen=True)
 class Acceptance:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from accel_ci.cli import main
 from accel_ci.config.settings import Project
-from accel_ci.hud.gather import gather
+from accel_ci.hud.site import write_site
 from accel_ci.ledger.status import find_build, read_status
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, Revision, Wheel
 from accel_ci.quality.flakiness import measure
@@ -72,7 +72,7 @@ def test_a_damaged_file_of_an_earlier_build_stops_nothing_and_is_set_aside(
     for stage, kind in (("ledger", Ledger), ("device_test_results", DeviceTestResults)):
         before = manifests.previous(stage, build, kind)
         assert (before is None) is file.endswith((f"/{stage}.json", "revision.json"))
-    gather(workspace, measure(workspace.results, NOW.date(), 14), now=NOW)
+    write_site(workspace, measure(workspace.results, NOW.date(), 14), folder.home / "site", now=NOW)
     shown = command(folder, "status")
     assert shown.exit_code == 0, shown.output
     old = command(folder, "status", f"{OLD}~py3")

@@ -11,14 +11,14 @@ _UNCHANGED = "/:@!$'()*,;=+"
 """Characters that a fragment may have as they are; the rest is percent-encoded."""
 
 
-def build_anchor(build: Build) -> str:
-    """The id of a build's section on the page of all builds."""
-    return "build-" + re.sub(r"[^A-Za-z0-9._~-]", "-", build.name)
+def anchor(name: str) -> str:
+    """A name as a part of an address: what a file name or an id may not have becomes `-`."""
+    return re.sub(r"[^A-Za-z0-9._~-]", "-", name)
 
 
 def build_address(build: Build) -> str:
-    """The address of a build."""
-    return f"index.html#{build_anchor(build)}"
+    """The address of a build's page."""
+    return f"builds/{anchor(build.name)}.html"
 
 
 def incident_address(incident: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from accel_ci.hud.page import HudPage, Kind
+from accel_ci.hud.grid import GridPage
+from accel_ci.hud.states import Kind
 from accel_ci.hud.text import percent
 from accel_ci.quality.flakiness import Flakiness
 
@@ -18,7 +19,7 @@ _WORST_LAST: dict[Kind, str] = {
 """The states of builds with their colors."""
 
 
-def badges_of(page: HudPage, flakiness: Flakiness) -> dict[str, str]:
+def badges_of(page: GridPage, flakiness: Flakiness) -> dict[str, str]:
     """Return the SVG of each badge by its file name."""
     states = [cell.state for cell in page.rows[0].cells if cell.state.kind in _WORST_LAST] if page.rows else []
     worst = max(states, key=lambda state: list(_WORST_LAST).index(state.kind), default=None)

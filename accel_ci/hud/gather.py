@@ -1,29 +1,30 @@
-"""Read the HUD's data from disk: manifests of the newest revisions, and the verdicts of the builds shown in full.
+"""Read the builds of the newest revisions from their manifests, in brief; those that have not changed are kept.
 
-Nothing is decided here and nothing stops the page: what cannot be read is logged and shown as unreadable.
+Nothing is decided here and nothing stops the HUD: what cannot be read is logged and shown as unreadable. What only the page
+of one build needs is read by `gather_build.py`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from accel_ci.errors import AccelCiError
-from accel_ci.hud import page
-from accel_ci.hud.records import BuildRecord, BuildTests, RevisionRecord
+from accel_ci.hud.kept import KeptBuild, signature_of
+from accel_ci.hud.records import BuildRecord, BuildTests
+from accel_ci.hud.speed import Times
 from accel_ci.hud.stops import find_stop
+from accel_ci.hud.summary import BuildSummary, RevisionBuilds, summarise
+from accel_ci.hud.text import repository_name
 from accel_ci.ledger.activity import read_activity
-from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import BAD_VERDICTS, Build, Revision, Trigger, trigger_of_key
+from accel_ci.model import Build, Revision, Trigger, trigger_of_key
 from accel_ci.pipelines import REVISION, SMOKE_RESULTS, STAGES, stages_of
-from accel_ci.quality.flakiness import Flakiness
-from accel_ci.ramp.coverage import CoverageReport
-from accel_ci.ramp.current import COVERAGE
-from accel_ci.results.questions import bad_tests, bad_tests_in_brief, newly_failing
-from accel_ci.results.store import ResultsStore
+from accel_ci.results.questions import bad_tests_in_brief
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
 from accel_ci.workspace import Workspace
@@ -33,34 +34,34 @@ _LOG = logging.getLogger(__name__)
 SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in STAGES}
 """The stages that have a field of their name in `BuildRecord`, with the types of their manifests."""
 
+MOST_REVISIONS = 90
+"""So many of the newest revisions of each trigger are shown."""
 
-def gather(
-    workspace: Workspace, flakiness: Flakiness, *, now: datetime, revisions: int = 30, listed: int = 50, named: int = 3
-) -> page.HudPage:
-    """Make the page from what the stores have.
 
-    The grid shows the newest `revisions` of each trigger. A list of tests or cards shows `listed` of them in full. Failing
-    tests are named for the builds that are shown in full, and for `named` earlier ones of each trigger and variant.
-    """
-    manifests, results = workspace.manifests.at_one_moment(), workspace.results
-    records = [_read_revision(manifests, one) for one in _newest_of_each_trigger(manifests, revisions)]
-    if records:
-        results = results.around(min(record.seen_at for record in records).date())
-    full = {record.build for record in page.latest_builds(records)}
-    seen: Counter[tuple[Trigger | None, str]] = Counter()
-    tests = {}
-    for revision in records:
-        for record in revision.builds:
-            in_full, kind = record.build in full, (revision.trigger, record.build.variant)
-            suites = _suites_to_read(record, in_full)
-            seen[kind] += not in_full
-            found = _read_tests(manifests, results, record, suites, full=in_full) if suites and seen[kind] <= named else None
-            if found:
-                tests[record.build] = found
-    settings, coverage = workspace.project.settings, manifests.read_history(manifests.path(COVERAGE), CoverageReport)
-    return page.make_page(
-        settings.backend.name, records, tests, flakiness, coverage, settings.ramp.stages, now=now, listed=listed
+def gather_builds(
+    workspace: Workspace, kept: Mapping[str, KeptBuild], now: datetime, revisions: int = MOST_REVISIONS
+) -> tuple[list[RevisionBuilds], dict[str, KeptBuild]]:
+    """Return the newest revisions of each trigger, newest first, and the facts to keep of their finished builds."""
+    manifests = workspace.manifests.at_one_moment()
+    found, facts = [], dict[str, KeptBuild]()
+    for one in _newest_of_each_trigger(manifests, revisions):
+        builds = []
+        for build in reversed(manifests.builds_of(one.key)):
+            known = _summarise(workspace, manifests, build, kept.get(build.name), now)
+            builds.append(known.summary)
+            facts[build.name] = known
+        revision = read_or_none(manifests, manifests.path(REVISION, one.key), Revision)
+        shown = _without_credentials(revision) if revision is not None else None
+        found.append(RevisionBuilds(one.key, one.seen_at, shown, tuple(builds)))
+    return found, facts
+
+
+def _without_credentials(revision: Revision) -> Revision:
+    """The revision as everybody may see it: the address of a repository can hold a password."""
+    backend, upstream = (
+        replace(source, repository=repository_name(source.repository)) for source in (revision.backend, revision.upstream)
     )
+    return replace(revision, backend=backend, upstream=upstream)
 
 
 def _newest_of_each_trigger(manifests: ManifestStore, count: int) -> list[IndexedRevision]:
@@ -75,23 +76,41 @@ def _newest_of_each_trigger(manifests: ManifestStore, count: int) -> list[Indexe
     return chosen
 
 
-def _suites_to_read(record: BuildRecord, full: bool) -> tuple[str, ...]:
-    """The suites whose tests the page names: all of a build that is shown in full, else those with a bad test."""
-    if record.ledger:
-        bad = any(record.ledger.counts.get(verdict, 0) for verdict in BAD_VERDICTS)
-        return tuple(record.ledger.suites) if full or bad else ()
-    return record.smoke_results.suites if record.smoke_results and find_stop(record).stage == SMOKE_RESULTS else ()
+def _summarise(
+    workspace: Workspace, manifests: ManifestStore, build: Build, kept: KeptBuild | None, now: datetime
+) -> KeptBuild:
+    """Sum up a build, or take what is kept of one that has finished and not changed."""
+    signature = signature_of(manifests.folder(build))
+    if kept is not None and kept.signature == signature and kept.summary.finished:
+        return kept
+    record = read_record(manifests, build)
+    tests = read_smoke_failures(workspace, record)
+    summary = summarise(record, tests, _times(manifests, build), now)
+    if record.activity or record.unreadable:
+        signature = ""  # what a run is doing is not in the files
+    if kept is None:
+        return KeptBuild(signature, summary)
+    return replace(kept, signature=signature, summary=summary)
 
 
-def _read_revision(manifests: ManifestStore, one: IndexedRevision) -> RevisionRecord:
-    builds = tuple(_read_build(manifests, build) for build in reversed(manifests.builds_of(one.key)))
-    return RevisionRecord(one.key, one.seen_at, _read(manifests, manifests.path(REVISION, one.key), Revision), builds)
+def _times(manifests: ManifestStore, build: Build) -> Times:
+    return Times(manifests.wall_seconds(build), queued_seconds(manifests, build))
 
 
-def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
+def queued_seconds(manifests: ManifestStore, build: Build) -> float | None:
+    """The seconds that the last runs of a build waited in a queue; None where that is not known."""
+    runs = manifests.last_runs(build).values()
+    queued = [(run.started_at - run.asked_at).total_seconds() for run in runs if run.started_at is not None]
+    return sum(queued) if queued else None
+
+
+def read_record(manifests: ManifestStore, build: Build) -> BuildRecord:
+    """Read the manifests of a build."""
     folder = manifests.folder(build)
     changed = {stage: at for stage in stages_of(manifests.pipelines) if (at := _changed_at(folder / f"{stage}.json"))}
-    values = {stage: _read(manifests, folder / f"{stage}.json", kind) for stage, kind in SHOWN.items() if stage in changed}
+    values = {
+        stage: read_or_none(manifests, folder / f"{stage}.json", kind) for stage, kind in SHOWN.items() if stage in changed
+    }
     return BuildRecord(
         build,
         present=tuple(changed),
@@ -102,6 +121,17 @@ def _read_build(manifests: ManifestStore, build: Build) -> BuildRecord:
         failures=_read_failures(manifests, build),
         **values,
     )
+
+
+def read_smoke_failures(workspace: Workspace, record: BuildRecord) -> BuildTests | None:
+    """Read the failing tests of a build that stopped in its smoke stage; None for other builds."""
+    if record.ledger is not None or record.smoke_results is None or find_stop(record).stage != SMOKE_RESULTS:
+        return None
+    try:
+        return BuildTests(tuple(bad_tests_in_brief(workspace.results, record.build, record.smoke_results.suites)))
+    except AccelCiError as error:
+        _LOG.warning("the attempts of %s cannot be read: %s", record.build.name, error)
+        return None
 
 
 def _read_failures(manifests: ManifestStore, build: Build) -> dict[str, str]:
@@ -119,27 +149,8 @@ def _read_activity(manifests: ManifestStore, build: Build) -> dict[str, str]:
         return {}
 
 
-def _read_tests(
-    manifests: ManifestStore, results: ResultsStore, record: BuildRecord, suites: tuple[str, ...], *, full: bool
-) -> BuildTests | None:
-    try:
-        if not full:
-            return BuildTests(tuple(bad_tests_in_brief(results, record.build, suites)))
-        verdicts = tuple(bad_tests(results, record.build, suites, page.SLOWEST))
-    except AccelCiError as error:
-        _LOG.warning("the attempts of %s cannot be read: %s", record.build.name, error)
-        return None
-    try:
-        if record.ledger and (before := finished_before(manifests, record.ledger)):
-            changes = newly_failing(results, before.build, record.build)
-            new = frozenset((change.suite, change.test) for change in changes if change.suite in suites)
-            return BuildTests(verdicts, new, before.build.revision)
-    except AccelCiError as error:
-        _LOG.warning("%s cannot be compared with the build before: %s", record.build.name, error)
-    return BuildTests(verdicts)
-
-
-def _read(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:
+def read_or_none(manifests: ManifestStore, path: Path, kind: type[Any]) -> Any:
+    """Read a manifest; None where it cannot be read, which is logged."""
     try:
         return manifests.read(path, kind)
     except AccelCiError as error:
@@ -152,3 +163,8 @@ def _changed_at(path: Path) -> datetime | None:
         return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     except OSError:
         return None
+
+
+def summaries_of(revisions: list[RevisionBuilds]) -> list[BuildSummary]:
+    """All builds of some revisions."""
+    return [summary for revision in revisions for summary in revision.builds]

@@ -20,12 +20,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from accel_ci.hud import text
-from accel_ci.hud.addresses import test_address
-from accel_ci.hud.page import HudPage
+from accel_ci.hud.addresses import anchor, build_address, incident_address, test_address
+from accel_ci.hud.grid import words_of
 from accel_ci.model import VERDICTS
 
 PAGES = {
     "index.html": "Builds",
+    "pulls.html": "Pull requests",
     "incidents.html": "Incidents",
     "flaky.html": "Flaky tests",
     "cards.html": "Cards",
@@ -39,6 +40,8 @@ PAGES = {
 LOADING = {"test.html": ("data.js", "test.js"), "search.html": ("data.js", "search.js")}
 """The pages that load data, with the parts of their script after the first."""
 
+_SCRIPTS = {**LOADING, "index.html": ("grid.js",), "build.html": ("build.js",)}
+
 _OWN_FOLDER = "'self' file:"
 
 
@@ -51,14 +54,12 @@ class Site:
     pages: dict[str, str] = field(default_factory=lambda: PAGES)
 
 
-def render_hud(page: HudPage) -> str:
-    """Render the page of all builds as HTML."""
-    return render_page("index.html", Site(page.project, page.generated_at), page=page, verdicts=VERDICTS)
+def render_page(name: str, site: Site, json: str | None = None, *, root: str = "", **values: Any) -> str:
+    """Render a page by its template, which has `values`.
 
-
-def render_page(name: str, site: Site, json: str | None = None, **values: Any) -> str:
-    """Render a page by its template, which has `values`; `json` is the address of the same data."""
-    style, script = _asset("hud.css"), "".join(map(_asset, ("hud.js", *LOADING.get(name, ()))))
+    `json` is the address of the same data, and `root` leads from the page's folder to that of the first page.
+    """
+    style, script = _asset("hud.css"), "".join(map(_asset, ("hud.js", *_SCRIPTS.get(name, ()))))
     scripts = f"'{_digest(script)}'"
     loading = name in LOADING
     policies = [
@@ -66,8 +67,16 @@ def render_page(name: str, site: Site, json: str | None = None, **values: Any) -
         "img-src data:; base-uri 'none'; form-action 'none'",
         *([f"script-src {scripts} 'strict-dynamic'"] if loading else []),
     ]
-    shared = {"site": site, "this": name, "json": json, "style": style, "script": script, "policies": policies}
-    return _template(f"{name}.j2").render(**shared, **values)
+    shared = {"site": site, "this": name, "json": json, "root": root, "style": style, "script": script}
+    return _template(f"{name}.j2").render(**shared, policies=policies, **values)
+
+
+@cache
+def templates_stamp() -> str:
+    """A digest of all templates: a page that was rendered with others is out of date."""
+    folder = files("accel_ci.hud") / "templates"
+    content = "".join(_asset(name) for name in sorted(one.name for one in folder.iterdir()))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @cache
@@ -84,10 +93,13 @@ def _template(name: str) -> Template:
     )
     filters = (
         text.duration, text.excerpt, text.first_line, text.number, text.one_line, text.percent, text.repository_name,
-        text.size, text.utc, text.web_link,
+        text.quoted, text.size, text.utc, text.web_link, anchor,
     )  # fmt: skip
     environment.filters |= {function.__name__: function for function in filters}
-    environment.globals["test_address"] = test_address
+    environment.globals |= {
+        "test_address": test_address, "build_address": build_address, "incident_address": incident_address,
+        "words_of": words_of, "verdicts": VERDICTS,
+    }  # fmt: skip
     return environment.get_template(name)
 
 

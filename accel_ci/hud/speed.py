@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from accel_ci.hud.records import BuildRecord
-from accel_ci.model import Build, Trigger
+from accel_ci.model import Build, Trigger, trigger_of_key
 
 PARTS = ("queue", "wheel", "image", "smoke", "selection", "tests", "the rest")
 """The parts of a build's wall time. The rest is what the CI itself costs: starts of processes, reading and writing."""
@@ -29,12 +28,15 @@ class BuildSpeed:
     """
 
     build: Build
-    trigger: Trigger | None
-    at: datetime
     wall_s: float | None
     parts: dict[str, float]
     tests: int
     ratio: float | None
+
+    @property
+    def trigger(self) -> Trigger | None:
+        """The trigger of the build."""
+        return trigger_of_key(self.build.revision)
 
     def bar(self, longest_s: float) -> dict[str, tuple[float, float]]:
         """The parts of a bar in percent of the longest build: where each starts and how wide it is."""
@@ -58,12 +60,13 @@ class SpeedPage:
         return max((sum(build.parts.values()) for build in self.builds), default=0.0)
 
 
-def make_speed(records: Sequence[tuple[BuildRecord, Trigger | None, datetime, Times]]) -> SpeedPage:
+def make_speed(builds: Sequence[BuildSpeed]) -> SpeedPage:
     """Make the page of finished builds, in their order."""
-    return SpeedPage(tuple(_speed(*record) for record in records if record[0].ledger is not None))
+    return SpeedPage(tuple(builds))
 
 
-def _speed(record: BuildRecord, trigger: Trigger | None, at: datetime, times: Times) -> BuildSpeed:
+def speed_of(record: BuildRecord, times: Times) -> BuildSpeed:
+    """Divide the wall time of a finished build into its parts."""
     device, smoke = record.device_test_results, record.smoke_results
     parts = {
         "queue": times.queue_s or 0.0,
@@ -76,6 +79,6 @@ def _speed(record: BuildRecord, trigger: Trigger | None, at: datetime, times: Ti
     parts["the rest"] = max(0.0, (times.wall_s or 0.0) - sum(parts.values()))
     ledger = record.ledger
     return BuildSpeed(
-        record.build, trigger, at, times.wall_s, {name: round(seconds, 1) for name, seconds in parts.items()},
+        record.build, times.wall_s, {name: round(seconds, 1) for name, seconds in parts.items()},
         ledger.expected if ledger else 0, device.ratio if device else None,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import unicodedata
 from datetime import datetime, timezone
 from urllib.parse import urlsplit
@@ -42,6 +43,11 @@ def first_line(text: str) -> str:
     """The first line that is not blank, without the folders of installed packages."""
     line = next((line.strip() for line in text[:4000].splitlines() if line.strip()), "")
     return one_line(re.sub(r"\S*/site-packages/", "", line), 160)
+
+
+def quoted(word: str) -> str:
+    """A word of a shell command. Control characters are spelt out, so that none acts on a terminal."""
+    return shlex.quote(visible(word))
 
 
 def duration(seconds: float | None) -> str:

@@ -11,7 +11,9 @@ from accel_ci.results.questions import newly_failing
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
 
-_INSTEAD: dict[Trigger, tuple[Trigger, ...]] = {"pr": ("nightly", "intraday", "main"), CONFIRM: ()}
+INSTEAD: dict[Trigger, tuple[Trigger, ...]] = {"pr": ("nightly", "intraday", "main"), CONFIRM: ()}
+"""The triggers that a build is compared with, where these are not its own."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -25,7 +27,7 @@ def finished_before(manifests: ManifestStore, ledger: Ledger) -> Ledger | None:
     def has_all_suites(before: Ledger) -> bool:
         return ledger.suites.keys() <= before.suites.keys()
 
-    return manifests.previous(LEDGER, ledger.build, Ledger, has_all_suites, _INSTEAD)
+    return manifests.previous(LEDGER, ledger.build, Ledger, has_all_suites, INSTEAD)
 
 
 def builds_to_compare(manifests: ManifestStore, after: Build | None = None) -> tuple[Build, Build]:

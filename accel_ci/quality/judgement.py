@@ -194,7 +194,7 @@ def follow_revision(
 
 def read_causes(workspace: Workspace, build: Build) -> Causes | None:
     """Read the causes of a build's failures; None where it was not judged yet, or the file is damaged, which is logged."""
-    path = _path(workspace, build)
+    path = causes_file(workspace, build)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Causes)
     except FileNotFoundError:
@@ -216,7 +216,7 @@ class CausesOnDisk:
 
     def keep(self, causes: Causes) -> None:
         """See `KeptCauses`."""
-        path = _path(self.workspace, causes.build)
+        path = causes_file(self.workspace, causes.build)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole_file(path, redact_bytes(msgspec.json.encode(causes)))
 
@@ -376,5 +376,6 @@ def _forget_pruned(workspace: Workspace) -> None:
             path.unlink(missing_ok=True)
 
 
-def _path(workspace: Workspace, build: Build) -> Path:
+def causes_file(workspace: Workspace, build: Build) -> Path:
+    """The file that keeps the causes of a build's failures."""
     return workspace.manifests.path(f"causes/{encoded(build.revision)}~{encoded(build.variant)}")

@@ -32,6 +32,43 @@ SELECT test, list(outcome ORDER BY place), arg_max(duration_s, place) FILTER (du
 FROM (SELECT *, bool_or(bad) OVER (PARTITION BY test) AS any_bad FROM numbered) GROUP BY test ORDER BY test
 """
 
+_RAN = """
+SELECT coalesce(host, '') AS host, card, suite, epoch(started_at) AS start, epoch(started_at) + duration_s AS stop
+FROM attempts
+WHERE card IN (SELECT unnest($cards)) AND started_at IS NOT NULL AND duration_s IS NOT NULL AND NOT coalesce(cached, false)
+"""
+
+_CARD_WORK = f"""
+WITH ran AS ({_RAN}),
+parts AS (
+    SELECT *, unnest(range(floor((start - $first) / $width)::BIGINT,
+                           least(floor((stop - $first) / $width)::BIGINT, $slices - 1) + 1)) AS slice FROM ran
+)
+SELECT host, card, suite, slice,
+       sum(greatest(0, least(stop, $first + (slice + 1) * $width) - greatest(start, $first + slice * $width))) AS seconds
+FROM parts GROUP BY ALL ORDER BY ALL
+"""  # noqa: S608 (our own text)
+
+
+@dataclass(frozen=True)
+class CardSlice:
+    """The seconds that a card worked for a suite in a slice of time, which count from 0."""
+
+    host: str
+    card: str
+    suite: str
+    slice: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CardWork:
+    """The work of cards in equal slices of time: from `first` (seconds since 1970), each `width_s` seconds."""
+
+    first: float
+    width_s: float
+    slices: tuple[CardSlice, ...]
+
 
 @dataclass(frozen=True)
 class TestInBuild:
@@ -194,6 +231,27 @@ def bad_tests_in_brief(store: ResultsStore, build: Build, suites: Collection[str
             for row in table.append_column("test", rollup.tests(table["place"])).to_pylist()
         ]
     return found
+
+
+@ask_again
+def card_work(
+    store: ResultsStore, build: Build, suites: Collection[str], cards: Collection[str], least_s: float, slices: int
+) -> CardWork | None:
+    """Return the work of some cards in a build over time; None where no attempt tells when it ran.
+
+    The time ends with the last attempt, and is at least `least_s` seconds long.
+    """
+    kept = [stored for stored in store.suites(build=build) if stored.suite in suites]
+    asked = {"cards": sorted(cards)}
+    if not cards or not kept:
+        return None
+    [(begin, end)] = store.query(f"SELECT min(start), max(stop) FROM ({_RAN})", asked, kept)  # noqa: S608 (our own text)
+    if begin is None:
+        return None
+    first = min(begin, end - least_s)
+    width = max(end - first, 1e-3) / slices
+    rows = store.query(_CARD_WORK, {**asked, "first": first, "width": width, "slices": slices}, kept)
+    return CardWork(first, width, tuple(CardSlice(*row) for row in rows))
 
 
 @ask_again

@@ -13,6 +13,7 @@ import yaml
 
 from accel_ci.config.loading import parse_settings
 from accel_ci.config.settings import Project
+from accel_ci.hud.records import BuildRecord
 from accel_ci.model import (
     VERDICTS,
     Artifact,
@@ -38,6 +39,8 @@ from accel_ci.model import (
     Verdict,
     Wheel,
 )
+from accel_ci.pipelines import STAGES
+from accel_ci.quality.causes import Blame
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState
 from accel_ci.quality.flakiness import Flakiness, FlakyTest
 from accel_ci.quality.incidents import Incident
@@ -47,7 +50,7 @@ from accel_ci.quality.places import BadPlace, Place, PlaceCount
 from accel_ci.quality.quarantine import Debt, Entry
 from accel_ci.quality.report import REPORT
 from accel_ci.quality.trends import TRENDS, SlowerTest, Trends, WorseTest
-from accel_ci.quality.versions import Cause
+from accel_ci.quality.versions import Cause, Evidence
 from accel_ci.ramp.coverage import Counts, Coverage, CoverageReport, TrendPoint
 from accel_ci.ramp.current import COVERAGE
 from accel_ci.results.store import ResultsStore
@@ -100,6 +103,18 @@ def ledger(counts: dict[Verdict, int], expected: int | None = None, **changes: A
         setup_s=9.25,
     )
     return replace(whole, **changes)
+
+
+def record(account: Ledger | None, day: int = 27, variant: str = VARIANTS[0], **changes: Any) -> BuildRecord:
+    """The manifests of a nightly build: with all stages if it has a ledger, else up to the smoke tests."""
+    present = STAGES if account else STAGES[:3]
+    return replace(BuildRecord(Build(f"nightly-202611{day}", variant), present, changed_at=NOW, ledger=account), **changes)
+
+
+def wheel_with(*checks: CheckResult) -> Wheel:
+    """A wheel with these checks."""
+    nothing = Artifact("0" * 64, "none.whl", 2)
+    return Wheel("torch_emu", "1.0", nothing, nothing, checks, False, 1.0)
 
 
 def verdicts(counts: dict[Verdict, int], shift: int = 0) -> list[TestVerdict]:
@@ -197,7 +212,7 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
         CardReport("emu0", True, None, 372, 318.2, 9.4),
         CardReport("emu1", fault is None, fault, 343, 301.0, 9.1),
     )
-    suites = (
+    selections = (
         SuiteSelection("integration", 78, 78, {}),
         SuiteSelection(
             "pytorch", 31_204, 622, {"placeholder": 412, "dtype not supported": 28_880, "needs two cards": 1_290}
@@ -219,7 +234,7 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
             tuple(f"package-{n}==1.{n}" for n in range(63)), True, 0.4,
         ),
         "smoke_results": results(cards[:1], 8.4),
-        "test_selection": TestSelection(_NOTHING, suites, 41.0),
+        "test_selection": TestSelection(_NOTHING, selections, 41.0),
         "test_plan": TestPlan(_NOTHING, 38, 700, 12, 2, 601.0, 300.5),
         "device_test_results": results(cards, 342.0),
         "source_build": SourceBuild(
@@ -235,7 +250,10 @@ def lay_build(home: Path, build: Build, counts: dict[Verdict, int], *, until: st
         attempts = [attempt for verdict in verdicts(counts, shift) for attempt in attempts_of(verdict)]
         store, day = ResultsStore(home / "results"), NOW.date()
         write_attempts(store, build, day, attempts)
-        values["ledger"] = ledger(counts, build=build, suites={stored.suite: {} for stored in store.suites(build=build)})
+        suites = {attempt.suite: dict.fromkeys(VERDICTS, 0) for attempt in attempts}
+        for verdict in verdicts(counts, shift):
+            suites[verdict.suite][verdict.verdict] += 1
+        values["ledger"] = ledger(counts, build=build, suites=suites)
     for stage, value in values.items():
         manifests.write(manifests.path(stage, build.revision, build.variant), value)
         if stage == until:
@@ -304,7 +322,12 @@ def lay_quality(home: Path) -> None:
     manifests.write(manifests.path(COVERAGE), CoverageReport(("pytorch",), (covered,), trend))
     place = Place("card", f"{HOSTILE}:0")
     bad = BadPlace(place, 9.0, 4.0, 12.0, 8, 100, 1.0)
-    judged = Causes(covered.build, {}, ("pytorch",), (), (PlaceCount(place, 100, 8, 8, 1.0),), (), (bad,))
+    evidence = (Evidence(f"{HOSTILE} passes at the commit before", "backend"),)
+    blames = (
+        Blame("integration", HOSTILE, covered.build, "backend", 0.97, 0.9, 1.0, HOSTILE_MESSAGE, evidence, HOSTILE_MESSAGE),
+        Blame("pytorch", LONG, covered.build, "unknown", 0.4, 0.1, 0.6, "Nothing decides.", (), "timed out"),
+    )
+    judged = Causes(covered.build, {}, ("pytorch",), blames, (PlaceCount(place, 100, 8, 8, 1.0),), (), (bad,))
     path = manifests.path(f"causes/{newest}~{VARIANTS[0]}")
     path.parent.mkdir(parents=True)
     path.write_bytes(msgspec.json.encode(judged))

@@ -18,7 +18,7 @@ def test_addresses_stay_as_they_are() -> None:
     assert test_address("pytorch", "test/test_ops.py::TestA::test_b[x-1.5]") == (
         "test.html#pytorch/test/test_ops.py::TestA::test_b%5Bx-1.5%5D"
     )
-    assert build_address(Build("nightly-20261127", "py3.11 <b>")) == "index.html#build-nightly-20261127~py3.11--b-"
+    assert build_address(Build("nightly-20261127", "py3.11 <b>")) == "builds/nightly-20261127~py3.11--b-.html"
     assert incident_address("0a1b") == "incidents.html#i-0a1b"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from accel_ci.hud.render import PAGES
 from accel_ci.hud.site import write_site
@@ -33,48 +33,57 @@ def site_of(home: Path, project: str, folder: Path) -> str:
     return write_site(workspace_of(home, project), flakiness(), folder, now=NOW).as_uri()
 
 
+BUILD = f"builds/nightly-20261127~{VARIANTS[0]}.html"
+
+
 @pytest.fixture
 def site(home: Path, tmp_path: Path) -> str:
     return site_of(home, "torch_emu <b>&", tmp_path / "site")
 
 
+def page_in(site: str, name: str) -> str:
+    return site.replace("index.html", name)
+
+
 def test_hostile_text_is_shown_and_never_run(browser: Browser, site: str) -> None:
-    page, wrong = open_page(browser, site)
-    page.get_by_role("button", name="Open all").first.click()
+    page, wrong = open_page(browser, page_in(site, BUILD))
+    for button in page.locator(".tools button").all():
+        button.click()
     body = page.inner_text("body")
     assert "test_<script>document.title='owned'</script>\"'[[U+202E]gnp.exe[U+001B][31m[U+0000]]" in body
     assert visible(HOSTILE_MESSAGE) in body
-    assert page.title() == "Builds · torch_emu <b>&"
+    assert page.title() == f"nightly-20261127~{VARIANTS[0]} · torch_emu <b>&"
     assert page.locator("script").count() == 1
     assert page.locator("img, b:has-text('&')").count() == 0
     assert wrong == []
 
 
 def test_the_policy_stops_a_script_that_gets_in(browser: Browser, site: str) -> None:
-    page, wrong = open_page(browser, site)
-    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
-    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 2'}))")
-    page.wait_for_timeout(100)
-    assert page.title() == "Builds · torch_emu <b>&"
-    assert any("Content Security Policy" in line for line in wrong)
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_and_can_be_read(browser: Browser, site: str, width: int, scheme: Literal["light", "dark"]) -> None:
-    page, wrong = open_page(browser, site, width, scheme)
-    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(LOW_CONTRAST) == []
-    assert wrong == []
-    if folder := os.environ.get("ACCEL_CI_SCREENSHOTS"):
-        page.reload()
-        page.screenshot(path=f"{folder}/hud-{scheme}-{width}.png", full_page=True)
+    for name, title in (("index.html", "Builds"), (BUILD, f"nightly-20261127~{VARIANTS[0]}")):
+        page, wrong = open_page(browser, page_in(site, name))
+        page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title=1\">')")
+        page.evaluate("document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 2'}))")
+        page.wait_for_timeout(100)
+        assert page.title() == f"{title} · torch_emu <b>&"
+        assert any("Content Security Policy" in line for line in wrong)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("index.html", "search.html")])
+@pytest.mark.parametrize("name", ["index.html", "suites.html", "builds-nightly.html", BUILD])
+def test_it_fits_and_can_be_read(
+    browser: Browser, site: str, name: str, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    page, wrong = open_page(browser, page_in(site, name), width, scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(LOW_CONTRAST) == []
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", [name for name in PAGES if name not in ("index.html", "pulls.html", "search.html")])
 def test_every_page_fits_can_be_read_and_runs_no_hostile_text(
     browser: Browser, site: str, name: str, width: int, scheme: Literal["light", "dark"]
 ) -> None:
@@ -102,19 +111,20 @@ def test_the_pages_lead_to_each_other_by_keyboard(browser: Browser, site: str) -
 
 
 def test_everything_is_there_without_scripts(browser: Browser, site: str) -> None:
-    page, _ = open_page(browser, site, script=False)
-    assert page.locator(".item summary").count() > 12
+    page, _ = open_page(browser, page_in(site, BUILD), script=False)
+    assert page.locator(".item summary").count() > 6
+    page.locator("#failed + .list summary").first.click()
+    assert page.locator("#failed + .list pre").first.is_visible()
     assert page.get_by_role("searchbox").count() == 0
-    page.locator("a.cell").first.click()
-    assert "#build-nightly-20261127" in page.url
-    page.locator(".item summary").first.click()
-    assert page.locator(".item pre").first.is_visible()
+    page.locator(".path a").click()
+    assert page.locator("tr:target").count() == 1
+    assert page.locator("a.cell").count() == 15
 
 
 def test_the_filter_hides_what_does_not_match(browser: Browser, site: str) -> None:
-    page, _ = open_page(browser, site)
-    page.get_by_role("searchbox", name="Filter failures").fill("GNP.exe")
-    assert page.locator("[data-filter=failures] .item:visible").count() == 1
+    page, _ = open_page(browser, page_in(site, BUILD))
+    page.get_by_role("searchbox", name="Filter failed").fill("GNP.exe")
+    assert page.locator("[data-filter=failed] .item:visible").count() == 1
 
 
 @pytest.mark.parametrize("script", [True, False])
@@ -131,16 +141,67 @@ def test_the_grid_shows_one_trigger_or_all(browser: Browser, home: Path, tmp_pat
     assert wrong == []
 
 
-def test_every_row_opens_its_build(browser: Browser, site: str) -> None:
+def test_every_cell_opens_its_build(browser: Browser, site: str) -> None:
     page, _ = open_page(browser, site, script=False)
     cells = page.locator("a.cell")
-    assert cells.count() == 15
-    for number in range(cells.count()):
-        cell = cells.nth(number)
-        cell.click()
-        section = page.locator(str(cell.get_attribute("href")).replace("~", "\\~").replace(".", "\\."))
-        assert section.is_visible()
-        assert section.locator("h2 .state").inner_text() == cell.locator(".state").inner_text()
+    addresses = [(str(cell.get_attribute("href")), cell.inner_text()) for cell in cells.all()]
+    assert len(addresses) == 15
+    for address, words in addresses:
+        page.goto(page_in(site, address))
+        assert page.locator("h1 .state").inner_text() == words
+
+
+def shown_rows(page: Page) -> list[str]:
+    return [text.split()[0] for text in page.locator(".grid tbody tr:visible").all_inner_texts()]
+
+
+def test_the_address_keeps_what_the_grid_is_filtered_by(browser: Browser, site: str) -> None:
+    page, wrong = open_page(browser, site)
+    page.get_by_role("searchbox", name="Filter builds").fill("41 infra")
+    assert shown_rows(page) == ["nightly-20261125"]
+    assert page.url.endswith("?q=41+infra")
+    again, _ = open_page(browser, page.url)
+    assert shown_rows(again) == ["nightly-20261125"]
+    assert again.get_by_role("status").inner_text() == "1 of 8 revisions"
+    page.get_by_role("searchbox", name="Filter builds").fill("")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert page.url.endswith("?changed=1")
+    assert "nightly-20261120" not in shown_rows(page), "the first build of each variant has changed nothing"
+    assert "nightly-20261121" in shown_rows(page)
+    assert wrong == []
+
+
+def test_from_the_grid_to_the_build_the_incident_the_test_and_back_by_keyboard(browser: Browser, site: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(site)
+    page.locator("a.cell").nth(2).focus()
+    page.keyboard.press("ArrowUp")
+    assert str(page.evaluate("document.activeElement.getAttribute('href')")) == BUILD
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/{BUILD}")
+    page.locator("#i-000000000000 > summary").focus()
+    page.keyboard.press("Enter")
+    page.locator("#i-000000000000 a[href*='incidents.html']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/incidents.html#i-000000000000")
+    page.locator(".item:target > summary").focus()
+    page.keyboard.press("Enter")
+    page.locator(".item:target a.to-test").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/test.html#**")
+    page.locator("nav a[href='cards.html']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/cards.html")
+    for _ in range(4):
+        page.go_back()
+    page.wait_for_url("**/index.html")
+
+
+def test_a_link_to_an_incident_of_a_build_opens_it(browser: Browser, site: str) -> None:
+    page, _ = open_page(browser, f"{page_in(site, BUILD)}#still")
+    assert page.locator("#still a.to-test").first.is_visible()
 
 
 def test_ages_are_those_of_the_moment_of_reading(browser: Browser, site: str) -> None:
@@ -157,11 +218,12 @@ def test_ages_are_those_of_the_moment_of_reading(browser: Browser, site: str) ->
 
 
 def test_the_filter_opens_the_group_of_a_match(browser: Browser, site: str) -> None:
-    page, _ = open_page(browser, site)
-    assert page.locator("[data-filter=failures] .group .item:visible").count() == 0
-    name = str(page.locator("[data-filter=failures] .group .item .test").first.text_content())
-    page.get_by_role("searchbox", name="Filter failures").fill(name)
-    assert page.locator("[data-filter=failures] .group .item:visible").count() == 1
+    page, _ = open_page(browser, page_in(site, BUILD))
+    names = page.locator("[data-filter=failed] .group .names")
+    assert names.first.is_hidden()
+    name = str(names.locator(".test").first.text_content())
+    page.get_by_role("searchbox", name="Filter failed").fill(name)
+    assert page.locator("[data-filter=failed] .names li:visible").count() == 1
 
 
 def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,10 +13,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from accel_ci.hud.gather import gather
-from accel_ci.hud.render import PAGES, render_hud
+from accel_ci.hud.render import PAGES
 from accel_ci.hud.site import write_site
-from accel_ci_tests.hud.samples import HOSTILE, LONG, NOW, flakiness, workspace_of
+from accel_ci.model import Build
+from accel_ci_tests.hud.samples import HOSTILE, LONG, NOW, VARIANTS, flakiness, workspace_of
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 
@@ -44,11 +46,12 @@ def test_the_files_are_written_whole_and_again(home: Path, site: Path) -> None:
     assert {*PAGES, "test.html", "incidents.json", "incidents.atom", "badge-state.svg", "data/index.js"} <= before.keys()
     write_site(workspace_of(home), flakiness(), site, now=NOW)
     assert {path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*.*")} == before
-    assert before["index.html"].decode() == render_hud(gather(workspace_of(home), flakiness(), now=NOW))
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
-    pages = {name: Links((site / name).read_text()) for name in (*PAGES, "test.html")}
+    names = [path.relative_to(site).as_posix() for path in (*site.glob("*.html"), *site.glob("builds/*.html"))]
+    assert {*PAGES, "test.html", "suites.html", "builds-nightly.html"} <= set(names)
+    pages = {name: Links((site / name).read_text()) for name in names}
     to_tests: list[str] = []
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
@@ -56,12 +59,46 @@ def test_every_link_leads_somewhere(site: Path) -> None:
             if "://" in link:
                 continue
             file, _, anchor = link.partition("#")
-            assert (site / (file or name)).is_file(), f"{name}: {link}"
-            if file == "test.html":
+            target = (site / name).parent / file if file else site / name
+            assert target.is_file(), f"{name}: {link}"
+            known = target.resolve().relative_to(site.resolve()).as_posix()
+            if known == "test.html":
                 to_tests.append(unquote(anchor))
                 continue
-            assert not anchor or anchor in pages[file or name].ids, f"{name}: {link}"
+            assert not anchor or anchor in pages[known].ids, f"{name}: {link}"
     assert {f"integration/{HOSTILE}", f"pytorch/{LONG}"} <= set(to_tests)
+
+
+def test_the_page_of_a_build_is_written_again_only_when_what_it_shows_has_changed(home: Path, site: Path) -> None:
+    pages = {path.name: path.stat().st_mtime_ns for path in (site / "builds").glob("*.html")}
+    assert len(pages) == 15
+    write_site(workspace_of(home), flakiness(), site, now=NOW + timedelta(hours=1))
+    assert {path.name: path.stat().st_mtime_ns for path in (site / "builds").glob("*.html")} == pages
+    manifests = workspace_of(home).manifests
+    shutil.rmtree(manifests.folder(Build("nightly-20261120", VARIANTS[0])))
+    manifests.path("wheel", "nightly-20261121", VARIANTS[0]).unlink()
+    (site / f"builds/nightly-20261122~{VARIANTS[0]}.html").unlink()
+    write_site(workspace_of(home), flakiness(), site, now=NOW)
+    after = {path.name: path.stat().st_mtime_ns for path in (site / "builds").glob("*.html")}
+    assert pages.keys() - after.keys() == {f"nightly-20261120~{VARIANTS[0]}.html"}
+    assert not (site / f"builds/nightly-20261120~{VARIANTS[0]}.json").exists()
+    changed = {name for name in after if after[name] != pages[name]}
+    assert changed == {f"nightly-202611{day}~{VARIANTS[0]}.html" for day in (21, 22)}
+
+
+def test_the_numbers_of_a_builds_page_are_those_of_its_ledger_and_its_data(home: Path, site: Path) -> None:
+    name = f"nightly-20261127~{VARIANTS[0]}"
+    data = json.loads((site / f"builds/{name}.json").read_text())
+    ledger = json.loads((home / "builds" / name.replace("~", "/") / "ledger.json").read_text())
+    assert data["ledger"]["counts"] == ledger["counts"]
+    for verdict in ("failed", "infra", "not_run", "flaky"):
+        assert sum(len(group["tests"]) for group in data["groups"][verdict]) == ledger["counts"][verdict]
+    assert len(data["changes"]["new"]) + len(data["changes"]["still"]) + len(data["changes"]["returned"]) == 12
+    assert sum(ledger["counts"].values()) == ledger["expected"]
+    html = (site / f"builds/{name}.html").read_text()
+    assert re.findall(r'<h4 id="([a-z-]+)">[A-Za-z ]+ <span class="count">([\d,]+)<', html) == [
+        ("failed", "12"), ("infra", "0"), ("not-run", "0"), ("flaky", "3"),
+    ]  # fmt: skip
 
 
 def test_the_incidents_are_those_of_their_data(site: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from accel_ci.hud.records import BuildRecord
 from accel_ci.hud.site import write_site
-from accel_ci.hud.speed import PARTS, Times, make_speed
+from accel_ci.hud.speed import PARTS, Times, make_speed, speed_of
 from accel_ci.model import Artifact, Build, Ledger, Wheel
 from accel_ci.pipelines import STAGES
 from accel_ci_tests.hud.samples import NOW, VARIANTS, flakiness, ledger, workspace_of
@@ -18,20 +18,14 @@ NOTHING = Artifact("0" * 64, "none.whl", 2)
 WHEEL = Wheel("torch_emu", "1.0", NOTHING, NOTHING, (), False, 1.0)
 
 
-def record(account: Ledger | None, day: int) -> BuildRecord:
+def record(account: Ledger, day: int) -> BuildRecord:
     return BuildRecord(Build(f"nightly-202611{day}", VARIANTS[0]), STAGES, changed_at=NOW, ledger=account, wheel=WHEEL)
 
 
 def test_the_parts_sum_to_the_wall_time_and_the_rest_is_the_cis_own() -> None:
-    short, long, running = record(ledger({"passed": 5}), 26), record(ledger({"passed": 7}), 27), record(None, 28)
-    page = make_speed(
-        [
-            (running, "nightly", NOW, Times(None, 1.0)),
-            (long, "nightly", NOW, Times(100.0, 20.0)),
-            (short, "nightly", NOW, Times(50.0, None)),
-        ]
-    )
-    assert [build.tests for build in page.builds] == [7, 5], "one without a ledger has no wall time"
+    short, long = record(ledger({"passed": 5}), 26), record(ledger({"passed": 7}), 27)
+    page = make_speed([speed_of(long, Times(100.0, 20.0)), speed_of(short, Times(50.0, None))])
+    assert [(build.tests, build.trigger) for build in page.builds] == [(7, "nightly"), (5, "nightly")]
     for build in page.builds:
         assert tuple(build.parts) == PARTS
         assert sum(build.parts.values()) == pytest.approx(build.wall_s)

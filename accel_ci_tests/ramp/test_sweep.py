@@ -8,8 +8,8 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import SelectionError
-from accel_ci.hud.page import build_state
 from accel_ci.hud.records import BuildRecord
+from accel_ci.hud.states import build_state
 from accel_ci.ledger.status import shortcomings
 from accel_ci.model import Ledger, TestSelection
 from accel_ci.pipelines import LEDGER, TEST_SELECTION

@@ -77,6 +77,11 @@ class TestData:
     names_stamp: str
 
 
+def state_folder(site: Path) -> Path:
+    """The folder beside the HUD's that keeps what the next writing needs."""
+    return site.with_name(f"{site.name}.state")
+
+
 def update_test_data(
     store: ResultsStore,
     manifests: ManifestStore,
@@ -89,11 +94,11 @@ def update_test_data(
 ) -> TestData:
     """Write what has changed since the last time below `data/`.
 
-    The state that makes that possible is in a folder beside the site: `<site>.state`. `shown` are the builds with a section
-    on the page of builds. Builds whose results are damaged are left out, which is logged. Raises `AttemptsReplacedError`
+    The state that makes that possible is in a folder beside the site: `<site>.state`. `shown` are the builds that have a
+    page. Builds whose results are damaged are left out, which is logged. Raises `AttemptsReplacedError`
     when results are stored again all the time.
     """
-    state = site.with_name(f"{site.name}.state")
+    state = state_folder(site)
     try:
         return _update(store, manifests, site, state, flakiness, entries, incidents, shown, now)
     except DamagedError as error:

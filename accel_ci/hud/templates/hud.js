@@ -18,7 +18,7 @@ form.append(field);
 document.querySelector("nav").append(form);
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  if (!document.getElementById("results")) location.href = `search.html?q=${encodeURIComponent(field.value.trim())}`;
+  if (!document.getElementById("results")) location.href = `${document.body.dataset.root}search.html?q=${encodeURIComponent(field.value.trim())}`;
 });
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
