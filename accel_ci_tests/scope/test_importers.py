@@ -25,8 +25,8 @@ def table(*tests: tuple[str, str, str, str]) -> pa.Table:
     """Return the facts of tests of a file: class, method, op and dtype, on the device type `emu`."""
     rows = [
         {
-            "test": f"test/test_ops.py::{owner}EMU::{method}{f'_{op}' if op else ''}_emu_{dtype}",
-            "file": "test/test_ops.py", "class_name": owner, "method": method, "op": op or None, "dtypes": [dtype],
+            "test": f"upstream/test/test_ops.py::{owner}EMU::{method}{f'_{op}' if op else ''}_emu_{dtype}",
+            "file": "upstream/test/test_ops.py", "class_name": owner, "method": method, "op": op or None, "dtypes": [dtype],
             "device": "emu", "module": None, "markers": [], "decorators": [],
         }
         for owner, method, op, dtype in tests
@@ -118,30 +118,92 @@ test_suite_config:
     - path: ${TORCH_ROOT}/test/test_ops.py
       unlisted_test_mode: skip
       tests:
-        - names: [TestOps::test_forward, "TestOther::test_(x|y)"]
-          mode: mandatory_success
+        - names: [TestOps::test_forward, 'TestOther::test_(?!x)y']
           edits: {dtypes: {exclude: [{name: int64}]}, functions: {cpu_move: [{name: assertEqual}]}}
         - names: ["TestOpsMore::test_.*"]
           mode: xfail_strict
-    - path: ${TORCH_ROOT}/test/test_more.py
+    - path: ${TORCH_DEVICE_ROOT}/tests/test_more.py
       unlisted_test_mode: xfail
   global:
-    supported_dtypes: [{name: float32}, {name: int64}, {name: float16, force_xfail: true}]
-    supported_ops: [{name: add}, {name: mul, force_xfail: true}]
+    supported_dtypes: [{name: float32, precision: {atol: 1}}, {name: int64}]
+    input_config: [a]
 """
 
 
 def test_a_test_suite_config() -> None:
     found = read_test_suite_config(CONFIG, "not_implemented")
     assert decided(found) == [
-        ("enabled", "must_pass"), ("enabled", "skip"), ("enabled", "xfail"), ("enabled", "xfail_strict"),
+        ("enabled", "must_pass"), ("enabled", "skip"), ("enabled", "must_pass"), ("enabled", "xfail_strict"),
         ("not_enabled", "must_pass"),
     ]  # fmt: skip
     assert found.rules["exclude"][0]["reason"] == "unsupported_dtype"
     assert "float64" in found.rules["exclude"][0]["dtypes"]
-    assert found.rules["enabled"][-1] == {"files": ["test/test_more.py"]}
-    assert len(found.left_out) == 3
+    assert found.rules["enabled"][-1] == {"files": ["tests/test_more.py"]}
+    assert len(found.left_out) == 4
     assert found.entries == 3
+
+
+def suite_config(unlisted: str, tests: list[dict[str, Any]], **device: Any) -> list[tuple[str, str]]:
+    """The statuses and modes that a `test_suite_config` with these tests gives the tests in `OPS`."""
+    file = {"path": "${TORCH_ROOT}/test/test_ops.py", "unlisted_test_mode": unlisted, "tests": tests}
+    config = {"test_suite_config": {"files": [file], "global": device}}
+    return decided(read_test_suite_config(yaml.safe_dump(config), "not_implemented"))
+
+
+ENABLED, SKIPPED, XFAIL = ("enabled", "must_pass"), ("enabled", "skip"), ("enabled", "xfail")
+OUT, LATER = ("out_of_scope", "must_pass"), ("not_enabled", "must_pass")
+FORWARD: dict[str, Any] = {"names": ["TestOps::test_forward"]}
+
+
+def test_the_last_entry_with_a_name_counts() -> None:
+    entries = [{**FORWARD, "mode": "skip"}, {"names": ["TestOther::test_x"], "mode": "xfail"}, {**FORWARD, "mode": "xfail"}]
+    assert suite_config("skip", entries) == [XFAIL, XFAIL, XFAIL, LATER, XFAIL]
+    assert suite_config("skip", entries[::-1]) == [LATER, LATER, LATER, LATER, XFAIL]
+
+
+def test_alternatives_of_a_regular_expression_are_patterns() -> None:
+    names = ["TestO(ther|ps(More|Less))::test_(x|(?:back|for)ward)"]
+    assert suite_config("skip", [{"names": names}]) == [LATER, LATER, LATER, ENABLED, ENABLED]
+    many = [{"names": ["TestOps::test_" + "(a|b)" * 40, *names]}]
+    assert suite_config("skip", many) == [LATER, LATER, LATER, ENABLED, ENABLED]
+
+
+def test_dtypes_that_one_test_includes_are_left_to_it() -> None:
+    both = [{**FORWARD, "edits": {"dtypes": {"include": [{"name": "int64"}]}}}, {"names": ["TestOther::test_x"]}]
+    assert suite_config("skip", both, supported_dtypes=[{"name": "float32"}])[:2] == [ENABLED, ENABLED]
+    assert suite_config("skip", both[1:], supported_dtypes=[{"name": "int64"}])[4] == OUT
+    float32 = [FORWARD, {"names": ["TestOther::test_x"], "edits": {"dtypes": {"include": ["float32"]}}}]
+    found = suite_config("must_pass", float32, supported_dtypes=[{"name": "int64"}])
+    assert found == [SKIPPED, ENABLED, SKIPPED, LATER, ENABLED], "a mode that is not known is skip"
+    found = suite_config("mandatory_success", float32, supported_dtypes=[{"name": "int64"}])
+    assert found == [SKIPPED, ENABLED, SKIPPED, SKIPPED, ENABLED]
+
+
+def test_operators_that_are_not_supported_are_skipped() -> None:
+    add: dict[str, Any] = {"supported_ops": [{"name": "add"}]}
+    assert suite_config("mandatory_success", [FORWARD], **add) == [ENABLED, ENABLED, SKIPPED, ENABLED, ENABLED]
+    assert suite_config("xfail", [FORWARD], **add) == [ENABLED, ENABLED, SKIPPED, XFAIL, XFAIL]
+    included = {**FORWARD, "mode": "xfail", "edits": {"ops": {"include": [{"name": "mul"}]}}}
+    assert suite_config("skip", [included], **add) == [XFAIL, XFAIL, XFAIL, LATER, LATER]
+    narrow = {"name": "add", "dtypes": [{"name": "float32"}]}
+    assert suite_config("mandatory_success", [], supported_ops=[narrow])[:3] == [ENABLED, OUT, SKIPPED]
+
+
+def test_what_is_forced_to_fail_is_what_would_have_to_pass() -> None:
+    device = {"supported_ops": [{"name": "add", "force_xfail": True}], "supported_dtypes": [
+        {"name": "float32", "force_xfail": True}, {"name": "int64"},
+    ]}  # fmt: skip
+    assert suite_config("mandatory_success", [], **device) == [XFAIL, XFAIL, SKIPPED, XFAIL, XFAIL]
+    entries = [{**FORWARD, "mode": "skip"}, {"names": ["TestOther::test_x"], "mode": "xfail_strict"}]
+    strict = ("enabled", "xfail_strict")
+    assert suite_config("mandatory_success", entries, **device) == [SKIPPED, SKIPPED, SKIPPED, XFAIL, strict]
+
+
+def test_modules_have_the_names_that_pytorch_gives_them() -> None:
+    test = {"names": ["TestM::test_m"], "edits": {"modules": {"exclude": [{"name": "torch.nn.Linear"}]}}}
+    config = {"test_suite_config": {"files": [{"path": "test_m.py", "tests": [test]}]}}
+    found = read_test_suite_config(yaml.safe_dump(config), "not_implemented")
+    assert found.rules["modes"][0]["modules"] == ["nn.Linear"]
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def _rules_by_id(content: Mapping[str, Any], device: DeviceNames, reason: str) -
         issue = issue if isinstance(issue, str) and issue.startswith(("https://", "http://")) else None
         file, *parts = name.split("::")
         owners = [pattern for part in parts[:-1] for pattern in device.classes(part)]
-        pattern = "::".join(
-            [file, *(each if each.endswith("*") else f"{each}*" for each in owners), device.method(parts[-1])]
+        pattern = "::".join(  # PyTorch's files are below a folder of the sources
+            [f"*{file}", *(each if each.endswith("*") else f"{each}*" for each in owners), device.method(parts[-1])]
         )
         yield _because(reason, ": ".join(str(each) for each in words if each), issue), pattern
 
