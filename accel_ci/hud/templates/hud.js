@@ -27,6 +27,12 @@ addEventListener("keydown", (event) => {
 });
 showAges();
 setInterval(showAges, 30000);
+// A long text in a box that scrolls can be reached by the keyboard; no browser has a size for it before it is opened.
+function reachLongTexts(root) {
+  for (const text of root.querySelectorAll("pre")) if (text.scrollHeight > text.clientHeight) text.tabIndex = 0;
+}
+reachLongTexts(document);
+document.addEventListener("toggle", (event) => reachLongTexts(event.target), true);
 for (const list of document.querySelectorAll("[data-filter]")) {
   const rows = [...list.querySelectorAll("[data-row]")];
   if (rows.length < 4) continue;

@@ -198,7 +198,7 @@ function failure(result, test) {
   const build = buildName(result);
   if (!result.attempts) item.append(make("p", { class: "dim" }, "So many tests failed in this build that its attempts are not told here."));
   else {
-    item.append(scroll("Attempts", make("table", { class: "data attempts" },
+    item.append(scroll(`Attempts in ${oneLine(build, 160)}`, make("table", { class: "data attempts" },
       make("thead", {}, row("th", ["Round", "Outcome", "Duration", "Card", "Host", "Message"])),
       make("tbody", {}, ...result.attempts.map(([round, outcome, seconds, card, host, text, , infra]) => row("td", [
         String(round), oneLine(outcome, 40), duration(seconds), card ? oneLine(card, 60) : "–", host ? oneLine(host, 60) : "–",
