@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect
 from accel_ci.hud.addresses import test_address
 from accel_ci.hud.site import write_site
 from accel_ci_tests.fixtures.browser import barriers, open_page
-from accel_ci_tests.hud.samples import HOSTILE, NOW, flakiness, workspace_of
+from accel_ci_tests.hud.samples import HOSTILE, NOW, VARIANTS, flakiness, workspace_of
 
 LOADED = {"test.html": "#test h1, #test h2", "search.html": "#results li"}
 """What is there once a page has loaded its data."""
@@ -27,14 +27,14 @@ def folder(history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def addresses(folder: Path) -> list[str]:
-    """All pages of a site; those that load data are asked for some."""
+    """All pages of a site, and a build of each state; those that load data are asked for some."""
     asked = {"test.html": test_address("integration", HOSTILE), "search.html": "search.html?q=conv2d"}
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
+    builds = [f"builds/nightly-202611{day}~{VARIANTS[n]}.html" for day, n in ((27, 0), (27, 1), (25, 1), (24, 0), (23, 0))]
+    names = [*sorted(path.name for path in folder.glob("*.html")), *builds]
     return [asked.get(name, name) for name in names]
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_nothing_on_any_page_is_a_barrier(
     browser: Browser, folder: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
