@@ -55,39 +55,42 @@ def apply_scope(suite: str, scope: Scope, facts: pa.Table) -> AppliedScope:
     tests = TestIndex(facts)
     applied: list[AppliedRule] = []
     rows: list[_Row | None] = [None] * len(tests)
+    left: Sequence[int] = range(len(tests))
 
-    def undecided() -> list[int]:
-        return [place for place, row in enumerate(rows) if row is None]
-
-    def decided(kind: str, rules: Sequence[Rule]) -> Sequence[tuple[int, int]]:
-        decisions = decide(rules, tests, undecided())
+    def decided(kind: str, rules: Sequence[Rule]) -> Sequence[int]:
+        decisions = decide(rules, tests, left)
         applied.extend(_applied(kind, rules, decisions))
-        return [(place, decisions.rules[place]) for place in undecided()]
+        return decisions.rules
 
-    for place, number in decided(
-        "include", [Rule(f"include[{n}]", {"tests": (text,)}) for n, text in enumerate(scope.include)]
-    ):
-        if number < 0:
+    numbers = decided("include", [Rule(f"include[{n}]", {"tests": (text,)}) for n, text in enumerate(scope.include)])
+    for place in left:
+        if numbers[place] < 0:
             rows[place] = ("out_of_scope", NOT_INCLUDED, "include", MUST_PASS)
+    left = [place for place in left if numbers[place] >= 0]
     for kind, status, some in (
         ("exclude", "out_of_scope", scope.exclude),
         ("not_enabled", "not_enabled", scope.not_enabled),
     ):
         rules = _rules(kind, some)
-        for place, number in decided(kind, rules):
-            if number >= 0:
+        numbers = decided(kind, rules)
+        for place in left:
+            if (number := numbers[place]) >= 0:
                 rows[place] = (status, some[number].reason, rules[number].name, MUST_PASS)
+        left = [place for place in left if numbers[place] < 0]
     enabled_by: dict[int, str] = {}
     if scope.enabled is not None:
         rules = _rules("enabled", scope.enabled)
-        for place, number in decided("enabled", rules):
-            if number < 0:
+        numbers = decided("enabled", rules)
+        for place in left:
+            if numbers[place] < 0:
                 rows[place] = ("not_enabled", NOT_ENABLED, "enabled", MUST_PASS)
             else:
-                enabled_by[place] = rules[number].name
+                enabled_by[place] = rules[numbers[place]].name
+        left = list(enabled_by)
     rules = _rules("modes", scope.modes)
-    for place, number in decided("modes", rules):
-        if number < 0:
+    numbers = decided("modes", rules)
+    for place in left:
+        if (number := numbers[place]) < 0:
             rows[place] = ("enabled", None, enabled_by.get(place), MUST_PASS)
         else:
             rows[place] = ("enabled", scope.modes[number].words, rules[number].name, scope.modes[number].mode)

@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from accel_ci.scope.patterns import find_matches
 
+_EVERY_TEST = {"tests": ("*",)}
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -67,8 +69,12 @@ class TestIndex:
 
 def decide(rules: Sequence[Rule], tests: TestIndex, among: Iterable[int] | None = None) -> Decisions:
     """Apply the rules to all tests, and let them decide those at the places `among`; by default all."""
+    if not rules:
+        return Decisions([-1] * len(tests), (), ())
     patterns: dict[str, set[str]] = defaultdict(set)
     for rule in rules:
+        if rule.criteria == _EVERY_TEST:
+            continue
         for criterion, alternatives in rule.criteria.items():
             patterns[criterion].update(alternatives)
     found = {criterion: find_matches(some, tests.holders(criterion)) for criterion, some in patterns.items()}
@@ -84,7 +90,10 @@ def decide(rules: Sequence[Rule], tests: TestIndex, among: Iterable[int] | None 
     matched: list[int] = []
     decided: list[int] = []
     for number, rule in enumerate(rules):
-        places = _places([fulfilled(*criterion) for criterion in rule.criteria.items()], tests)
+        if rule.criteria == _EVERY_TEST:
+            places = set(range(len(tests)))
+        else:
+            places = _places([fulfilled(*criterion) for criterion in rule.criteria.items()], tests)
         mine = places & undecided
         undecided -= mine
         for place in mine:

@@ -133,7 +133,7 @@ def read_selection(artifact: Artifact, artifacts: ArtifactStore) -> list[Selecte
 
 def _as_utf8(text: str) -> str:
     r"""A text with bytes that are not UTF-8 written as `\udcff`."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _collect(
         document = _run_collection(name, "collect", suite.places, spec, runner, execute, timeout_s, _as_document)
     facts = _facts(name, document)
     tests, errors = document.tests, {error.path: error.message for error in document.errors}
-    unnamed = {test.partition("::")[0] for test in tests if _as_utf8(test) != test}
+    unnamed = {test.partition("::")[0] for test in tests if not test.isascii() and _as_utf8(test) != test}
     for file in unnamed:  # no report, database or page can hold its name
         errors[_as_utf8(file)] = "the name of this file is not UTF-8; rename it"
     if unnamed:

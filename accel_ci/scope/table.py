@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from accel_ci.model import Artifact
@@ -42,6 +43,7 @@ FACTS = pa.schema([field for field in SCOPE if field.name not in ("suite", "stat
 """The columns that say what a test is."""
 
 _NAME = "scope.parquet"
+_kernels: Any = pyarrow.compute
 
 
 def facts_table(tests: Sequence[str], facts: Mapping[str, tuple[Sequence[Any], Sequence[int]]]) -> pa.Table:
@@ -54,11 +56,11 @@ def facts_table(tests: Sequence[str], facts: Mapping[str, tuple[Sequence[Any], S
         if field.name in columns:
             continue
         values, of = facts.get(field.name, ((), [-1] * len(tests)))
-        if len(of) != len(tests) or not all(-1 <= place < len(values) for place in of):
+        if len(of) != len(tests) or (of and not -1 <= min(of) <= max(of) < len(values)):
             raise ValueError(f"the facts {field.name!r} are not those of {len(tests)} tests")
         nothing: list[str] | None = None if field.nullable else []
-        known = pa.array([*values, nothing], field.type)
-        columns[field.name] = known.take(pa.array([place if place >= 0 else len(values) for place in of], pa.int32()))
+        known, places = pa.array([*values, nothing], field.type), pa.array(of, pa.int32())
+        columns[field.name] = known.take(_kernels.if_else(_kernels.less(places, 0), len(values), places))
     return pa.table(columns, schema=FACTS)
 
 
