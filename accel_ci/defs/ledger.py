@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.defs.metadata import check_result, redacted, table
+from accel_ci.defs.metadata import build_link, check_result, redacted, table
 from accel_ci.defs.partitions import build_of, builds
 from accel_ci.defs.run_tags import verdict_tags
 from accel_ci.defs.stage import Stages
@@ -103,6 +103,7 @@ def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, An
     not_passed = [[v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""] for v in bad]
     return {
         "manifest": dg.MetadataValue.path(str(path)),
+        "page": build_link(workspace, account.build),
         "expected": account.expected,
         **{str(verdict): count for verdict, count in account.counts.items()},
         "infra_attempts": account.infra_attempts,

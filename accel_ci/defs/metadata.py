@@ -7,7 +7,8 @@ from typing import Any
 
 import dagster as dg
 
-from accel_ci.hud.serve import artifact_address
+from accel_ci.hud.addresses import build_address
+from accel_ci.hud.serve import DEFAULT_ADDRESS, artifact_address
 from accel_ci.model import Artifact, Build, CheckResult
 from accel_ci.redaction import redact
 from accel_ci.storage.dev_file import read_addresses
@@ -40,6 +41,12 @@ def link(workspace: Workspace, artifact: Artifact) -> dg.MetadataValue:
     if known is None:
         return dg.MetadataValue.path(str(workspace.artifacts.location(artifact)))
     return dg.MetadataValue.url(artifact_address(known.hud, artifact))
+
+
+def build_link(workspace: Workspace, build: Build) -> dg.MetadataValue:
+    """Link to the page of a build as `accel-ci dev` serves it."""
+    known = read_addresses(workspace.dev_file)
+    return dg.MetadataValue.url(f"{known.hud if known else DEFAULT_ADDRESS}{build_address(build)}")
 
 
 def check_result(check: CheckResult, build: Build, *, warn: bool = False) -> dg.AssetCheckResult:

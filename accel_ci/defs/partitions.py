@@ -34,3 +34,9 @@ def build_of(context: dg.AssetExecutionContext) -> Build:
     if not isinstance(key, dg.MultiPartitionKey):
         raise TypeError(f"{key!r} is not the partition of a build")
     return Build(key.keys_by_dimension[REVISION], key.keys_by_dimension["variant"])
+
+
+def build_of_run(run: dg.DagsterRun) -> Build | None:
+    """Return the build that a run is for; None for a run without one."""
+    revision, variant = (run.tags.get(f"dagster/partition/{dimension}") for dimension in (REVISION, "variant"))
+    return Build(revision, variant) if revision and variant else None

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 from filelock import FileLock
 
-from accel_ci.defs.metadata import redacted, table
-from accel_ci.defs.partitions import build_of, builds
+from accel_ci.defs.metadata import build_link, redacted, table
+from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
 from accel_ci.defs.stage import manifest_type
 from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.hud.site import write_site
@@ -18,7 +18,7 @@ from accel_ci.progress import Progress
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
 from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
-from accel_ci.quality.judgement import INCIDENTS, Incidents, judge_new_builds
+from accel_ci.quality.judgement import INCIDENTS, Causes, Incidents, judge_new_builds, read_causes
 from accel_ci.quality.levels import LevelReport, shown
 from accel_ci.quality.plot import plot_causes
 from accel_ci.quality.report import REPORT, daily_trends, make_report
@@ -132,7 +132,7 @@ def coverage_metadata(workspace: Workspace, report: CoverageReport) -> dict[str,
 
 
 def incidents(
-    workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]
 ) -> dg.MaterializeResult[Incidents]:
     """The causes of the failures of all builds: infrastructure, flaky tests, upstream, the backend, or unknown."""
     with progress.step("incidents") as step:
@@ -140,6 +140,9 @@ def incidents(
         now = [incident for incident in found.incidents if incident.state != "fixed"]
         counts = Counter(incident.cause for incident in now)
         step.note(", ".join(f"{count} {cause}" for cause, count in counts.most_common()) or "no failures to explain")
+    build = build_of_run(context.run)
+    if build is not None and (causes := read_causes(workspace, build)) is not None:
+        context.log_event(_observation(workspace, causes))
     rows = [
         [
             one.cause, one.state, len(one.now), one.first, one.last, f"{one.probability:.0%}", one.owner or "", one.title,
@@ -156,6 +159,20 @@ def incidents(
         "now": table(columns, rows),
     }
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
+
+
+def _observation(workspace: Workspace, causes: Causes) -> dg.AssetObservation:
+    """Add the causes of a build's failures to the page of its ledger, which was made before they were known."""
+    rows = [
+        [one.cause, one.suite, one.test, f"{one.probability:.0%}", one.since.revision if one.since else "", one.sentence]
+        for one in sorted(causes.blames, key=lambda blame: (blame.cause, blame.suite, blame.test))
+    ]
+    metadata = {
+        "page": build_link(workspace, causes.build),
+        **{f"failures_{cause}": count for cause, count in causes.counts().items()},
+        "causes": table(["cause", "suite", "test", "probability", "since", "in words"], rows),
+    }
+    return dg.AssetObservation(LEDGER, partition=partition_key(causes.build), metadata=redacted(metadata))
 
 
 def quarantine(workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from accel_ci.defs.liveness import end_dead_runs, is_over
-from accel_ci.defs.partitions import build_of, builds, of_revision
+from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
 from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.errors import AccelCiError
 from accel_ci.leftovers import clear_leftovers
@@ -274,13 +274,12 @@ def _pipelines(workspace: Workspace, run: dg.DagsterRun | None) -> list[tuple[dg
     Of a run that names no steps of a pipeline, these are the pipelines that have its job; of one without steps and job, all.
     There are none where nobody resolved the revision: such a run fails at its first stage and leaves nothing behind.
     """
-    tags = run.tags if run is not None else {}
-    revision, variant = tags.get("dagster/partition/revision"), tags.get("dagster/partition/variant")
-    if run is None or revision is None or variant is None or workspace.manifests.revision(revision) is None:
+    build = build_of_run(run) if run is not None else None
+    if run is None or build is None or workspace.manifests.revision(build.revision) is None:
         return []
     of_job = [one for one in workspace.pipelines if any(job.name == run.job_name for job in one.jobs)]
     if steps := run.step_keys_to_execute:
         chosen = [one for one in workspace.pipelines if not set(one.stages).isdisjoint(steps)] or of_job
     else:
         chosen = of_job or list(workspace.pipelines)
-    return [(run, pipeline, Build(revision, variant)) for pipeline in chosen]
+    return [(run, pipeline, build) for pipeline in chosen]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from dagster import AssetKey
+
+from accel_ci.defs.instance import open_instance
+from accel_ci.defs.metadata import plain_rows
 from accel_ci.model import Build
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
@@ -23,6 +27,23 @@ def test_the_ledger_tells_faults_apart(bench: Bench, faulty_nightly: Build) -> N
     assert "SIGSEGV" in (verdicts["test_op[tan]"].message or "")
     for retried in ("test_op[atan2]", "test_op[to_sparse]"):
         assert len(verdicts[retried].cards) == 2, "a failed test is run again on the other card"
+
+
+def test_the_page_of_the_ledger_in_the_ui_has_the_causes_and_leads_to_the_hud(bench: Bench, faulty_nightly: Build) -> None:
+    with open_instance(bench.project) as instance:
+        [observed] = instance.fetch_observations(AssetKey("ledger"), limit=1).records
+        [ledger] = instance.fetch_materializations(AssetKey("ledger"), limit=1).records
+    shown = observed.asset_observation
+    assert shown is not None
+    assert observed.partition_key == f"{faulty_nightly.revision}|{faulty_nightly.variant}"
+    causes = plain_rows(shown.metadata["causes"])
+    assert {(row.split(" | ")[0], row.split("::")[1].split(" | ")[0]) for row in causes} >= {("flaky", "test_op[atan2]")}
+    assert len(causes) == 4
+    address = shown.metadata["page"].value
+    assert ledger.asset_materialization is not None
+    assert ledger.asset_materialization.metadata["page"].value == address
+    page = bench.project.home / "hud" / "builds" / str(address).partition("/builds/")[2]
+    assert "Cards over time" in page.read_text()
 
 
 def test_every_attempt_is_stored_once(bench: Bench, faulty_nightly: Build) -> None:
