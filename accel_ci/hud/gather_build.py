@@ -6,8 +6,7 @@ What cannot be read is logged and shown as unreadable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from accel_ci.errors import AccelCiError
@@ -29,14 +28,33 @@ MOST_BEFORE = 10
 """So many builds between the last green one and a build are looked at for tests that return."""
 
 
+class Failures:
+    """The tests that failed in builds, each build read once."""
+
+    def __init__(self, results: ResultsStore) -> None:
+        self.results = results
+        self._found: dict[Build, list[Identity]] = {}
+
+    def of(self, summary: BuildSummary) -> list[Identity]:
+        """The tests that failed in a build, by suite and test. Raises `AccelCiError` when its results cannot be read."""
+        build = summary.build
+        if build not in self._found:
+            has_any = summary.counts.get("failed", 0) > 0
+            bad = bad_tests_in_brief(self.results, build, tuple(summary.suites)) if has_any else []
+            self._found[build] = [verdict.identity for verdict in bad if verdict.verdict == "failed"]
+        return self._found[build]
+
+
 def gather_build(
-    workspace: Workspace, revisions: Sequence[RevisionBuilds], own: RevisionBuilds, summary: BuildSummary
+    workspace: Workspace,
+    failures: Failures,
+    revisions: Sequence[RevisionBuilds],
+    own: RevisionBuilds,
+    summary: BuildSummary,
 ) -> BuildFacts:
     """Read the facts of a build of the revision `own`; `revisions` are all that are shown."""
-    manifests, build = workspace.manifests, summary.build
+    manifests, build, results = workspace.manifests, summary.build, failures.results
     before = list(islice(_since_green(earlier_builds(revisions, own, summary)), MOST_BEFORE + 1))
-    oldest = min([own, *(one for one in revisions if before and one.key == before[-1].build.revision)], key=_age)
-    results = workspace.results.around(oldest.seen_at.date())
     record = read_record(manifests, build)
     tests, changes, timeline = read_smoke_failures(workspace, record), None, None
     if record.ledger is not None:
@@ -48,7 +66,7 @@ def gather_build(
             _LOG.warning("the attempts of %s cannot be read: %s", build.name, error)
     if tests is not None and record.ledger is not None and before:
         try:
-            changes = _read_changes(results, build, tuple(record.ledger.suites), tests, before)
+            changes = _read_changes(failures, build, set(record.ledger.suites), tests, before)
         except AccelCiError as error:
             _LOG.warning("%s cannot be compared with the builds before: %s", build.name, error)
     runs = tuple(sorted({run.run for run in manifests.last_runs(build).values()}))
@@ -56,10 +74,6 @@ def gather_build(
         record, own.revision, own.trigger, own.seen_at, tests, changes, read_causes(workspace, build), timeline,
         before[0].build if before else None, summary.speed, queued_seconds(manifests, build), runs,
     )  # fmt: skip
-
-
-def _age(revision: RevisionBuilds) -> datetime:
-    return revision.seen_at
 
 
 def _since_green(builds: Iterator[BuildSummary]) -> Iterator[BuildSummary]:
@@ -71,24 +85,15 @@ def _since_green(builds: Iterator[BuildSummary]) -> Iterator[BuildSummary]:
 
 
 def _read_changes(
-    results: ResultsStore, build: Build, suites: tuple[str, ...], tests: BuildTests, before: Sequence[BuildSummary]
+    failures: Failures, build: Build, suites: Collection[str], tests: BuildTests, before: Sequence[BuildSummary]
 ) -> Changes:
-    failing = [(verdict.suite, verdict.test) for verdict in tests.verdicts if verdict.verdict == "failed"]
+    failing = [verdict.identity for verdict in tests.verdicts if verdict.verdict == "failed"]
     last, *older = before
-
-    def failed(summary: BuildSummary) -> list[Identity]:
-        if not summary.counts.get("failed"):
-            return []
-        found = bad_tests_in_brief(results, summary.build, suites)
-        return [(verdict.suite, verdict.test) for verdict in found if verdict.verdict == "failed"]
-
-    fixed = [
-        (change.suite, change.test)
-        for change in (newly_passing(results, last.build, build) if last.counts.get("failed") else ())
-        if change.suite in suites
-    ]
+    then = [[identity for identity in failures.of(one) if identity[0] in suites] for one in (last, *older)]
+    passed = newly_passing(failures.results, last.build, build) if then[0] else []
+    fixed = [(change.suite, change.test) for change in passed if change.suite in suites]
     green = before[-1].build.revision if before[-1].is_green else None
-    return find_changes(failing, (last.build.revision, failed(last)), green, map(failed, older), fixed)
+    return find_changes(failing, (last.build.revision, then[0]), green, then[1:], fixed)
 
 
 def _read_timeline(results: ResultsStore, record: BuildRecord) -> Timeline | None:

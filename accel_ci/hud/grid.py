@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 
 from accel_ci.hud.addresses import build_address
 from accel_ci.hud.changes import ChangeCounts
@@ -19,7 +20,7 @@ from accel_ci.hud.text import number, web_link
 from accel_ci.model import TRIGGERS, Build, Revision, Source, Trigger, Verdict
 from accel_ci.ramp.coverage import Coverage, CoverageReport
 
-MOST_CELLS = 720
+MOST_CELLS = 600
 """The first page has so many cells at most, and at least `LEAST_ROWS` rows of each trigger."""
 
 LEAST_ROWS, MOST_ROWS = 10, 30
@@ -104,7 +105,7 @@ class GridPage:
     changes: Mapping[str, ChangeCounts]
     coverage: tuple[Coverage, ...] = ()
 
-    @property
+    @cached_property
     def suites(self) -> dict[str, tuple[str, ...]]:
         """The suites of each variant."""
         found: dict[str, dict[str, None]] = {variant: {} for variant in self.variants}

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from accel_ci.hud import text
 from accel_ci.hud.addresses import anchor, build_address, incident_address, test_address
@@ -68,7 +68,7 @@ def render_page(name: str, site: Site, json: str | None = None, *, root: str = "
         *([f"script-src {scripts} 'strict-dynamic'"] if loading else []),
     ]
     shared = {"site": site, "this": name, "json": json, "root": root, "style": style, "script": script}
-    return _template(f"{name}.j2").render(**shared, policies=policies, **values)
+    return _environment().get_template(f"{name}.j2").render(**shared, policies=policies, **values)
 
 
 @cache
@@ -85,8 +85,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _template(name: str) -> Template:
-    """A page's template; compiled once, since that takes as long as gathering a page."""
+def _environment() -> Environment:
+    """All templates; each is compiled once, since that takes as long as gathering a page."""
     loader = PackageLoader("accel_ci.hud", "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -100,7 +100,7 @@ def _template(name: str) -> Template:
         "test_address": test_address, "build_address": build_address, "incident_address": incident_address,
         "words_of": words_of, "verdicts": VERDICTS,
     }  # fmt: skip
-    return environment.get_template(name)
+    return environment
 
 
 def _digest(content: str) -> str:

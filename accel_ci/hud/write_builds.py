@@ -17,7 +17,7 @@ import msgspec
 from accel_ci.hud.addresses import build_address
 from accel_ci.hud.build_page import BuildPage, make_build_page
 from accel_ci.hud.changes import counts_of
-from accel_ci.hud.gather_build import gather_build
+from accel_ci.hud.gather_build import Failures, gather_build
 from accel_ci.hud.kept import KeptBuild
 from accel_ci.hud.render import Site, render_page, templates_stamp
 from accel_ci.hud.serve import artifact_address
@@ -56,6 +56,7 @@ def write_build_pages(
     (folder / "builds").mkdir(parents=True, exist_ok=True)
     newest = {one.trigger: one.key for one in reversed(revisions)}.values()
     wanted = [one for one in revisions if one.key in newest or now - one.seen_at <= timedelta(days=PAGE_DAYS)]
+    failures = Failures(workspace.results.at_one_moment())
     names = {summary.build.name for one in wanted for summary in one.builds}
     for own in sorted(wanted, key=lambda one: one.seen_at, reverse=True):
         of_revision = [one for one in incidents if _is_in(one, own, places)]
@@ -68,7 +69,7 @@ def write_build_pages(
                 known[summary.build.name] = replace(facts, page="")
                 continue
             left -= max(1, sum(summary.counts.values()))
-            page = make_build_page(gather_build(workspace, revisions, own, summary), of_revision, now)
+            page = make_build_page(gather_build(workspace, failures, revisions, own, summary), of_revision, now)
             _write(folder, site, page, names, servers)
             known[summary.build.name] = _known_of(page, facts, stamp)
     _remove_others(folder, {build_address(summary.build) for one in wanted for summary in one.builds})

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -53,9 +54,15 @@ _MOVED_DAYS = timedelta(days=31)
 class ResultsStore:
     """Attempts at a place, a local folder by default."""
 
-    def __init__(self, place: Path | ObjectStore, first_day: date | None = None) -> None:
+    def __init__(
+        self,
+        place: Path | ObjectStore,
+        first_day: date | None = None,
+        listed: Mapping[Build, Sequence[StoredSuite]] | None = None,
+    ) -> None:
         self.objects: ObjectStore = FolderStore(place) if isinstance(place, Path) else place
         self._first_day = first_day
+        self._listed = listed
 
     def write_rows(self, build: Build, day: date, suite: str, slices: Iterable[pa.Table]) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
@@ -85,6 +92,13 @@ class ResultsStore:
         """The store for questions about builds of that day and later: it spares listing the days long before."""
         return ResultsStore(self.objects, day - _MOVED_DAYS)
 
+    def at_one_moment(self) -> ResultsStore:
+        """The same store as it is now, listed once: for many questions that are asked together."""
+        listed: defaultdict[Build, list[StoredSuite]] = defaultdict(list)
+        for stored in self.suites():
+            listed[stored.build].append(stored)
+        return ResultsStore(self.objects, self._first_day, listed)
+
     def suites(
         self,
         since: date | None = None,
@@ -95,10 +109,15 @@ class ResultsStore:
     ) -> list[StoredSuite]:
         """List what is stored, from the first day to the last, in the order of days and names."""
         since = since or self._first_day or date.min
+        if self._listed is not None and build is not None:
+            found: Iterable[StoredSuite | None] = self._listed.get(build, ())
+        else:
+            found = map(parse_entry, self.objects.list("", f"day={since}", f"day={until or date.max}"))
         return [
             stored
-            for stored in map(parse_entry, self.objects.list("", f"day={since}", f"day={until or date.max}"))
+            for stored in found
             if stored is not None
+            and since <= stored.day <= (until or date.max)
             and build in (None, stored.build)
             and variant in (None, stored.build.variant)
             and suite in (None, stored.suite)

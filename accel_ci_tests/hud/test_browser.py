@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from accel_ci.hud.render import PAGES
 from accel_ci.hud.site import write_site
@@ -36,9 +37,9 @@ def site_of(home: Path, project: str, folder: Path) -> str:
 BUILD = f"builds/nightly-20261127~{VARIANTS[0]}.html"
 
 
-@pytest.fixture
-def site(home: Path, tmp_path: Path) -> str:
-    return site_of(home, "torch_emu <b>&", tmp_path / "site")
+@pytest.fixture(scope="module")
+def site(history: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return site_of(history, "torch_emu <b>&", tmp_path_factory.mktemp("site"))
 
 
 def page_in(site: str, name: str) -> str:
@@ -159,14 +160,14 @@ def test_the_address_keeps_what_the_grid_is_filtered_by(browser: Browser, site: 
     page, wrong = open_page(browser, site)
     page.get_by_role("searchbox", name="Filter builds").fill("41 infra")
     assert shown_rows(page) == ["nightly-20261125"]
-    assert page.url.endswith("?q=41+infra")
+    expect(page).to_have_url(re.compile(r"\?q=41\+infra$"))
     again, _ = open_page(browser, page.url)
     assert shown_rows(again) == ["nightly-20261125"]
     assert again.get_by_role("status").inner_text() == "1 of 8 revisions"
     page.get_by_role("searchbox", name="Filter builds").fill("")
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
-    assert page.url.endswith("?changed=1")
+    expect(page).to_have_url(re.compile(r"\?changed=1$"))
     assert "nightly-20261120" not in shown_rows(page), "the first build of each variant has changed nothing"
     assert "nightly-20261121" in shown_rows(page)
     assert wrong == []
@@ -229,4 +230,15 @@ def test_the_filter_opens_the_group_of_a_match(browser: Browser, site: str) -> N
 def test_an_empty_history_is_a_page_as_well(browser: Browser, tmp_path: Path) -> None:
     page, wrong = open_page(browser, site_of(tmp_path, "torch_emu", tmp_path / "site"))
     assert page.locator("pre", has_text="accel-ci run nightly").is_visible()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["index.html", BUILD])
+def test_on_paper_there_is_the_content_and_nothing_to_click(browser: Browser, site: str, name: str) -> None:
+    page, wrong = open_page(browser, page_in(site, name), 800, "dark")
+    assert page.locator("nav").is_visible()
+    page.emulate_media(media="print", color_scheme="light")
+    assert page.locator("nav, .tools, button").locator("visible=true").count() == 0
+    assert page.locator("h1").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800
     assert wrong == []

@@ -1,7 +1,8 @@
 // The filters of the grid, which the address keeps (`?q=…&trigger=…&changed=1`), and its keys.
 const grid = document.getElementById("grid");
 if (grid) {
-  const rows = [...grid.querySelectorAll("tbody tr")], texts = rows.map(wordsOf);
+  const rows = [...grid.querySelectorAll("tbody tr")];
+  let texts = null; // read when they are first asked for
   const tools = document.createElement("div"), query = document.createElement("input"), changed = document.createElement("input");
   const label = document.createElement("label"), told = document.createElement("span");
   tools.className = "tools";
@@ -24,6 +25,7 @@ if (grid) {
   function show() {
     const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
     grid.classList.toggle("only-changed", changed.checked);
+    if (words.length) texts ??= rows.map(wordsOf);
     let shown = 0;
     rows.forEach((row, i) => {
       row.hidden = !words.every((word) => texts[i].includes(word)) || (changed.checked && row.classList.contains("same"));
