@@ -19,7 +19,7 @@ from accel_ci.hud.kept import KeptBuild, signature_of
 from accel_ci.hud.records import BuildRecord, BuildTests
 from accel_ci.hud.speed import Times
 from accel_ci.hud.stops import find_stop
-from accel_ci.hud.summary import BuildSummary, RevisionBuilds, summarise
+from accel_ci.hud.summary import RevisionBuilds, summarise
 from accel_ci.hud.text import repository_name
 from accel_ci.ledger.activity import read_activity
 from accel_ci.model import Build, Revision, Trigger, trigger_of_key
@@ -163,8 +163,3 @@ def _changed_at(path: Path) -> datetime | None:
         return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     except OSError:
         return None
-
-
-def summaries_of(revisions: list[RevisionBuilds]) -> list[BuildSummary]:
-    """All builds of some revisions."""
-    return [summary for revision in revisions for summary in revision.builds]

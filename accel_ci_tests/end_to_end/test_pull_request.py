@@ -59,5 +59,6 @@ def test_a_pull_request_runs_what_its_change_may_concern_and_nothing_vanishes(ni
     assert selection.subset.base == main
     assert [(suite.selected, suite.not_chosen, suite.in_scope) for suite in selection.suites] == [(5, 29, 34)]
     assert (ledger.incomplete, ledger.vanished, ledger.vanished_reasons, ledger.missing_suites) == ((), None, (), ())
-    page = (night.project.home / "hud" / "index.html").read_text()
+    page = (night.project.home / "hud" / "builds" / f"{found.name}.html").read_text()
     assert f"Runs {words}" in page
+    assert found.revision in (night.project.home / "hud" / "pulls.html").read_text()

@@ -54,7 +54,7 @@ def test_the_ledger_tells_faults_apart(recorded: Bench, tmp_path: Path) -> None:
     build = only_build(home)
     targets = read_targets(bazel_results(home, build), ArtifactStore(home / "artifacts"))
     assert [bool(target.logs) for target in targets] == [True] * 8
-    page = (home / "hud" / "index.html").read_text()
+    page = (home / "hud" / "builds" / f"{build.name}.html").read_text()
     assert "//shim:" in page
     assert "AssertionError" not in output
     assert_absent(SECRET, home)

@@ -119,5 +119,6 @@ def test_the_asset_shows_the_numbers_and_the_page_the_share(make_project: Callab
     assert str(shown["trend"]).startswith("![Shares of the tests in scope](data:image/svg+xml;base64,")
     page = (workspace.hud / "index.html").read_text()
     assert "<b>50.0 %</b> of 2 tests in scope are enabled" in page
+    page = (workspace.hud / "coverage.html").read_text()
     assert "<svg xmlns" in page
     assert "mul<script>" not in page
