@@ -1,4 +1,4 @@
-"""Take the pictures of `docs/hud_tour.md`: each page of a HUD, light and dark, on a wide and on a narrow screen.
+"""Take pictures of each page of a HUD, light and dark, on a wide and on a narrow screen.
 
 `.venv/bin/python docs/hud_pictures.py HUD [FOLDER]`: HUD is the folder of the pages, such as `.accel_ci/hud`; FOLDER that
 of the pictures, by default `docs/images/hud`. `python -m benchmarks.ten_nights --pictures FOLDER` makes a HUD with something
@@ -71,7 +71,7 @@ def take(browser: Browser, hud: Path, address: str, width: int, scheme: Literal[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the pictures, and say which pages the tour does not show. Return 1 when they take too much."""
+    """Write the pictures. Return 1 when they take too much."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("hud", type=Path)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "docs" / "images" / "hud")
@@ -92,10 +92,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                     (folder / f"{name}-{scheme}-{width}.webp").write_bytes(picture)
                     total += len(picture)
         browser.close()
-    tour = (ROOT / "docs" / "hud_tour.md").read_text()
-    for name in pages:
-        if f"images/hud/{name}-" not in tour:
-            sys.stdout.write(f"docs/hud_tour.md does not show {name}\n")
     sys.stdout.write(f"{len(pages)} pages, {total / 1000:,.0f} kB: {folder}\n")
     return int(total > MOST_BYTES)
 
