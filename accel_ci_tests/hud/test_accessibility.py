@@ -17,7 +17,7 @@ from accel_ci_tests.fixtures.browser import barriers, open_page
 from accel_ci_tests.hud.samples import HOSTILE, NOW, VARIANTS, flakiness, workspace_of
 
 LOADED = {"test.html": "#test h1, #test h2", "search.html": "#results li"}
-"""What is there once a page has loaded its data."""
+"""Elements that a page has once its data are loaded."""
 
 
 @pytest.fixture(scope="module")

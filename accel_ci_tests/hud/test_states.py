@@ -1,4 +1,4 @@
-"""What is green and what is not, and where a build stopped."""
+"""The state of a build: green or not, and where it stopped."""
 
 from __future__ import annotations
 
