@@ -30,7 +30,7 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 QUALITY = 40
 MOST_BYTES = 2_000_000
 LOADED = {"test.html": "#test h2", "search.html": "#results li"}
-"""What is there once a page has loaded its data."""
+"""Elements that a page has once its data are loaded."""
 
 
 def told_test(hud: Path) -> tuple[str, str]:

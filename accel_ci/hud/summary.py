@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -74,10 +74,6 @@ def earlier_builds(
     for one in sorted(revisions, key=lambda each: each.seen_at, reverse=True):
         if one.trigger in triggers and one.seen_at < own.seen_at:
             for other in one.builds:
-                if other.build.variant == summary.build.variant and other.finished and has_suites(other, summary.suites):
+                has_all_suites = summary.suites.keys() <= other.suites.keys()
+                if other.build.variant == summary.build.variant and other.finished and has_all_suites:
                     yield other
-
-
-def has_suites(summary: BuildSummary, suites: Mapping[str, object]) -> bool:
-    """Return whether a build has all these suites."""
-    return suites.keys() <= summary.suites.keys()
