@@ -16,11 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from scipy.stats import false_discovery_control, hypergeom, rankdata
+from scipy.stats import false_discovery_control, hypergeom, mannwhitneyu, rankdata
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
+
+_EXACT = 24
+"""The most builds for which the rank test is exact."""
 
 _CELLS = 1 << 21
 """So many durations are ranked at once, so that memory does not grow with the number of tests."""
@@ -95,8 +98,9 @@ def find_duration_drift(
 
     A finding has a median that is `ratio` times that of the baseline or more, at least `least_runs` durations on each side,
     at least `least_seconds` in its longest, and a rank test that confirms it: H. B. Mann and D. R. Whitney's (1947),
-    one-sided, with the normal approximation, which for few runs is on the safe side. The pace of a build is the median over
-    the tests that are long enough, of which `tests_for_pace` are needed.
+    one-sided. It is exact for a test with a duration in each of a few builds; for others it has the normal approximation,
+    which for few durations is on the safe side. The pace of a build is the median over the tests that are long enough, of
+    which `tests_for_pace` are needed.
     """
     seconds = np.asarray(seconds, dtype=np.float64)
     tests, builds = seconds.shape
@@ -168,7 +172,12 @@ def _rank_test(values: Floats, baseline: Booleans) -> Floats:
     variance = older * newer / (count * (count - 1)) * ((ranks**2).sum(axis=1) - count * (count + 1) ** 2 / 4)
     with np.errstate(divide="ignore", invalid="ignore"):
         score = (larger - older * newer / 2 - 0.5) / np.sqrt(variance)
-    return np.where(variance > 1e-9, ndtr(-score), 1.0)
+    p_value = np.where(variance > 1e-9, ndtr(-score), 1.0)
+    exact = known.all(axis=1) & (count <= _EXACT) & (np.diff(np.sort(values, axis=1), axis=1) > 0).all(axis=1)
+    if exact.any():
+        sides = values[exact][:, baseline], values[exact][:, ~baseline]
+        p_value[exact] = mannwhitneyu(*sides, alternative="less", axis=1, method="exact").pvalue
+    return p_value
 
 
 def _largest_change(values: Floats, baseline: Booleans) -> Floats:

@@ -126,3 +126,15 @@ def test_a_permutation_of_the_tests_permutes_the_answer() -> None:
     assert plain.found.sum() == 50
     np.testing.assert_array_equal(permuted.found, plain.found[order])
     np.testing.assert_allclose(permuted.adjusted, plain.adjusted[order])
+
+
+def test_ten_builds_suffice_for_one_slow_test_of_two_long_ones() -> None:
+    """The normal approximation would put the p-value at 0.0061, and miss it."""
+    seconds = durations(2, seed=13)[:, 25:35]
+    seconds = np.where(np.isfinite(seconds), seconds, 2.0 + np.arange(10) / 100)
+    seconds[0, 5:] *= 20
+    found = find_duration_drift(seconds, np.arange(10) < 5)
+    assert found.found.tolist() == [True, False]
+    assert found.p_value[0] == pytest.approx(1 / 252)
+    old, new = seconds[1, :5], seconds[1, 5:]
+    assert found.p_value[1] == pytest.approx(stats.mannwhitneyu(new, old, alternative="greater", method="exact").pvalue)
