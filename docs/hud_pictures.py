@@ -4,7 +4,7 @@
 of the pictures, by default `docs/images/hud`. `python -m benchmarks.ten_nights --pictures FOLDER` makes a HUD with something
 to tell on each page, and calls this. Chromium must be at `ACCEL_CI_CHROMIUM` or on PATH.
 
-The pages are those of the folder: all at its top, and one of each folder below. A picture has the first 1,600 pixels of a
+The pages are those of the folder: all at its top, and one of each folder below. A picture has the first 1,400 pixels of a
 page's height at most.
 """
 
@@ -25,9 +25,9 @@ from playwright.sync_api import Browser, sync_playwright
 from accel_ci.hud.addresses import test_address
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTHS, HEIGHT = (1280, 390), 1600
+WIDTHS, HEIGHT = (1280, 390), 1400
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-QUALITY = 40
+QUALITY = 30
 MOST_BYTES = 2_000_000
 LOADED = {"test.html": "#test h2", "search.html": "#results li"}
 """Elements that a page has once its data are loaded."""
