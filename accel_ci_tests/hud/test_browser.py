@@ -173,7 +173,7 @@ def test_the_address_keeps_what_the_grid_is_filtered_by(browser: Browser, site: 
     assert wrong == []
 
 
-def test_from_the_grid_to_the_build_the_incident_the_test_and_back_by_keyboard(browser: Browser, site: str) -> None:
+def test_from_the_grid_to_build_incident_test_and_card_and_back_by_keyboard(browser: Browser, site: str) -> None:
     context = browser.new_context()
     page = context.new_page()
     page.goto(site)
@@ -192,9 +192,11 @@ def test_from_the_grid_to_the_build_the_incident_the_test_and_back_by_keyboard(b
     page.locator(".item:target a.to-test").first.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/test.html#**")
-    page.locator("nav a[href='cards.html']").focus()
+    expect(page.locator("a.to-card").first).to_be_visible()
+    expect(page.get_by_text("Loading older builds")).to_have_count(0)
+    page.locator("a.to-card").first.focus()
     page.keyboard.press("Enter")
-    page.wait_for_url("**/cards.html")
+    page.wait_for_url("**/cards.html#card-host-emu0")
     for _ in range(4):
         page.go_back()
     page.wait_for_url("**/index.html")

@@ -40,7 +40,9 @@ const bucketName = (address, buckets) => (crc32(address) & (buckets - 1)).toStri
 // Addresses: the same as in addresses.py.
 const testAddress = (address) => `test.html#${encodeURIComponent(address).replaceAll("%2F", "/").replaceAll("%3A", ":")}`;
 const incidentAddress = (incident) => `incidents.html#i-${incident}`;
-const buildAddress = (revision, variant) => `builds/${`${revision}~${variant}`.replace(/[^A-Za-z0-9._~-]/gu, "-")}.html`;
+const anchor = (name) => name.replace(/[^A-Za-z0-9._~-]/gu, "-");
+const buildAddress = (revision, variant) => `builds/${anchor(`${revision}~${variant}`)}.html`;
+const cardAddress = (host, card) => `cards.html#card-${anchor(`${host}:${card}`)}`;
 
 const visible = (text) => text.replaceAll("\r\n", "\n").replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) =>
   "\n\t".includes(character) ? character : `[U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);

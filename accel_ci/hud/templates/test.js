@@ -201,7 +201,7 @@ function failure(result, test) {
     item.append(scroll(`Attempts in ${oneLine(build, 160)}`, make("table", { class: "data attempts" },
       make("thead", {}, row("th", ["Round", "Outcome", "Duration", "Card", "Host", "Message"])),
       make("tbody", {}, ...result.attempts.map(([round, outcome, seconds, card, host, text, , infra]) => row("td", [
-        String(round), oneLine(outcome, 40), duration(seconds), card ? oneLine(card, 60) : "–", host ? oneLine(host, 60) : "–",
+        String(round), oneLine(outcome, 40), duration(seconds), card && host ? make("a", { class: "to-card", href: cardAddress(host, card) }, oneLine(card, 60)) : card ? oneLine(card, 60) : "–", host ? oneLine(host, 60) : "–",
         make("td", {}, make("pre", {}, visible([infra && `Lost to the infrastructure: ${infra}`, text !== infra && text].filter(Boolean).join("\n")) || "no message")),
       ]))))));
     item.append(make("p", { class: "alike" }));
