@@ -48,7 +48,9 @@ def needs_of(settings: Settings, pipelines: Iterable[Pipeline]) -> list[Need]:
     chosen = {pipeline.name for pipeline in pipelines}
     needs = [Need("stores", lambda: _check_stores(settings))]
     if INTEGRATION.name in chosen:
-        needs += [Need("pool", pool_for(settings).check), Need("images", lambda: _check_images(settings))]
+        needs.append(Need("pool", pool_for(settings).check))
+        if settings.executor.kind != "kubernetes":  # there, the step that makes images has what it needs, and no other
+            needs.append(Need("images", lambda: _check_images(settings)))
     if RBE.name in chosen:
         remote = Need("remote execution", lambda: _check_remote(settings), stops=False)
         needs += [Need("Bazel", lambda: _check_bazel(settings)), remote]
@@ -79,7 +81,10 @@ def require(settings: Settings, pipelines: Iterable[Pipeline], say: Callable[[st
 
 def _check_stores(settings: Settings) -> str | None:
     """Check the buckets of results and rounds."""
-    keys, results, found = environment_keys(), settings.results, []
+    keys, results, store, found = environment_keys(), settings.results, settings.store, []
+    if store is not None:
+        session = s3_session(*keys, store.region)
+        found.append(check_bucket(session, store.endpoint, store.bucket, store.prefix))
     if results.bucket is not None:
         session = s3_session(*keys, results.region)
         found.append(check_bucket(session, results.endpoint, results.bucket, results.prefix))

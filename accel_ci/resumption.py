@@ -69,7 +69,7 @@ def begin_stage(workspace: Workspace, pipeline: Pipeline, build: Build, stage: s
         if mark.exists():
             if later in _ROUNDS:  # a kill may have come before
                 retire_rounds(workspace.project.settings, workspace.run_folder(build) / _ROUNDS[later])
-            mark.unlink()
+            workspace.manifests.remove(mark)
 
 
 def begin_again(workspace: Workspace, pipeline: Pipeline, build: Build) -> None:
@@ -90,7 +90,7 @@ def take_up(workspace: Workspace, pipeline: Pipeline, build: Build) -> tuple[str
         if mark.exists():
             if stage == DEVICE_TEST_RESULTS:
                 reopen_rounds(workspace.run_folder(build) / _ROUNDS[stage])
-            mark.unlink()
+            workspace.manifests.remove(mark)
     return left
 
 

@@ -14,12 +14,14 @@ from accel_ci.config.settings import Project
 from accel_ci.model import Build, Revision
 from accel_ci.pipelines import PIPELINES, Pipeline
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.dev_file import DevAddresses, read_addresses
 from accel_ci.storage.manifests import ManifestStore
 
 if TYPE_CHECKING:
     from accel_ci.rbe.bazel import BazelContext
     from accel_ci.results.store import ResultsStore
     from accel_ci.steps.device_tests import StageContext
+    from accel_ci.storage.bucket import BucketStore
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,28 @@ class Workspace:
     @cached_property
     def artifacts(self) -> ArtifactStore:
         """Large things by digest."""
-        return ArtifactStore(self.project.home / "artifacts")
+        return ArtifactStore(self.project.home / "artifacts", self._bucket)
 
     @cached_property
     def manifests(self) -> ManifestStore:
         """The manifests that pass between assets."""
-        return ManifestStore(self.project.home, self.pipelines)
+        if self._bucket is None:
+            return ManifestStore(self.project.home, self.pipelines)
+        from accel_ci.storage.shared_folder import SharedFolder
+
+        return ManifestStore(self.project.home, self.pipelines, SharedFolder(self.project.home, self._bucket))
+
+    @cached_property
+    def _bucket(self) -> BucketStore | None:
+        """The bucket through which machines share the data folder; None if this one has it to itself."""
+        store = self.project.settings.store
+        if store is None:
+            return None
+        from accel_ci.storage.bucket import open_bucket
+        from accel_ci.storage.s3 import environment_keys
+
+        place = store.bucket, store.prefix, self.project.home / "cache" / "store", store.endpoint
+        return open_bucket(*place, environment_keys(), store.region, store.patience_seconds if self.patient else 0.0)
 
     @cached_property
     def results(self) -> ResultsStore:
@@ -66,6 +84,13 @@ class Workspace:
     def dev_file(self) -> Path:
         """The addresses and the lock of `accel-ci dev`."""
         return self.project.home / "dev.json"
+
+    @property
+    def addresses(self) -> DevAddresses | None:
+        """Where the Dagster UI and the HUD are: as configured, else those of `accel-ci dev`; None if nobody serves them."""
+        if (own := self.project.settings.addresses) is not None:
+            return DevAddresses(own.ui.rstrip("/"), f"{own.hud.rstrip('/')}/")
+        return read_addresses(self.dev_file)
 
     @property
     def cards_lock(self) -> Path:

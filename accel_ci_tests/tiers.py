@@ -10,6 +10,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 SLOW = (
     "cli",
+    "defs/test_executors.py",
     "defs/test_instance.py",
     "defs/test_liveness.py",
     "defs/test_queue.py",
@@ -58,6 +59,7 @@ SLOW = (
     "source/test_revision.py",
     "steps",
     "storage/test_bucket.py",
+    "storage/test_shared_folder.py",
     "storage/test_disk_faults.py",
     "test_dependencies.py",
     "test_machine.py",

@@ -25,5 +25,9 @@ def require_configured_extras(settings: Settings) -> None:
     """Check for all optional packages that a configuration needs. Raises `AccelCiError` for the first one missing."""
     if settings.pool.extra is not None:
         require_extra(settings.pool.extra, f"pool.kind: {settings.pool.kind}")
+    if settings.store is not None:
+        require_extra("s3", "store.bucket")
     if settings.results.bucket is not None:
         require_extra("s3", "results.bucket")
+    if settings.executor.kind == "kubernetes":
+        require_extra("kubernetes", "executor.kind: kubernetes")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from accel_ci.config.executor_settings import KubernetesExecutor
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
@@ -162,6 +163,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     for pool in get_args(Pool):
         if kind in _kinds(pool):
             yield from pool.mistakes(content)
+    yield from KubernetesExecutor.mistakes(content)
     variants = [as_mapping(entry).get("name") for entry in as_sequence(content.get("variants"))]
     suites = as_mapping(content.get("suites"))
     yield from _unfit_suites(content)

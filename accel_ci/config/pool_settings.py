@@ -167,8 +167,10 @@ class KubernetesPoolSettings(PoolSettings):
     def mistakes(cls, document: Mapping[str, Any]) -> Iterator[Mistake]:
         """Pods need a bucket, an image, and a registry to pull it from; their template must fit."""
         pool = as_mapping(document.get("pool"))
-        if pool.get("bucket") is None and as_mapping(document.get("results")).get("bucket") is None:
-            what = "is missing: pods and driver exchange data through a bucket; set it here or in results.bucket"
+        others = (as_mapping(document.get(section)).get("bucket") for section in ("results", "store"))
+        if pool.get("bucket") is None and not any(others):
+            advice = "set it here, or in results.bucket or store.bucket"
+            what = f"is missing: pods and driver exchange data through a bucket; {advice}"
             yield ("pool", "bucket"), what
         for where, what in template_mistakes(as_mapping(pool.get("pod_template"))):
             yield ("pool", "pod_template", *where), what

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from accel_ci.config.executor_settings import Executor, InProcessExecutor
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
@@ -499,6 +500,30 @@ class Results(Section):
     patience_seconds: Annotated[float, Field(ge=0)] = 300
 
 
+class Addresses(Section):
+    """Where people find the Dagster UI and the HUD, if not by `accel-ci dev`: pages and metadata link there.
+
+    The folder `artifacts` of the store is served beside that of the HUD.
+    """
+
+    ui: Endpoint
+    hud: Endpoint
+
+
+class Store(Section):
+    """A bucket through which several machines share a project: manifests, artifacts, the HUD, and by default all results.
+
+    With it, the data folder of each machine is a copy, which any step can begin with empty. Runs wait for a bucket that is
+    away, for `patience_seconds`.
+    """
+
+    bucket: BucketName
+    prefix: str = "accel-ci"
+    endpoint: Endpoint | None = None
+    region: str | None = None
+    patience_seconds: Annotated[float, Field(ge=0)] = 300
+
+
 class Retention(Section):
     """The builds that `accel-ci prune` keeps. If this section is present, a schedule prunes too.
 
@@ -529,6 +554,9 @@ class Settings(Section):
     quality: Quality = Quality()
     ramp: Ramp = Ramp()
     results: Results = Results()
+    store: Store | None = None
+    addresses: Addresses | None = None
+    executor: Executor = Field(default=InProcessExecutor(), discriminator="kind")
     retention: Retention | None = None
     fail_run_on: tuple[Verdict, ...] = ()
 
@@ -536,6 +564,22 @@ class Settings(Section):
     @classmethod
     def _local_by_default(cls, pool: Any) -> Any:
         return {"kind": "local", **pool} if isinstance(pool, dict) else pool
+
+    @field_validator("executor", mode="before")
+    @classmethod
+    def _in_process_by_default(cls, executor: Any) -> Any:
+        return {"kind": "in_process", **executor} if isinstance(executor, dict) else executor
+
+    @property
+    def place_of_results(self) -> Results:
+        """The place of the attempts: that of `results`, which is in the bucket of `store` if it names no other."""
+        if self.results.bucket is not None or self.store is None:
+            return self.results
+        store = self.store
+        return Results(
+            bucket=store.bucket, prefix=f"{store.prefix}/results", endpoint=store.endpoint, region=store.region,
+            patience_seconds=store.patience_seconds,
+        )  # fmt: skip
 
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` with the known names."""

@@ -9,6 +9,7 @@ import dagster as dg
 from accel_ci.config.settings import CronJob
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.liveness import end_dead_runs
+from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_request, run_requests, start_confirmation, start_revision, tonights_revision
 from accel_ci.errors import AccelCiError, SourceError
@@ -105,6 +106,8 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     def stopped_build_sensor(context: dg.RunFailureSensorContext) -> None:
+        if (build := build_of_run(context.dagster_run)) is not None and workspace.manifests.share.is_shared:
+            workspace.manifests.end_run(build, context.dagster_run.run_id, datetime.now(timezone.utc))
         refresh_hud(workspace, current_flakiness(workspace))
 
     @dg.sensor(

@@ -102,7 +102,7 @@ def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, An
     bad = bad_tests(workspace.results, account.build, account.suites)
     not_passed = [[v.suite, v.test, v.verdict, ", ".join(v.attempts), v.message or ""] for v in bad]
     return {
-        "manifest": dg.MetadataValue.path(str(path)),
+        "manifest": dg.MetadataValue.path(workspace.manifests.share.location(path)),
         "page": build_link(workspace, account.build),
         "expected": account.expected,
         **{str(verdict): count for verdict, count in account.counts.items()},

@@ -11,7 +11,6 @@ from accel_ci.hud.addresses import build_address
 from accel_ci.hud.serve import DEFAULT_ADDRESS, artifact_address
 from accel_ci.model import Artifact, Build, CheckResult
 from accel_ci.redaction import redact
-from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
 _ESCAPES = str.maketrans(
@@ -36,16 +35,16 @@ def plain_rows(value: dg.MetadataValue | None) -> list[str]:
 
 
 def link(workspace: Workspace, artifact: Artifact) -> dg.MetadataValue:
-    """Link to an artifact on the server of `accel-ci dev`; name the file where there is none: browsers would not open it."""
-    known = read_addresses(workspace.dev_file)
+    """Link to an artifact; name the file where nobody serves it: browsers would not open it."""
+    known = workspace.addresses
     if known is None:
         return dg.MetadataValue.path(str(workspace.artifacts.location(artifact)))
-    return dg.MetadataValue.url(artifact_address(known.hud, artifact))
+    return dg.MetadataValue.url(artifact_address(known.artifacts, artifact))
 
 
 def build_link(workspace: Workspace, build: Build) -> dg.MetadataValue:
-    """Link to the page of a build as `accel-ci dev` serves it."""
-    known = read_addresses(workspace.dev_file)
+    """Link to the page of a build."""
+    known = workspace.addresses
     return dg.MetadataValue.url(f"{known.hud if known else DEFAULT_ADDRESS}{build_address(build)}")
 
 

@@ -10,6 +10,7 @@ from filelock import FileLock
 from accel_ci.defs.metadata import build_link, redacted, table
 from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
 from accel_ci.defs.stage import manifest_type
+from accel_ci.hud.data.update import state_folder
 from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.hud.site import write_site
 from accel_ci.model import Ledger
@@ -25,7 +26,6 @@ from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
 from accel_ci.ramp.plot import plot_trend
-from accel_ci.storage.dev_file import read_addresses
 from accel_ci.workspace import Workspace
 
 QUALITY = ("flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud")
@@ -248,9 +248,12 @@ def hud(
 
 def hud_links(workspace: Workspace) -> dict[str, dg.MetadataValue]:
     """Link to the HUD as `accel-ci dev` serves it: browsers open no file from a page of a server. Name the file, too."""
-    known = read_addresses(workspace.dev_file)
+    known = workspace.addresses
     address = known.hud if known else DEFAULT_ADDRESS
-    return {"page": dg.MetadataValue.url(address), "file": dg.MetadataValue.path(str(workspace.hud / "index.html"))}
+    return {
+        "page": dg.MetadataValue.url(address),
+        "file": dg.MetadataValue.path(workspace.manifests.share.location(workspace.hud / "index.html")),
+    }
 
 
 def quality_gate(
@@ -279,5 +282,10 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
 
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
     """Write the HUD anew and return its address."""
+    share, folders = workspace.manifests.share, (state_folder(workspace.hud), workspace.hud)
     with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
-        return write_site(workspace, flakiness, workspace.hud, now=datetime.now(timezone.utc)).as_uri()
+        share.bring(*folders)
+        page = write_site(workspace, flakiness, workspace.hud, now=datetime.now(timezone.utc))
+        for folder in folders:
+            share.send_folder(folder)
+        return page.as_uri()

@@ -65,7 +65,7 @@ def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision
                         "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
                         "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
                         "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
-                        "manifest": dg.MetadataValue.path(str(manifests.path(REVISION, revision.key))),
+                        "manifest": dg.MetadataValue.path(manifests.share.location(manifests.path(REVISION, revision.key))),
                     }
                 ),
                 tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},

@@ -27,7 +27,7 @@ from accel_ci.quality.incidents import Incident
 from accel_ci.quality.judgement import causes_file
 from accel_ci.redaction import redact
 from accel_ci.storage.atomic_file import write_whole_file
-from accel_ci.storage.dev_file import DevAddresses, read_addresses
+from accel_ci.storage.dev_file import DevAddresses
 from accel_ci.workspace import Workspace
 
 PAGE_DAYS = 30
@@ -52,7 +52,7 @@ def write_build_pages(
     """Write the pages that are missing or out of date, those of the newest builds first, and return what is known then."""
     known, left = dict(kept), MOST_TESTS
     places = {one.key: one.seen_at for one in revisions}
-    servers = read_addresses(workspace.dev_file)
+    servers = workspace.addresses
     (folder / "builds").mkdir(parents=True, exist_ok=True)
     newest = {one.trigger: one.key for one in reversed(revisions)}.values()
     wanted = [one for one in revisions if one.key in newest or now - one.seen_at <= timedelta(days=PAGE_DAYS)]
@@ -127,7 +127,7 @@ def _write(folder: Path, site: Site, page: BuildPage, with_page: Collection[str]
 
 
 def _address_of(artifact: Artifact, servers: DevAddresses | None) -> str | None:
-    return artifact_address(servers.hud, artifact) if servers else None
+    return artifact_address(servers.artifacts, artifact) if servers else None
 
 
 def _data_of(page: BuildPage) -> dict[str, Any]:

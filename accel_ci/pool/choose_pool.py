@@ -22,7 +22,8 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
     if isinstance(settings.pool, KubernetesPoolSettings):
         from accel_ci.pool.kubernetes.pool import KubernetesPool, round_store
 
-        store, widest = round_store(settings.pool, settings.results), max(suite.cards for suite in settings.suites.values())
+        store = round_store(settings.pool, settings.place_of_results)
+        widest = max(suite.cards for suite in settings.suites.values())
         return KubernetesPool(settings.pool, store, settings.backend.name, run, widest)
     from accel_ci.pool.local import LocalPool
 

@@ -125,7 +125,7 @@ def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -
         entries = [entry for entry in state.entries if entry.variant == variant.name]
         folder = workspace.manifests.path(QUARANTINE).parent / "feeds" / variant.name
         folders[variant.name] = write_feeds(folder, entries, seconds, now)
-        if settings.results.bucket is not None:
+        if settings.place_of_results.bucket is not None:
             for name in FEEDS:
                 workspace.results.objects.put(
                     f"feeds/{encoded(variant.name)}/{name}", pa.py_buffer((folder / name).read_bytes())

@@ -274,7 +274,7 @@ def open_results(project: Project, *, patient: bool = False) -> ResultsStore:
 
     Bucket credentials: `ACCEL_CI_S3_ACCESS_KEY` and `…_SECRET_KEY`, else boto3's usual sources.
     """
-    settings = project.settings.results
+    settings = project.settings.place_of_results
     if settings.bucket is None:
         return ResultsStore(project.home / "results")
     cache = project.home / "cache" / "results"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -78,6 +78,25 @@ class BucketStore:
 
         return self._ask(top, ask)
 
+    def location(self, name: str) -> str:
+        """See `SharedFiles`."""
+        return f"s3://{self._bucket}/{self._prefix}{name}"
+
+    def list_below(self, folder: str) -> Sequence[Entry]:
+        """See `SharedFiles`."""
+        top = f"{self._prefix}{folder}/"
+
+        def ask() -> Sequence[Entry]:
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=top)
+            return [
+                Entry(item["Key"].removeprefix(self._prefix), item["ETag"].strip('"'), item["Size"])
+                for page in pages
+                for item in page.get("Contents", ())
+                if not item["Key"].endswith("/")
+            ]
+
+        return self._ask(top, ask)
+
     def find(self, name: str) -> Entry | None:
         """See `ObjectStore`."""
         try:
@@ -97,6 +116,11 @@ class BucketStore:
             _trim(self._cache)
             self._trimmed = True
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.download(entry, path)
+        return path
+
+    def download(self, entry: Entry, path: Path) -> None:
+        """See `SharedFiles`."""
         key, gone = self._prefix + entry.name, FileNotFoundError(entry.name)
 
         def ask() -> None:
@@ -105,12 +129,33 @@ class BucketStore:
                 file.writelines(answer["Body"].iter_chunks(1 << 20))
 
         self._ask(entry.name, ask, {404: gone, 412: gone})
-        return path
+
+    def upload(self, path: Path, name: str) -> None:
+        """See `SharedFiles`. A large file is sent in parts."""
+
+        def ask() -> None:
+            with path.open("rb") as content:
+                self._client.upload_fileobj(content, self._bucket, self._prefix + name)
+
+        self._ask(name, ask)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """See `SharedFiles`."""
+        ask = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + name, Body=content, IfNoneMatch="*")
+        try:
+            self._ask(name, ask, dict.fromkeys((409, 412), FileExistsError(name)))
+        except FileExistsError:
+            return False
+        return True
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
         """See `ObjectStore`. Raises `AccelCiError` if others keep writing the same object."""
+        return self.put_bytes(name, content.to_pybytes())
+
+    def put_bytes(self, name: str, content: bytes) -> Entry:
+        """See `SharedFiles`. Raises `AccelCiError` as `put` does."""
         try:
-            return self._put(name, content.to_pybytes())
+            return self._put(name, content)
         except RetryError:
             problem = f"{name} in bucket {self._bucket} changed during each of {TRIES} writes"
             raise AccelCiError(f"{problem}; let one process write a build") from None

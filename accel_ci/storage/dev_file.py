@@ -11,6 +11,7 @@ import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import urljoin
 
 import psutil
 
@@ -23,11 +24,16 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(frozen=True)
 class DevAddresses:
-    """The addresses of the Dagster UI and of the HUD, and the id of the process that serves the latter."""
+    """The addresses of the Dagster UI and of the HUD, and the id of our process that serves the HUD; 0 if another does."""
 
     ui: str
     hud: str
     process: int = 0
+
+    @property
+    def artifacts(self) -> str:
+        """The address that the folder `artifacts` is below: our own server has it in the HUD, others beside it."""
+        return self.hud if self.process else urljoin(self.hud, "../")
 
 
 def claim(path: Path, ends_within_s: float = _ENDS_WITHIN_S) -> int:

@@ -3,6 +3,9 @@
 `builds/<revision>/revision.json`, `builds/<revision>/<variant>/<asset>.json`, and `<asset>.json` in `quality/` for what is
 not partitioned. A manifest refers to large things by `Artifact`. `builds/.index` is a cache of all revisions in the order of
 time (`revision_index.py`).
+
+Where several machines work on the same builds, the folder is a copy of what they share (`shared_folder.py`): every write
+goes there first. A build is brought up to date by `bring`, and all of them by looking at the revisions.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from operator import itemgetter
@@ -29,6 +32,7 @@ from accel_ci.redaction import redact, redact_bytes
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.file_lock import is_locked
 from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
+from accel_ci.storage.shared_folder import FolderShare, Unshared
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -70,8 +74,9 @@ class PipelineRun:
 class ManifestStore:
     """The manifests below a data folder."""
 
-    def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES) -> None:
+    def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES, share: FolderShare | None = None) -> None:
         self._revisions: list[IndexedRevision] | None = None
+        self.share = share or Unshared()
         self.pipelines = pipelines
         self.builds = home / "builds"
         self._unpartitioned = home / "quality"
@@ -85,10 +90,23 @@ class ManifestStore:
         """The folder of a build's manifests."""
         return self.builds / build.revision / build.variant
 
+    def bring(self, build: Build) -> None:
+        """Have the manifests of a build's revision, and those of no build, as other machines have left them."""
+        self.share.bring(self.builds / build.revision, self._unpartitioned)
+
     def write(self, path: Path, value: Any) -> None:
         """Write a manifest whole or not at all."""
+        self._write(path, redact_bytes(_adapter(type(value)).dump_json(value, indent=1)), durable=True)
+
+    def remove(self, path: Path) -> None:
+        """Remove a manifest, if it is there."""
+        self.share.remove(path)
+        path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes, *, durable: bool = False) -> None:
+        self.share.send(path, content)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(path, redact_bytes(_adapter(type(value)).dump_json(value, indent=1)), durable=True)
+        write_whole_file(path, content, durable=durable)
 
     def read(self, path: Path, value_type: type[T]) -> T:
         """Read a manifest. Raises `AccelCiError` when it is missing or of another shape."""
@@ -110,6 +128,8 @@ class ManifestStore:
         return self._read_if_there(self.path(stage, build.revision, build.variant), value_type)
 
     def _read_if_there(self, path: Path, value_type: type[T]) -> T | None:
+        if path.is_relative_to(self._unpartitioned):
+            self.share.bring_file(path)
         try:
             found: T = _adapter(value_type).validate_json(path.read_bytes())
         except FileNotFoundError:
@@ -127,8 +147,7 @@ class ManifestStore:
         """Note that a pipeline has begun on a build. What an earlier run made stays until this one has made it anew."""
         for pipeline in self.pipelines:
             if stage in pipeline.stages:
-                self.folder(build).mkdir(parents=True, exist_ok=True)
-                (self.folder(build) / f"{_BEGUN}{pipeline.stages[0]}").touch()
+                self._write(self.folder(build) / f"{_BEGUN}{pipeline.stages[0]}", b"")
 
     def begun(self, build: Build) -> tuple[str, ...]:
         """The first stages of the pipelines that have begun on a build."""
@@ -151,14 +170,14 @@ class ManifestStore:
     def noting_failure(self, stage: str, build: Build) -> Iterator[None]:
         """Keep the message of a stage that fails beside the manifests of its build, until the stage begins again."""
         note = self.folder(build) / f"{_FAILED}{stage}"
-        note.unlink(missing_ok=True)
+        if note.exists():
+            self.remove(note)
         try:
             yield
         except Exception as error:
             message = str(error) if isinstance(error, AccelCiError) else f"{type(error).__name__}: {error}"
-            with suppress(OSError):  # the failure itself counts
-                note.parent.mkdir(parents=True, exist_ok=True)
-                write_whole_file(note, redact(message).encode(errors="backslashreplace"))
+            with suppress(OSError, AccelCiError):  # the failure itself counts
+                self._write(note, redact(message).encode(errors="backslashreplace"))
             raise
 
     def failure(self, stage: str, build: Build) -> str | None:
@@ -187,8 +206,21 @@ class ManifestStore:
         return {pipeline: run for pipeline, run in found.items() if run is not None}
 
     def has_run(self, pipeline: Pipeline, build: Build) -> bool:
-        """Return whether a run has the pipeline of a build now, so that it has not been killed."""
+        """Return whether a run has the pipeline of a build now, so that it has not been killed.
+
+        Of another machine this is not known: a run there has it until its end is noted (`end_run`).
+        """
+        if self.share.is_shared:
+            last = self.last_run(pipeline, build)
+            return last is not None and last.ended_at is None
         return is_locked(self.pipeline_lock_file(pipeline, build))
+
+    def end_run(self, build: Build, run: str, now: datetime) -> None:
+        """Note the end of a run of a build that could not do so itself, since its process or its machine died."""
+        self.bring(build)
+        for pipeline, last in self.last_runs(build).items():
+            if last.run == run and last.ended_at is None:
+                self.write(self.run_file(pipeline, build), replace(last, ended_at=now, ending="interrupted"))
 
     def wall_seconds(self, build: Build) -> float | None:
         """Seconds from the request to the end of the last run of each pipeline, together; None while one is not known."""
@@ -199,11 +231,18 @@ class ManifestStore:
 
     def revision(self, key: str) -> Revision | None:
         """The revision of that key, None when it was never resolved."""
-        return self._read_if_there(self.path(REVISION, key), Revision)
+        return self._read_if_there(self._revision_file(key), Revision)
 
     def has_revision(self, key: str) -> bool:
         """Return whether the sources of a key were resolved, even if the manifest is unreadable by now."""
-        return self.path(REVISION, key).exists()
+        return self._revision_file(key).exists()
+
+    def _revision_file(self, key: str) -> Path:
+        """The manifest of a revision, which never changes."""
+        path = self.path(REVISION, key)
+        if not path.exists():
+            self.share.bring_file(path)
+        return path
 
     def add_revision(self, revision: Revision) -> Revision:
         """Store a revision, or return the one that has its key already."""
@@ -211,11 +250,15 @@ class ManifestStore:
         with self.revisions_lock():
             path.parent.mkdir(exist_ok=True)
             try:
-                made = create_whole_file(path, redact_bytes(_adapter(Revision).dump_json(revision, indent=1)))
+                content = redact_bytes(_adapter(Revision).dump_json(revision, indent=1))
+                if made := self.share.create(path, content):
+                    made = create_whole_file(path, content)
+                else:
+                    self.share.bring_file(path)
             except OSError as error:  # a file system without hard links, say
                 raise AccelCiError(f"{path} cannot be made: {error.strerror}; choose another data folder") from error
             if not made:
-                path.with_name(ASKED_AGAIN).touch()
+                self._write(path.with_name(ASKED_AGAIN), b"")
         return revision if made else self.read(path, Revision)
 
     def revisions_lock(self) -> FileLock:
@@ -225,6 +268,8 @@ class ManifestStore:
 
     def revisions(self) -> list[IndexedRevision]:
         """Every revision that has a folder, newest first."""
+        if self._revisions is None:
+            self.share.bring(self.builds)
         return read_index(self.builds, self.revision) if self._revisions is None else self._revisions
 
     def at_one_moment(self) -> ManifestStore:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +41,34 @@ class ObjectStore(Protocol):
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
         """Write a file atomically, in place of an earlier one; one with the same content stays untouched."""
+
+    def delete(self, name: str) -> None:
+        """Delete the file if it exists."""
+
+
+class SharedFiles(Protocol):
+    """Named files that several machines share, each of them whole or absent."""
+
+    def location(self, name: str) -> str:
+        """Return the place of a file, for people."""
+
+    def list_below(self, folder: str) -> Sequence[Entry]:
+        """List all files below a folder, however deep."""
+
+    def find(self, name: str) -> Entry | None:
+        """Find the file of that name."""
+
+    def download(self, entry: Entry, path: Path) -> None:
+        """Write the content into a file, whole or not at all. Raises `FileNotFoundError` if that version is gone."""
+
+    def upload(self, path: Path, name: str) -> None:
+        """Write a file of any size, in place of an earlier one."""
+
+    def put_bytes(self, name: str, content: bytes) -> Entry:
+        """Write a file, in place of an earlier one."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a file that is new. Return False if there is one: the first writer's stays."""
 
     def delete(self, name: str) -> None:
         """Delete the file if it exists."""

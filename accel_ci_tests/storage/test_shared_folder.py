@@ -1,0 +1,131 @@
+"""Two machines that share a project through the bucket of a real S3 server: each has a data folder of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from accel_ci.errors import AccelCiError
+from accel_ci.model import Build, Revision, Source, TestPlan
+from accel_ci.pipelines import INTEGRATION, PIPELINES
+from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.bucket import BucketStore
+from accel_ci.storage.manifests import ManifestStore
+from accel_ci.storage.shared_folder import SharedFolder
+from accel_ci_tests.fixtures.stored_attempts import real_s3
+
+pytestmark = real_s3
+BUILD = Build("nightly-20261127", "py3")
+SOURCE = Source("https://example.org/a.git", "refs/heads/main", "a" * 40)
+REVISION = Revision(BUILD.revision, "nightly", datetime(2026, 11, 27, tzinfo=timezone.utc), SOURCE, SOURCE)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, open_bucket_store: Callable[..., BucketStore]) -> Callable[[str], ManifestStore]:
+    """Make the manifests of a machine by name, whose data folder is empty at first."""
+
+    def make(name: str) -> ManifestStore:
+        home = tmp_path / name
+        return ManifestStore(home, PIPELINES, SharedFolder(home, open_bucket_store(f"{name}-cache")))
+
+    return make
+
+
+def some_plan(artifacts: ArtifactStore, seconds: float = 1.0) -> TestPlan:
+    return TestPlan(artifacts.put_bytes(b"[]", "plan.json"), 38, 700, 12, 2, seconds, 300.5)
+
+
+def test_what_one_machine_writes_another_reads(
+    machine: Callable[[str], ManifestStore], tmp_path: Path, open_bucket_store: Callable[..., BucketStore]
+) -> None:
+    one, other = machine("one"), machine("other")
+    artifacts = ArtifactStore(tmp_path / "one" / "artifacts", open_bucket_store("one-cache"))
+    plan = some_plan(artifacts)
+    assert one.add_revision(REVISION) == REVISION
+    one.write(one.path("test_plan", BUILD.revision, BUILD.variant), plan)
+    one.begin("wheel", BUILD)
+    one.write(one.path("coverage"), plan)
+    assert [each.key for each in other.revisions()] == [BUILD.revision]
+    assert other.revision(BUILD.revision) == REVISION
+    assert list(other.list_builds()) == [BUILD]
+    assert other.begun(BUILD) == (INTEGRATION.stages[0],)
+    found = other.find("test_plan", BUILD, TestPlan)
+    assert found == plan
+    assert other.read(other.path("coverage"), TestPlan) == plan
+    elsewhere = ArtifactStore(tmp_path / "other" / "artifacts", open_bucket_store("other-cache"))
+    assert elsewhere.checked_path(found.batches).read_bytes() == b"[]"
+
+
+def test_a_machine_sees_what_another_changed_and_removed(machine: Callable[[str], ManifestStore], tmp_path: Path) -> None:
+    one, other, artifacts = machine("one"), machine("other"), ArtifactStore(tmp_path / "artifacts")
+    path = one.path("test_plan", BUILD.revision, BUILD.variant)
+    mark = one.path(".complete-test_plan", BUILD.revision, BUILD.variant)
+    one.add_revision(REVISION)
+    one.write(path, some_plan(artifacts, 1.0))
+    one.write(mark, some_plan(artifacts))
+    other.bring(BUILD)
+    local = other.folder(BUILD) / "local.lock"
+    local.touch()
+    one.write(path, some_plan(artifacts, 2.0))
+    one.remove(mark)
+    with pytest.raises(ValueError, match="too late"), one.noting_failure("wheel", BUILD):
+        raise ValueError("too late")
+    other.bring(BUILD)
+    assert other.read(other.path("test_plan", BUILD.revision, BUILD.variant), TestPlan).estimated_s == 2.0
+    assert other.find(".complete-test_plan", BUILD, TestPlan) is None
+    assert other.failure("wheel", BUILD) == "ValueError: too late"
+    assert local.is_file(), "a lock belongs to one machine"
+    with one.noting_failure("wheel", BUILD):
+        pass
+    other.bring(BUILD)
+    assert other.failure("wheel", BUILD) is None
+
+
+def test_of_many_machines_that_resolve_a_revision_one_wins(machine: Callable[[str], ManifestStore]) -> None:
+    candidates = [replace(REVISION, created_at=datetime(2026, 11, 27, hour, tzinfo=timezone.utc)) for hour in range(8)]
+    machines = [machine(f"machine-{number}") for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        kept = list(threads.map(lambda one, revision: one.add_revision(revision), machines, candidates))
+    assert len(set(kept)) == 1
+    assert all(one.revision(BUILD.revision) == kept[0] for one in machines)
+
+
+def test_a_folder_is_the_same_everywhere(tmp_path: Path, open_bucket_store: Callable[..., BucketStore]) -> None:
+    one, other = (SharedFolder(tmp_path / name, open_bucket_store(f"{name}-cache")) for name in ("one", "other"))
+    site = tmp_path / "one" / "hud"
+    (site / "data" / "week ü").mkdir(parents=True)
+    (site / "index.html").write_text("1")
+    (site / "data" / "week ü" / "a&b.js").write_text("x")
+    one.send_folder(site)
+    (site / "index.html").write_text("2")
+    (site / "data" / "week ü" / "a&b.js").unlink()
+    (site / "data" / "new.js").write_text("")
+    (site / "link").symlink_to("/etc/passwd")
+    one.send_folder(site)
+    copy = tmp_path / "other" / "hud"
+    copy.mkdir(parents=True)
+    (copy / "gone.html").write_text("of an earlier state")
+    os.utime(copy / "gone.html", (0, 0))
+    other.bring(copy)
+    found = {path.relative_to(copy).as_posix(): path.read_text() for path in copy.rglob("*") if path.is_file()}
+    assert found == {"index.html": "2", "data/new.js": ""}
+
+
+def test_an_artifact_with_another_content_is_refused(tmp_path: Path, open_bucket_store: Callable[..., BucketStore]) -> None:
+    bucket = open_bucket_store()
+    artifact = ArtifactStore(tmp_path / "one", bucket).put_bytes(b"right", "a.whl")
+    bucket.put_bytes(f"artifacts/{artifact.sha256}/a.whl", b"wrong")
+    other = ArtifactStore(tmp_path / "other", bucket)
+    with pytest.raises(AccelCiError, match="has another digest"):
+        other.path(artifact)
+    with pytest.raises(AccelCiError, match="has another digest"):
+        other.path(artifact)
+    bucket.delete(f"artifacts/{artifact.sha256}/a.whl")
+    with pytest.raises(AccelCiError, match="is gone"):
+        other.path(artifact)
