@@ -6,14 +6,16 @@ from typing import Any
 
 import dagster as dg
 
+from accel_ci.config.executor_settings import InProcessExecutor
 from accel_ci.config.settings import Project
 from accel_ci.defs.automation import build_schedules, build_sensors
+from accel_ci.defs.executors import build_executor
 from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
-from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run
+from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run, stages_of_a_step
 from accel_ci.defs.start import HOW_TO_START, start_job
 from accel_ci.defs.upkeep import upkeep_schedules
 from accel_ci.model import Build
@@ -23,9 +25,16 @@ from accel_ci.workspace import Workspace
 
 
 def build_definitions(
-    project: Project, *, pipelines: tuple[Pipeline, ...] = PIPELINES, resource_overrides: Mapping[str, Any] | None = None
+    project: Project,
+    *,
+    pipelines: tuple[Pipeline, ...] = PIPELINES,
+    resource_overrides: Mapping[str, Any] | None = None,
+    in_process: bool = False,
 ) -> dg.Definitions:
-    """Make the definitions of a project; `resource_overrides` replaces resources by name, such as `progress`."""
+    """Make the definitions of a project; `resource_overrides` replaces resources by name, such as `progress`.
+
+    All steps have the process of the run if the project's executor says so, or `in_process` is set.
+    """
     workspace, settings = Workspace(project, pipelines, patient=True), project.settings
     revision = dg.AssetSpec(  # a trigger reports it, and no run makes it
         REVISION,
@@ -37,8 +46,10 @@ def build_definitions(
     )
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
-    executor = living_executor(project.home)
-    jobs, schedules = [start_job(workspace, executor)], upkeep_schedules(project, executor)
+    here = living_executor(project.home)
+    together = in_process or isinstance(settings.executor, InProcessExecutor)
+    executor = here if together else build_executor(workspace)
+    jobs, schedules = [start_job(workspace, here)], upkeep_schedules(project, here)
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
@@ -55,7 +66,7 @@ def build_definitions(
         resources={
             "io_manager": ManifestIOManager(workspace.manifests),
             "progress": LineProgress(),
-            "stages": stages_of_a_run(workspace),
+            "stages": stages_of_a_run(workspace) if together else stages_of_a_step(workspace),
             "workspace": workspace,
             **(resource_overrides or {}),
         },
@@ -69,7 +80,7 @@ def _job(
     partitions: dg.MultiPartitionsDefinition,
     executor: dg.ExecutorDefinition,
 ) -> Any:
-    """Make a job of a pipeline over `assets`. Its steps share a process: a process each would cost seconds."""
+    """Make a job of a pipeline over `assets`."""
 
     def tags(key: str) -> dict[str, str]:
         dimensions = partitions.get_partition_key_from_str(key).keys_by_dimension

@@ -134,7 +134,7 @@ def _run_build(
 ) -> FinishedRun:
     project, run_id = workspace.project, make_new_run_id()
     resources = {"progress": progress, "stages": stages_of_a_run(Workspace(project, patient=True), locked=True)}
-    definition = build_definitions(project, resource_overrides=resources).resolve_job_def(job.name)
+    definition = build_definitions(project, resource_overrides=resources, in_process=True).resolve_job_def(job.name)
     tags = {TRIGGERED_AT: triggered_at.isoformat(), MAX_RETRIES_TAG: "0"}  # a person runs the command again
     tags |= {AGAIN_TAG: "true"} if again else {}
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

@@ -80,7 +80,7 @@ class ManifestIOManager(dg.IOManager):
         if obj is not None:
             path = self._path(context)
             self._manifests.write(path, obj)
-            context.add_output_metadata({"manifest": dg.MetadataValue.path(str(path))})
+            context.add_output_metadata({"manifest": dg.MetadataValue.path(self._manifests.share.location(path))})
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Read the manifest of an upstream asset as the type of the asset's parameter."""
@@ -96,14 +96,32 @@ class ManifestIOManager(dg.IOManager):
 
 
 class RunRecord:
-    """The record of a run beside the manifests of a build, from which its state and wall time are known without Dagster."""
+    """The record of a run beside the manifests of a build, from which its state and wall time are known without Dagster.
+
+    Processes of the same run continue it.
+    """
 
     def __init__(self, manifests: ManifestStore, pipeline: Pipeline, build: Build, run: dg.DagsterRun) -> None:
         asked = None if run.parent_run_id else run.tags.get(TRIGGERED_AT)  # a run that is executed again inherits its tags
         self._manifests, self._path = manifests, manifests.run_file(pipeline, build)
         now = datetime.now(timezone.utc)
         self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else now, began=(), started_at=now)
-        self.note()
+        last = manifests.last_run(pipeline, build)
+        if last is not None and last.run == run.run_id:
+            self._run = last
+        else:
+            self.note()
+
+    @property
+    def has_begun(self) -> bool:
+        """True if a stage of the run has begun."""
+        return bool(self._run.began)
+
+    def end(self, ending: Literal["failed", "interrupted"] | None) -> None:
+        """Note the end of the run, after all that its other processes have noted."""
+        last = self._manifests.read_history(self._path, PipelineRun)
+        self._run = last if last is not None and last.run == self._run.run else self._run
+        self.note(ended_at=datetime.now(timezone.utc), ending=ending)
 
     def begin(self, stage: str) -> None:
         """Note that a stage begins."""
@@ -195,29 +213,68 @@ def stages_of_a_run(workspace: Workspace, *, locked: bool = False) -> dg.Resourc
     @dg.resource(required_resource_keys={"progress"})
     def stages(context: dg.InitResourceContext) -> Iterator[Stages]:
         progress: Progress = context.resources.progress
-
-        say = partial(_say, progress, "other runs")
-        if context.instance is not None and context.run is not None and VERDICT_TAG in context.run.tags:
-            context.instance.add_run_tags(context.run.run_id, NOT_YET)
-        with ExitStack() as until_the_run_ends:
-            chosen, records = _pipelines(workspace, context.run), []
-            for run, pipeline, build in chosen:
-                if not locked:
-                    lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
-                    until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-                if AGAIN_TAG in run.tags and run.parent_run_id is None:
-                    begin_again(workspace, pipeline, build)
-                records.append(RunRecord(workspace.manifests, pipeline, build, run))
-            pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
-            try:
-                begin = partial(_begin, workspace, context.instance, pipelines, builds)
-                yield Stages(workspace, progress, records, begin)
-            finally:
-                ending = _ending(context)
-                for record in records:
-                    record.note(ended_at=datetime.now(timezone.utc), ending=ending)
+        with at_work(workspace, context.run, context.instance, progress, locked=locked) as records:
+            yield _stages(workspace, context, records)
 
     return stages
+
+
+def stages_of_a_step(workspace: Workspace) -> dg.ResourceDefinition:
+    """Make the resource `stages` of a step with a process of its own, whose run has the build (`at_work`)."""
+
+    @dg.resource(required_resource_keys={"progress"})
+    def stages(context: dg.InitResourceContext) -> Stages:
+        if context.run is not None and (build := build_of_run(context.run)) is not None:
+            workspace.manifests.bring(build)
+        chosen = _pipelines(workspace, context.run)
+        records = [RunRecord(workspace.manifests, pipeline, build, run) for run, pipeline, build in chosen]
+        return _stages(workspace, context, records)
+
+    return stages
+
+
+def _stages(workspace: Workspace, context: dg.InitResourceContext, records: Sequence[RunRecord]) -> Stages:
+    chosen = [] if any(record.has_begun for record in records) else _pipelines(workspace, context.run)
+    pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
+    begin = partial(_begin, workspace, context.instance, pipelines, builds)
+    return Stages(workspace, context.resources.progress, records, begin)
+
+
+@contextmanager
+def at_work(
+    workspace: Workspace,
+    run: dg.DagsterRun | None,
+    instance: dg.DagsterInstance | None,
+    progress: Progress,
+    *,
+    locked: bool = False,
+) -> Iterator[list[RunRecord]]:
+    """Have a run's pipelines of its build for the run alone in the context, and keep the records of the run.
+
+    They are locked here, unless the caller has them `locked`.
+    """
+    say = partial(_say, progress, "other runs")
+    if instance is not None and run is not None and VERDICT_TAG in run.tags:
+        instance.add_run_tags(run.run_id, NOT_YET)
+    if run is not None and (own := build_of_run(run)) is not None:
+        workspace.manifests.bring(own)
+    with ExitStack() as until_the_run_ends:
+        records = []
+        for of_run, pipeline, build in _pipelines(workspace, run):
+            if not locked:
+                lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
+                until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
+            if AGAIN_TAG in of_run.tags and of_run.parent_run_id is None:
+                begin_again(workspace, pipeline, build)
+            records.append(RunRecord(workspace.manifests, pipeline, build, of_run))
+        try:
+            yield records
+        finally:
+            ending = _ending(instance, run)
+            if run is not None and (own := build_of_run(run)) is not None:
+                workspace.manifests.bring(own)
+            for record in records:
+                record.end(ending)
 
 
 def _begin(
@@ -251,11 +308,11 @@ def _refuse_unresolved(workspace: Workspace, key: str) -> None:
         )
 
 
-def _ending(context: dg.InitResourceContext) -> Literal["failed", "interrupted"] | None:
-    """Return how the run of a resource ends, if not well."""
-    if context.instance is None or context.run is None:
+def _ending(instance: dg.DagsterInstance | None, run: dg.DagsterRun | None) -> Literal["failed", "interrupted"] | None:
+    """Return how a run ends, if not well."""
+    if instance is None or run is None:
         return None
-    logs = context.instance.all_logs(context.run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     events = [event for log in logs if (event := log.dagster_event) is not None]
     if any(was_interrupted(event) for event in events):
         return "interrupted"

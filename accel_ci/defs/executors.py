@@ -1,0 +1,112 @@
+"""The executors of runs: where their steps have their processes, as the section `executor` says.
+
+With a process or a pod for each step, the process of the run has the build to itself (`stages.at_work`) and its steps only
+work. A step whose pod dies is tried again; one that fails by itself is not, since it would fail again.
+"""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import dagster as dg
+from dagster._core.definitions.executor_definition import multiple_process_executor_requirements
+from dagster._core.events import StepRetryData  # type: ignore[attr-defined]
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.step_delegating import StepDelegatingExecutor
+from dagster._core.executor.step_delegating.step_handler import StepHandler
+
+from accel_ci.config.executor_settings import InProcessExecutor, KubernetesExecutor, MultiprocessExecutor, StepPod
+from accel_ci.defs.liveness import living, living_executor
+from accel_ci.defs.stage import at_work
+from accel_ci.progress import LineProgress
+from accel_ci.workspace import Workspace
+
+_BEFORE_RETRY_S = 5
+
+
+def build_executor(workspace: Workspace) -> dg.ExecutorDefinition:
+    """Make the executor of the jobs that make builds."""
+    settings = workspace.project.settings.executor
+    if isinstance(settings, InProcessExecutor):
+        return living_executor(workspace.project.home)
+    if isinstance(settings, MultiprocessExecutor):
+        return _with_own_steps(workspace, dg.multiprocess_executor, {"max_concurrent": settings.max_concurrent})
+    from dagster_k8s import k8s_job_executor
+
+    return _with_own_steps(workspace, k8s_job_executor, _in_pods(settings), settings.retries)
+
+
+def _with_own_steps(
+    workspace: Workspace, kind: dg.ExecutorDefinition, config: dict[str, Any], retries: int = 0
+) -> dg.ExecutorDefinition:
+    """Make an executor of a kind of Dagster's whose runs have their builds to themselves; a run's own config goes first."""
+
+    def make(context: dg.InitExecutorContext) -> dg.Executor:
+        given = context.executor_config
+        ours = {name: value for name, value in config.items() if not given.get(name)}  # Dagster fills in empty defaults
+        context = context._replace(executor_config={**given, **ours})
+        executor: Any = kind.executor_creation_fn(context)  # type: ignore[misc]
+        if retries:
+            executor = _RetryingTheDead(executor._step_handler, executor.retries, config["max_concurrent"], retries)
+        return _AtWork(executor, workspace)
+
+    name, schema = workspace.project.settings.executor.kind, cast(Any, kind.config_schema)
+    own: Any = dg.executor(name=name, config_schema=schema, requirements=multiple_process_executor_requirements())
+    made: dg.ExecutorDefinition = own(make)
+    return made
+
+
+def _in_pods(settings: KubernetesExecutor) -> dict[str, Any]:
+    """Translate the settings into the configuration of `k8s_job_executor`."""
+    namespace = {"job_namespace": settings.namespace} if settings.namespace else {}
+    return {
+        "max_concurrent": settings.max_concurrent,
+        "step_k8s_config": _pod(settings.pod),
+        "per_step_k8s_config": {step: _pod(pod) for step, pod in settings.steps.items()},
+        "enable_owner_references": True,
+        **namespace,
+    }
+
+
+def _pod(pod: StepPod) -> dict[str, Any]:
+    memory = {"memory": pod.memory} if pod.memory else {}
+    cpu = {"cpu": pod.cpu} if pod.cpu else {}
+    resources = {"resources": {"requests": {**cpu, **memory}, "limits": memory}} if cpu or memory else {}
+    container = {**resources, **pod.config.get("container_config", {})}
+    return {**pod.config, "container_config": container} if container else dict(pod.config)
+
+
+class _AtWork(dg.Executor):
+    """Runs steps by another executor, while this process shows that the run lives and has its builds."""
+
+    def __init__(self, steps: dg.Executor, workspace: Workspace) -> None:
+        self._steps, self._workspace = steps, workspace
+
+    @property
+    def retries(self) -> RetryMode:
+        """Those of the other executor."""
+        return self._steps.retries
+
+    @property
+    def step_dependency_config(self) -> Any:
+        """That of the other executor."""
+        return self._steps.step_dependency_config
+
+    def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
+        """Run the steps."""
+        run, instance, home = plan_context.dagster_run, plan_context.instance, self._workspace.project.home
+        with living(home, run.run_id), at_work(self._workspace, run, instance, LineProgress()):
+            yield from self._steps.execute(plan_context, execution_plan)
+
+
+class _RetryingTheDead(StepDelegatingExecutor):
+    """Starts a step again whose worker has died, at most so many times."""
+
+    def __init__(self, handler: StepHandler, retries: RetryMode, max_concurrent: int, times: int) -> None:
+        super().__init__(handler, retries, max_concurrent=max_concurrent, should_verify_step=True)
+        self._times = times
+
+    def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
+        """Report the end of a worker that did not report it, as a retry or as a failure."""
+        if known_state.get_retry_state().get_attempt_count(step_context.step.key) < self._times:
+            return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(err_info, _BEFORE_RETRY_S))  # type: ignore[no-untyped-call]
+        return super().log_failure_or_retry_event_after_error(step_context, err_info, known_state)
