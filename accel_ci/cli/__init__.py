@@ -18,6 +18,7 @@ import click
 from accel_ci.cli.builds import accept, resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
+from accel_ci.cli.metrics import metrics
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.quality import causes, incidents, quality, quarantine
@@ -105,6 +106,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
-    janitor, prune, ramp, scope, causes, incidents, quality, quarantine,
+    janitor, prune, metrics, ramp, scope, causes, incidents, quality, quarantine,
 ):  # fmt: skip
     main.add_command(command)
