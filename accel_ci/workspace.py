@@ -87,7 +87,7 @@ class Workspace:
 
     @property
     def addresses(self) -> DevAddresses | None:
-        """Where the Dagster UI and the HUD are: as configured, else those of `accel-ci dev`; None if nobody serves them."""
+        """The addresses of the Dagster UI and the HUD: as configured, else of `accel-ci dev`; None if nobody serves them."""
         if (own := self.project.settings.addresses) is not None:
             return DevAddresses(own.ui.rstrip("/"), f"{own.hud.rstrip('/')}/")
         return read_addresses(self.dev_file)

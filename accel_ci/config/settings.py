@@ -501,7 +501,7 @@ class Results(Section):
 
 
 class Addresses(Section):
-    """Where people find the Dagster UI and the HUD, if not by `accel-ci dev`: pages and metadata link there.
+    """The places where people find the Dagster UI and the HUD, if not by `accel-ci dev`: pages and metadata link there.
 
     The folder `artifacts` of the store is served beside that of the HUD.
     """

@@ -33,7 +33,7 @@ def build_definitions(
 ) -> dg.Definitions:
     """Make the definitions of a project; `resource_overrides` replaces resources by name, such as `progress`.
 
-    All steps have the process of the run if the project's executor says so, or `in_process` is set.
+    All steps share the process of their run if that is the project's executor, or `in_process` is set.
     """
     workspace, settings = Workspace(project, pipelines, patient=True), project.settings
     revision = dg.AssetSpec(  # a trigger reports it, and no run makes it

@@ -220,7 +220,7 @@ def stages_of_a_run(workspace: Workspace, *, locked: bool = False) -> dg.Resourc
 
 
 def stages_of_a_step(workspace: Workspace) -> dg.ResourceDefinition:
-    """Make the resource `stages` of a step with a process of its own, whose run has the build (`at_work`)."""
+    """Make the resource `stages` of a step that does not share the process of its run, which has the build (`at_work`)."""
 
     @dg.resource(required_resource_keys={"progress"})
     def stages(context: dg.InitResourceContext) -> Stages:
