@@ -81,6 +81,14 @@ class Cluster:
         """A Job, None when there is none."""
         return self._call("read a Job", self._batch.read_namespaced_job, name, self.namespace)
 
+    def refusal_of_pods(self, job: str) -> str | None:
+        """The cluster's newest reason for making no pods for a Job; None without one, or if events may not be read."""
+        selector = f"involvedObject.kind=Job,involvedObject.name={job},reason=FailedCreate"
+        ask = self._core.list_namespaced_event
+        found = self._call("list events", ask, self.namespace, absent=(403,), field_selector=selector)
+        events = sorted((found or {}).get("items", ()), key=lambda event: event.get("lastTimestamp") or "")
+        return str(events[-1].get("message")) if events else None
+
     def label_job(self, name: str, labels: dict[str, str]) -> bool:
         """Set labels of a Job; False when it does not exist."""
         body = {"metadata": {"labels": labels}}

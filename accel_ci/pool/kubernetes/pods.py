@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,28 @@ def _end(terminated: Mapping[str, Any] | None, phase: str | None) -> WorkerEnd |
     number = terminated.get("signal") or (code - 128 if 128 < code < 193 else None)
     detail = f"{reason} (signal {number})" if number else f"{reason} (exit code {code})"
     return WorkerEnd("out_of_memory" if reason == "OOMKilled" else "killed" if number else "failed", detail)
+
+
+class MissingPods:
+    """Patience with a Job that has no pods: one that waits for others to leave a quota is waited for, no other."""
+
+    def __init__(self, job: str, refusal: Callable[[], str | None]) -> None:
+        """`refusal` asks the cluster for its reason for making no pods."""
+        self._job, self._refusal = job, refusal
+        self._wait_log: WaitLog | None = None
+
+    def look(self, pods: int) -> None:
+        """Take in how many pods there are now. Raises `PoolError` if the cluster will make none."""
+        if pods:
+            self._wait_log = None
+            return
+        self._wait_log = self._wait_log or WaitLog(_LOG, f"the pods of {self._job}")
+        if self._wait_log.seconds() < _STUCK_PATIENCE_S or (why := self._refusal()) is None:
+            return
+        if "exceeded quota" not in why:
+            advice = "set pool.cpu and pool.memory, or see to the quotas and policies of the namespace"
+            raise PoolError(f"the cluster makes no pods for the Job {self._job}: {why}; {advice}")
+        self._wait_log.still_waiting(why)
 
 
 def job_end(job: Mapping[str, Any] | None) -> WorkerEnd | None:

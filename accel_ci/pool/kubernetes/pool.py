@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,15 @@ from accel_ci.pool.environment import container_spec
 from accel_ci.pool.kubernetes import job as job_document
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import RUN_LABEL, JobRequest, job_manifest, job_name, label
-from accel_ci.pool.kubernetes.pods import PendingPods, PodState, cards_of_nodes, job_end, pod_state, too_few_cards
+from accel_ci.pool.kubernetes.pods import (
+    MissingPods,
+    PendingPods,
+    PodState,
+    cards_of_nodes,
+    job_end,
+    pod_state,
+    too_few_cards,
+)
 from accel_ci.pool.kubernetes.worker_group import KubernetesWorkerGroup, can_attach, delete_jobs
 from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
 from accel_ci.pool.runner_package import build_runner
@@ -234,12 +243,13 @@ class KubernetesPool(ProjectPool):
 
     def _await_end(self, cluster: Cluster, settings: KubernetesPoolSettings, name: str, timeout_s: float) -> None:
         """Wait until a pod of a Job has ended; raises `PoolError` when none can begin, and at the limit."""
-        pending = PendingPods(settings)
+        pending, missing = PendingPods(settings), MissingPods(name, partial(cluster.refusal_of_pods, name))
         running_since: float | None = None
         for _ in poll(_LOG, f"the command of {name} to end", 0.5):
             states = _pods(cluster, name)
             if any(state.end for state in states) or job_end(cluster.job(name)):
                 return
+            missing.look(len(states))
             if overdue := pending.overdue(states):
                 raise pending.error(overdue[0])
             if any(state.waits is None for state in states):

@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import GRACE_S, PLAN_ANNOTATION, ROUND_LABEL, JobRequest, job_manifest
-from accel_ci.pool.kubernetes.pods import PendingPods, PodState, job_end, job_failure, pod_state
+from accel_ci.pool.kubernetes.pods import MissingPods, PendingPods, PodState, job_end, job_failure, pod_state
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
@@ -57,6 +58,7 @@ class KubernetesWorkerGroup:
         self._cluster, self._settings, self._record, self._request = cluster, settings, record, request
         self._slots = list(slots)
         self._pending = PendingPods(settings)
+        self._no_pods = MissingPods(request.name, partial(cluster.refusal_of_pods, request.name))
         self._known: dict[str, PodState] = {}
         self._missing: Counter[str] = Counter()  # looks in a row
         self._ended: dict[str, WorkerEnd] = {}
@@ -153,6 +155,8 @@ class KubernetesWorkerGroup:
         overdue = self._pending.overdue(idle)
         if overdue and not at_work:
             raise self._pending.error(overdue[0])
+        if not at_work:
+            self._no_pods.look(len(pods))
         if not pods and not at_work and time.monotonic() - self._began > self._settings.queue_seconds:
             why = job_end(self._cluster.job(self._request.name)) or "it waits in a queue, or a quota forbids them"
             late = f"the Job {self._request.name} got no pods within {self._settings.queue_seconds:g} s (pool.queue_seconds)"

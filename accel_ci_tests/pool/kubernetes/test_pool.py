@@ -8,7 +8,9 @@ listens on loopback.
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import date
@@ -16,6 +18,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import kubernetes
 import pytest
 
 from accel_ci.config.settings import Project
@@ -104,6 +107,29 @@ def test_a_card_that_does_not_come_free(ground: Ground, write: Write) -> None:
     with pytest.raises(PoolError, match=r"no pod began within 4 s \(pool.queue_seconds\): Unschedulable: .*selector"):
         ground.run([batch("b0", *tests)], ["0"], max_rounds=1)
     assert not ground.jobs()
+
+
+def test_a_namespace_in_which_no_pod_is_allowed(
+    ground: Ground, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quota of processors refuses each pod that does not ask for any; without pods, nothing else would tell."""
+    if not os.environ.get("ACCEL_CI_CLUSTER_ADMIN"):
+        pytest.skip("ACCEL_CI_CLUSTER_ADMIN is not set: the test needs a namespace with a quota")
+    monkeypatch.setenv("KUBECONFIG", os.environ["ACCEL_CI_CLUSTER_ADMIN"])
+    core = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(os.environ["KUBECONFIG"]))
+    name = f"quota-{uuid.uuid4().hex[:8]}"
+    core.create_namespace({"metadata": {"name": name}})
+    try:
+        core.create_namespaced_resource_quota(name, {"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "64"}}})
+        ground.options = {"namespace": name, "queue_seconds": 300}
+        refused = r"the cluster makes no pods for the Job \S+: .*failed quota: q: must specify requests.cpu; set pool.cpu"
+        with pytest.raises(PoolError, match=refused):
+            ground.run([batch("b0", *slow(write, 1))], ["0"], max_rounds=1)
+        with pytest.raises(PoolError, match=refused):
+            ground.project_pool.execute(["python3", "-V"], ground.spec(), tmp_path, 60)
+        assert not ground.jobs()
+    finally:
+        core.delete_namespace(name)
 
 
 def test_a_pod_that_runs_out_of_memory(ground: Ground, write: Write) -> None:
