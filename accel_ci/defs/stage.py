@@ -264,7 +264,9 @@ def at_work(
             if not locked:
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
                 until_the_run_ends.enter_context(acquire_or_wait(lock_file, say, build.name))
-            if AGAIN_TAG in of_run.tags and of_run.parent_run_id is None:
+            last = workspace.manifests.last_run(pipeline, build)
+            is_resumed = last is not None and last.run == of_run.run_id  # its process died, and another one goes on
+            if AGAIN_TAG in of_run.tags and of_run.parent_run_id is None and not is_resumed:
                 begin_again(workspace, pipeline, build)
             records.append(RunRecord(workspace.manifests, pipeline, build, of_run))
         try:

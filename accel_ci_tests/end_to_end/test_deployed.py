@@ -8,19 +8,21 @@ Everything that a step needs from another goes through S3, the registry or Postg
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accel_ci.config.loading import load_project
-from accel_ci.model import DeviceTestResults, Ledger
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER
+from accel_ci.model import Ledger
+from accel_ci.pipelines import LEDGER
 from accel_ci.results.store import open_results
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.bench import make_bench
-from accel_ci_tests.fixtures.deployment import NEEDED, build_image, configure, deployed, git_daemon, wait_for
+from accel_ci_tests.fixtures.bench import Bench, make_bench
+from accel_ci_tests.fixtures.deployment import NEEDED, Deployment, build_image, configure, deployed, git_daemon, wait_for
 from accel_ci_tests.fixtures.postgres import empty_postgres
 from accel_ci_tests.fixtures.stored_attempts import all_verdicts
 
@@ -28,42 +30,50 @@ STEPS = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results", "ledger",
     "flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud",
 )  # fmt: skip
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
-def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def nightly_on_a_cluster(folder: Path) -> Iterator[tuple[Bench, Deployment]]:
+    """Deploy the example with a nightly that is due in two minutes."""
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         pytest.skip(f"a deployment on a cluster needs {', '.join(missing)}")
-    bench, prefix = make_bench(tmp_path), f"deployed-{os.getpid()}"
-    image = build_image(bench, os.environ["ACCEL_CI_CLUSTER_REGISTRY"])
-    (tmp_path / "overlay").mkdir()
-    with git_daemon(tmp_path) as address, contextmanager(empty_postgres)() as postgres_url:
+    bench, image = make_bench(folder), build_image(os.environ["ACCEL_CI_CLUSTER_REGISTRY"])
+    (folder / "overlay").mkdir()
+    with git_daemon(folder) as address, contextmanager(empty_postgres)() as postgres_url:
         soon = datetime.now(timezone.utc) + timedelta(minutes=2)
         nightly = {"cron": f"{soon.minute} {soon.hour} * * *", "enabled": True, "variants": ["py311-torch2.13-emu"]}
-        configure(bench, address, prefix, **{f"jobs__nightly__{name}": value for name, value in nightly.items()})
-        with deployed(bench, tmp_path / "overlay", image, postgres_url) as deployment:
-            run = wait_for("the schedule starts a run", lambda: next(iter(deployment.runs()), None), 300)
-            ended = ("SUCCESS", "FAILURE", "CANCELED")
-            status = wait_for(
-                "the run ends",
-                lambda: next((one["status"] for one in deployment.runs() if one["status"] in ended), None),
-                1500,
-                every=5,
-            )
-            jobs = deployment.objects("jobs", f"dagster/run-id={run['runId']}")
-            assert status == "SUCCESS", deployment.failures(run["runId"])
-            steps = {job["metadata"]["labels"].get("dagster/op"): job for job in jobs}
-            assert set(STEPS) <= set(steps)
-            specs = {str(step): job["spec"]["template"]["spec"] for step, job in steps.items()}
-            resources = {step: spec["containers"][0]["resources"]["requests"] for step, spec in specs.items()}
-            assert resources["wheel"] == {"cpu": "300m", "memory": "2Gi"}
-            assert resources["device_test_results"] == {"cpu": "100m", "memory": "1Gi"}
-    monkeypatch.setenv("ACCEL_CI_HOME", str(tmp_path / "another_machine"))
+        changes = {f"jobs__nightly__{name}": value for name, value in nightly.items()}
+        configure(bench, address, f"deployed-{os.getpid()}-{folder.name}", **changes)
+        with deployed(bench, folder / "overlay", image, postgres_url) as deployment:
+            yield bench, deployment
+
+
+def first_run(deployment: Deployment) -> str:
+    """Wait for the run of the schedule."""
+    run: dict[str, Any] = wait_for("the schedule starts a run", lambda: next(iter(deployment.runs()), None), 300)
+    return str(run["runId"])
+
+
+def status_of(deployment: Deployment, run: str) -> str:
+    return next(str(one["status"]) for one in deployment.runs() if one["runId"] == run)
+
+
+def wait_for_success(deployment: Deployment, run: str) -> None:
+    def ended() -> str | None:
+        status = status_of(deployment, run)
+        return status if status in ENDED else None
+
+    assert wait_for("the run ends", ended, 1500, every=5) == "SUCCESS", deployment.failures(run)
+
+
+def assert_complete(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the ledger, the attempts and the HUD as a machine finds them whose data folder is empty."""
+    monkeypatch.setenv("ACCEL_CI_HOME", str(home))
     workspace = Workspace(load_project(bench.folder / "accel_ci.yaml"))
     [build] = workspace.manifests.list_builds()
-    results = workspace.manifests.find(DEVICE_TEST_RESULTS, build, DeviceTestResults)
     ledger = workspace.manifests.find(LEDGER, build, Ledger)
-    assert results is not None
     assert ledger is not None
     assert ledger.expected == sum(ledger.counts.values()) > 0
     assert ledger.counts["not_run"] == ledger.counts["infra"] == 0
@@ -71,3 +81,39 @@ def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, m
     assert len({(verdict.suite, verdict.test) for verdict in verdicts}) == ledger.expected
     workspace.manifests.share.bring(workspace.hud)
     assert build.revision in (workspace.hud / "index.html").read_text()
+
+
+def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nightly_on_a_cluster(tmp_path) as (bench, deployment):
+        run = first_run(deployment)
+        wait_for_success(deployment, run)
+        jobs = deployment.objects("jobs", f"dagster/run-id={run}")
+        steps = {str(job["metadata"]["labels"].get("dagster/op")): job["spec"]["template"]["spec"] for job in jobs}
+        assert set(STEPS) <= set(steps)
+        resources = {step: spec["containers"][0]["resources"]["requests"] for step, spec in steps.items()}
+        assert resources["wheel"] == {"cpu": "300m", "memory": "2Gi"}
+        assert resources["device_test_results"] == {"cpu": "100m", "memory": "1Gi"}
+        assert_complete(bench, tmp_path / "another_machine", monkeypatch)
+
+
+def test_a_nightly_during_which_each_part_is_killed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nightly_on_a_cluster(tmp_path) as (bench, deployment):
+        run = first_run(deployment)
+        deployment.wait_for_step(run, "wheel")
+        deployment.kill("app.kubernetes.io/name=accel-ci-webserver")
+        deployment.wait_for_step(run, "runtime_image")
+        deployment.kill("app.kubernetes.io/name=accel-ci-code")
+        deployment.wait_for_step(run, "smoke_results")
+        deployment.kill("app.kubernetes.io/name=accel-ci-daemon")
+        deployment.wait_for_step(run, "test_selection")
+        deployment.kill(f"dagster/run-id={run},dagster/op=test_selection")
+        deployment.wait_for_step(run, "device_test_results")
+
+        def workers() -> list[str]:
+            return [name for name in deployment.running_pods(f"accel-ci/run={run}") if "-round-" in name]
+
+        worker = wait_for("a worker begins", workers, 300)[0]
+        deployment.kubectl("delete", "pod", worker, "--grace-period=0", "--force")
+        deployment.kill(f"dagster/run-id={run},!dagster/op")
+        wait_for_success(deployment, run)
+        assert_complete(bench, tmp_path / "another_machine", monkeypatch)
