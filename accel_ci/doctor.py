@@ -9,15 +9,18 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from accel_ci.config.extras import require_configured_extras
 from accel_ci.config.loading import load_project
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import AccelCiError
 from accel_ci.machine import check_cards, check_clock, check_disk
-from accel_ci.pipelines import PIPELINES
-from accel_ci.preflight import ask, needs_of
+from accel_ci.model import RuntimeImage
+from accel_ci.pipelines import PIPELINES, RUNTIME_IMAGE
+from accel_ci.preflight import ask, check_stores, needs_of
 from accel_ci.workspace import Workspace
 
 
@@ -59,6 +62,70 @@ def examine(config: Path | None) -> Iterator[Piece]:
             usable, state = False, str(error)
         yield Piece(name, usable, state, needed, enables, how)
     yield from _needs(config)
+
+
+def examine_deployment(config: Path | None) -> Iterator[Piece]:
+    """Look at the cluster, the buckets and the database of a deployment; this may take minutes. Raises `AccelCiError`."""
+    from accel_ci.pool.kubernetes.examination import examine_cluster
+
+    project = load_project(config)
+    settings, pool = project.settings, project.settings.pool
+    require_configured_extras(settings)
+    if not isinstance(pool, KubernetesPoolSettings):
+        raise AccelCiError(f"pool.kind is {pool.kind}: `--cluster` looks at deployments on Kubernetes")
+    for finding in examine_cluster(pool, pool.image or _newest_image(Workspace(project))):
+        yield Piece(finding.name, finding.usable, finding.state, True, "runs on the cluster", finding.how)
+    for name, how, check in (
+        ("buckets", "look at store, results and pool.bucket, and at the keys for them", partial(check_stores, settings)),
+        ("PostgreSQL", "raise max_connections, or lower max_concurrent_runs in dagster.yaml", _postgres_connections),
+    ):
+        try:
+            usable, state = True, check() or "none is configured"
+        except (AccelCiError, OSError) as error:
+            usable, state = False, str(error)
+        yield Piece(name, usable, state, True, "runs on the cluster", how)
+
+
+_MOST_CONNECTIONS = 0.8
+"""The share of PostgreSQL's connections above which a few more runs would be refused."""
+
+
+def _postgres_connections() -> str | None:
+    """Ask the database of Dagster's instance how many connections it has left; None where it is no PostgreSQL."""
+    import yaml
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    file = Path(os.environ.get("DAGSTER_HOME", "")) / "dagster.yaml"
+    if not file.is_file():
+        return None
+    storage = (yaml.safe_load(file.read_bytes()) or {}).get("storage") or {}
+    named = (storage.get("postgres") or {}).get("postgres_url")
+    url = os.environ.get(named["env"]) if isinstance(named, dict) else named
+    if url is None:
+        return None
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg2://", 1), connect_args={"connect_timeout": 10})
+    try:
+        with engine.connect() as connection:
+            most = int(connection.execute(text("SHOW max_connections")).scalar_one())
+            used = int(connection.execute(text("SELECT count(*) FROM pg_stat_activity")).scalar_one())
+    except SQLAlchemyError as error:
+        raise AccelCiError(f"the database of {file} does not answer: {type(error).__name__}") from None
+    finally:
+        engine.dispose()
+    if used > most * _MOST_CONNECTIONS:
+        raise AccelCiError(f"{used} of {most} connections are taken")
+    return f"{used} of {most} connections are taken"
+
+
+def _newest_image(workspace: Workspace) -> str | None:
+    """The Docker image of the newest build that has one."""
+    for build in workspace.manifests.list_builds():
+        path = workspace.manifests.path(RUNTIME_IMAGE, build.revision, build.variant)
+        image = workspace.manifests.read_history(path, RuntimeImage)
+        if image is not None and (container := image.container("runtime")) is not None:
+            return container.reference
+    return None
 
 
 _FOR = {

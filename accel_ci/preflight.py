@@ -46,7 +46,7 @@ class Answer:
 def needs_of(settings: Settings, pipelines: Iterable[Pipeline]) -> list[Need]:
     """The needs of runs of these pipelines: pool, images, stores, remote execution."""
     chosen = {pipeline.name for pipeline in pipelines}
-    needs = [Need("stores", lambda: _check_stores(settings))]
+    needs = [Need("stores", lambda: check_stores(settings))]
     if INTEGRATION.name in chosen:
         needs.append(Need("pool", pool_for(settings).check))
         if settings.executor.kind != "kubernetes":  # there, the step that makes images has what it needs, and no other
@@ -79,7 +79,7 @@ def require(settings: Settings, pipelines: Iterable[Pipeline], say: Callable[[st
         say(f"{answer.need.name}: {answer.problem}")
 
 
-def _check_stores(settings: Settings) -> str | None:
+def check_stores(settings: Settings) -> str | None:
     """Check the buckets of results and rounds."""
     keys, results, store, found = environment_keys(), settings.results, settings.store, []
     if store is not None:

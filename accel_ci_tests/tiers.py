@@ -25,6 +25,7 @@ SLOW = (
     "images/test_docker_image.py",
     "instance",
     "pool/kubernetes/test_cluster.py",
+    "pool/kubernetes/test_examination.py",
     "pool/kubernetes/test_pool.py",
     "pool/test_contract.py",
     "pool/test_kills.py",

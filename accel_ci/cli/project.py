@@ -49,13 +49,16 @@ def validate(workspace: Workspace) -> None:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--cluster", "deployment", is_flag=True, help="Look at the cluster, buckets and database instead.")
 @click.option("--repair", "repairs", is_flag=True, help="Repair the data folder instead.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool, repairs: bool) -> None:
+def doctor(context: click.Context, as_json: bool, deployment: bool, repairs: bool) -> None:
     """Show what is installed and reachable on this machine.
 
-    For missing pieces, also show what they would enable and how to get them. With --repair, look through the data folder:
-    damaged files go to its folder `broken`, and what manifests and results allow is made anew. No run may be working then.
+    For missing pieces, also show what they would enable and how to get them. With --cluster, look at a deployment on
+    Kubernetes: rights, free cards, quotas, clocks, image pull, buckets, connections of PostgreSQL. With --repair, look
+    through the data folder: damaged files go to its folder `broken`, and what manifests and results allow is made anew. No
+    run may be working then.
     """
     if repairs:
         _repair(context)
@@ -65,9 +68,9 @@ def doctor(context: click.Context, as_json: bool, repairs: bool) -> None:
 
     from rich.table import Table
 
-    from accel_ci.doctor import examine
+    from accel_ci.doctor import examine, examine_deployment
 
-    found = list(examine(context.obj))
+    found = list((examine_deployment if deployment else examine)(context.obj))
     if as_json:
         click.echo(json.dumps([asdict(piece) for piece in found]))
     else:

@@ -89,6 +89,37 @@ class Cluster:
         events = sorted((found or {}).get("items", ()), key=lambda event: event.get("lastTimestamp") or "")
         return str(events[-1].get("message")) if events else None
 
+    def may(self, verb: str, group: str, resource: str) -> bool:
+        """Return whether this account may do something in the namespace; `resource` is such as `pods/log`."""
+        import kubernetes
+
+        kind, _, sub = resource.partition("/")
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": kind, "subresource": sub}
+        review = kubernetes.client.AuthorizationV1Api(self._batch.api_client).create_self_subject_access_review
+        found = self._call("review its rights", review, {"spec": {"resourceAttributes": asked}})
+        return bool(((found or {}).get("status") or {}).get("allowed"))
+
+    def quotas_and_limits(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
+        """The resource quotas and the limit ranges of the namespace; None where the account may not list them."""
+        ask = self._core.list_namespaced_resource_quota, self._core.list_namespaced_limit_range
+        quotas, limits = (self._call("list quotas", one, self.namespace, absent=(403,)) for one in ask)
+        return None if quotas is None or limits is None else (list(quotas["items"]), list(limits["items"]))
+
+    def date(self) -> str | None:
+        """The `Date` of an answer of the API server."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer = self._core.list_namespaced_pod(
+                self.namespace, limit=1, _preload_content=False, _request_timeout=_CALL_LIMIT_S
+            )
+        except ApiException as error:
+            answer = error
+        except HTTPError:
+            return None
+        return (answer.headers or {}).get("Date")
+
     def label_job(self, name: str, labels: dict[str, str]) -> bool:
         """Set labels of a Job; False when it does not exist."""
         body = {"metadata": {"labels": labels}}
