@@ -17,6 +17,7 @@ from dagster._core.executor.step_delegating.step_handler import StepHandler
 from accel_ci.config.executor_settings import InProcessExecutor, KubernetesExecutor, MultiprocessExecutor, StepPod
 from accel_ci.defs.liveness import living, living_executor
 from accel_ci.defs.stage import at_work
+from accel_ci.pipelines import stages_of
 from accel_ci.progress import LineProgress
 from accel_ci.workspace import Workspace
 
@@ -92,9 +93,10 @@ class _AtWork(dg.Executor):
         return self._steps.step_dependency_config
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[dg.DagsterEvent]:
-        """Run the steps."""
+        """Run the steps. Those that are no stages of a build, such as the HUD alone, need no turn at it."""
         run, instance, home = plan_context.dagster_run, plan_context.instance, self._workspace.project.home
-        with living(home, run.run_id), at_work(self._workspace, run, instance, LineProgress()):
+        of_build = not set(stages_of(self._workspace.pipelines)).isdisjoint(execution_plan.step_keys_to_execute)
+        with living(home, run.run_id), at_work(self._workspace, run if of_build else None, instance, LineProgress()):
             yield from self._steps.execute(plan_context, execution_plan)
 
 

@@ -253,13 +253,11 @@ def at_work(
 
     They are locked here, unless the caller has them `locked`.
     """
-    say = partial(_say, progress, "other runs")
-    if instance is not None and run is not None and VERDICT_TAG in run.tags:
-        instance.add_run_tags(run.run_id, NOT_YET)
-    if run is not None and (own := build_of_run(run)) is not None:
+    own, say = build_of_run(run) if run is not None else None, partial(_say, progress, "other runs")
+    if own is not None:
         workspace.manifests.bring(own)
     with ExitStack() as until_the_run_ends:
-        records = []
+        records, is_resumed = [], False
         for of_run, pipeline, build in _pipelines(workspace, run):
             if not locked:
                 lock_file = workspace.manifests.pipeline_lock_file(pipeline, build)
@@ -269,11 +267,13 @@ def at_work(
             if AGAIN_TAG in of_run.tags and of_run.parent_run_id is None and not is_resumed:
                 begin_again(workspace, pipeline, build)
             records.append(RunRecord(workspace.manifests, pipeline, build, of_run))
+        if instance is not None and run is not None and VERDICT_TAG in run.tags and not is_resumed:
+            instance.add_run_tags(run.run_id, NOT_YET)
         try:
             yield records
         finally:
             ending = _ending(instance, run)
-            if run is not None and (own := build_of_run(run)) is not None:
+            if own is not None:
                 workspace.manifests.bring(own)
             for record in records:
                 record.end(ending)
