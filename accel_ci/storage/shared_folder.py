@@ -15,6 +15,8 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
+from accel_ci.errors import AccelCiError
+
 if TYPE_CHECKING:
     from accel_ci.storage.object_store import Entry, SharedFiles
 
@@ -98,7 +100,7 @@ class SharedFolder:
         """See `FolderShare`. A file that is not shared goes, unless it was written after the look at the bucket."""
         looked_at = time()
         wanted = [entry for folder in folders for entry in self._objects.list_below(self._name(folder))]
-        shared = {self._root / entry.name for entry in wanted}
+        shared = {self._path(entry) for entry in wanted}
         self._together(self._bring_entry, (entry for entry in wanted if not self._has(entry)))
         for path in (path for folder in folders for path in _files_below(folder) if path not in shared):
             with suppress(FileNotFoundError):
@@ -136,15 +138,21 @@ class SharedFolder:
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
+    def _path(self, entry: Entry) -> Path:
+        """The local file of an object. Raises `AccelCiError` for a name that leads out of the folder."""
+        if {"", ".", ".."} & set(entry.name.split("/")):
+            raise AccelCiError(f"{self._objects.location(entry.name)} is not the name of a shared file; delete that object")
+        return self._root / entry.name
+
     def _has(self, entry: Entry) -> bool:
         try:
-            content = (self._root / entry.name).read_bytes()
+            content = self._path(entry).read_bytes()
         except OSError:
             return False
         return len(content) == entry.size and hashlib.md5(content, usedforsecurity=False).hexdigest() == entry.version
 
     def _bring_entry(self, entry: Entry) -> None:
-        path = self._root / entry.name
+        path = self._path(entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # removed or replaced since the look: whoever did it may still be at work
             self._objects.download(entry, path)

@@ -17,6 +17,7 @@ from accel_ci.pipelines import INTEGRATION, PIPELINES
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.manifests import ManifestStore
+from accel_ci.storage.object_store import Entry
 from accel_ci.storage.shared_folder import SharedFolder
 from accel_ci_tests.fixtures.stored_attempts import real_s3
 
@@ -115,6 +116,27 @@ def test_a_folder_is_the_same_everywhere(tmp_path: Path, open_bucket_store: Call
     other.bring(copy)
     found = {path.relative_to(copy).as_posix(): path.read_text() for path in copy.rglob("*") if path.is_file()}
     assert found == {"index.html": "2", "data/new.js": ""}
+
+
+class HostileBucket:
+    """Lists an object by a name that the S3 server of these tests would not take, and others do."""
+
+    def __init__(self, name: str) -> None:
+        self._entry = Entry(name, "0" * 32, 1)
+
+    def list_below(self, folder: str) -> list[Entry]:
+        return [self._entry]
+
+    def location(self, name: str) -> str:
+        return f"s3://bucket/{name}"
+
+
+@pytest.mark.parametrize("name", ["builds/../../owned", "builds//owned", "builds/./owned"])
+def test_an_object_whose_name_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    home = tmp_path / "home"
+    with pytest.raises(AccelCiError, match="is not the name of a shared file"):
+        SharedFolder(home, HostileBucket(name)).bring(home / "builds")  # type: ignore[arg-type]
+    assert not (tmp_path / "owned").exists()
 
 
 def test_an_artifact_with_another_content_is_refused(tmp_path: Path, open_bucket_store: Callable[..., BucketStore]) -> None:
