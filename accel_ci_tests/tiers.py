@@ -1,6 +1,6 @@
 """The tiers of tests, by folder or module: `make test-fast`, `make test` and `make test-nightly`.
 
-A test belongs to `make test-fast` unless its place is in `SLOW`.
+A test belongs to `make test-fast` unless its place is in `SLOW`, and to `make test` unless it is in `LONG`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,17 @@ NIGHTLY = (
 )
 """These run longer when the variables are set that `make test-nightly` sets."""
 
+LONG = (
+    "end_to_end/test_confirm.py",
+    "end_to_end/test_driver_update.py",
+    "end_to_end/test_guide.py",
+    "end_to_end/test_killed_on_engines.py",
+    "end_to_end/test_quarantine.py",
+    "end_to_end/test_random_kills.py",
+    "end_to_end/test_upstream.py",
+)
+"""These take a minute or more each, and smaller tests show most of what they show: `make test-nightly` alone runs them."""
+
 PROCESSES = (
     (
         "end_to_end/test_nightly.py",
@@ -117,6 +128,8 @@ def mark(item: pytest.Item) -> None:
     """Mark a test with its tiers. Raises `UsageError` when it has an expensive fixture and is in no group of `PROCESSES`."""
     if _is_in(item.nodeid, SLOW):
         item.add_marker(pytest.mark.slow)
+    if _is_in(item.nodeid, LONG):
+        item.add_marker(pytest.mark.long)
     if _is_in(item.nodeid, NIGHTLY):
         item.add_marker(pytest.mark.nightly)
     if EXPENSIVE & set(getattr(item, "fixturenames", ())) and _process_of(item.nodeid) == item.nodeid:

@@ -179,7 +179,7 @@ def test_the_search_finds_tests_by_parts_of_their_names(browser: Browser, site: 
     field.fill("float16 CASE3] conv2d")
     expect(page.locator("#told")).to_have_text("1 test of 702")
     assert page.url.endswith("search.html?q=float16%20CASE3%5D%20conv2d")
-    assert found.locator(".state").inner_text() == "failed"
+    expect(found.locator(".state")).to_have_text("failed")
     field.fill("float16 CASE3] conv2d nothing")
     expect(page.locator("#told")).to_have_text("0 tests of 702")
     field.fill("emu")
