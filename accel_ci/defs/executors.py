@@ -57,13 +57,15 @@ def _with_own_steps(
 
 
 def _in_pods(settings: KubernetesExecutor) -> dict[str, Any]:
-    """Translate the settings into the configuration of `k8s_job_executor`."""
+    """Translate the settings into the configuration of `k8s_job_executor`.
+
+    Jobs of steps are not owned by the pod of their run: they would go with it, and go on instead until it is resumed.
+    """
     namespace = {"job_namespace": settings.namespace} if settings.namespace else {}
     return {
         "max_concurrent": settings.max_concurrent,
         "step_k8s_config": _pod(settings.pod),
         "per_step_k8s_config": {step: _pod(pod) for step, pod in settings.steps.items()},
-        "enable_owner_references": True,
         **namespace,
     }
 
