@@ -130,6 +130,7 @@ def test_a_namespace_in_which_no_pod_is_allowed(
         assert not ground.jobs()
     finally:
         core.delete_namespace(name)
+        ground.options = {}  # of what clears up after the test, as another account
 
 
 def test_a_pod_that_runs_out_of_memory(ground: Ground, write: Write) -> None:
