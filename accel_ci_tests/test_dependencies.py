@@ -26,7 +26,7 @@ NOT_IMPORTED = {
     # Loaded by name: plug-ins of detect-secrets, and the driver that SQLAlchemy uses for PostgreSQL.
     "detect-secrets", "psycopg2-binary",
     # Integrations that a deployment's dagster.yaml names.
-    "dagster-aws", "dagster-docker", "dagster-k8s", "dagster-postgres",
+    "dagster-aws", "dagster-docker", "dagster-postgres",
 }  # fmt: skip
 
 ONLY_WITH_AN_EXTRA = (
@@ -47,6 +47,7 @@ NEEDING_AN_EXTRA: dict[str, tuple[str, str, dict[str, object]]] = {
         {"pool": {"kind": "kubernetes", "image": "toy:1", "resource": "example.com/accel", "bucket": BUCKET}},
     ),
     "results.bucket": ("boto3", "s3", {"results": BUCKET}),
+    "store.bucket": ("boto3", "s3", {"store": BUCKET}),
 }
 """The setting that needs an extra → the package that is missing, the extra, and the sections of a configuration."""
 
