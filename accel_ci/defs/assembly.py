@@ -47,8 +47,10 @@ def build_definitions(
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
     here = living_executor(project.home)
-    together = in_process or isinstance(settings.executor, InProcessExecutor)
-    executor = here if together else build_executor(workspace)
+    if in_process or isinstance(settings.executor, InProcessExecutor):
+        executor, stages = here, stages_of_a_run(workspace)
+    else:
+        executor, stages = build_executor(workspace, settings.executor), stages_of_a_step(workspace)
     jobs, schedules = [start_job(workspace, here)], upkeep_schedules(project, here)
     for pipeline in pipelines:
         if pipeline.configured(settings):
@@ -66,7 +68,7 @@ def build_definitions(
         resources={
             "io_manager": ManifestIOManager(workspace.manifests),
             "progress": LineProgress(),
-            "stages": stages_of_a_run(workspace) if together else stages_of_a_step(workspace),
+            "stages": stages,
             "workspace": workspace,
             **(resource_overrides or {}),
         },

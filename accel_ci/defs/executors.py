@@ -14,8 +14,8 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.step_delegating import StepDelegatingExecutor
 from dagster._core.executor.step_delegating.step_handler import StepHandler
 
-from accel_ci.config.executor_settings import InProcessExecutor, KubernetesExecutor, MultiprocessExecutor, StepPod
-from accel_ci.defs.liveness import living, living_executor
+from accel_ci.config.executor_settings import KubernetesExecutor, MultiprocessExecutor, StepPod
+from accel_ci.defs.liveness import living
 from accel_ci.defs.stage import at_work
 from accel_ci.pipelines import stages_of
 from accel_ci.progress import LineProgress
@@ -24,11 +24,8 @@ from accel_ci.workspace import Workspace
 _BEFORE_RETRY_S = 5
 
 
-def build_executor(workspace: Workspace) -> dg.ExecutorDefinition:
-    """Make the executor of the jobs that make builds."""
-    settings = workspace.project.settings.executor
-    if isinstance(settings, InProcessExecutor):
-        return living_executor(workspace.project.home)
+def build_executor(workspace: Workspace, settings: MultiprocessExecutor | KubernetesExecutor) -> dg.ExecutorDefinition:
+    """Make an executor whose steps do not share the process of their run."""
     if isinstance(settings, MultiprocessExecutor):
         return _with_own_steps(workspace, dg.multiprocess_executor, {"max_concurrent": settings.max_concurrent})
     from dagster_k8s import k8s_job_executor

@@ -15,7 +15,7 @@ from typing import Any
 from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.pool.kubernetes.cluster import Cluster
-from accel_ci.pool.kubernetes.job import JobRequest, job_manifest
+from accel_ci.pool.kubernetes.job import ROUND_LABEL, JobRequest, job_manifest
 from accel_ci.pool.kubernetes.pods import cards_of_nodes, pod_state
 
 RIGHTS = (
@@ -160,7 +160,7 @@ def _pull(cluster: Cluster, settings: KubernetesPoolSettings, image: str | None)
     cluster.create_job(manifest)
     try:
         while time.monotonic() - began < _PULL_LIMIT_S:
-            for state in map(pod_state, cluster.pods(f"accel-ci/round={name}")):
+            for state in map(pod_state, cluster.pods(f"{ROUND_LABEL}={name}")):
                 if state.end is not None:
                     return f"{image}, in {time.monotonic() - began:.0f} s"
                 if state.reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
