@@ -183,13 +183,13 @@ def test_the_search_finds_tests_by_parts_of_their_names(browser: Browser, site: 
     field.fill("float16 CASE3] conv2d nothing")
     expect(page.locator("#told")).to_have_text("0 tests of 702")
     field.fill("emu")
+    expect(found).to_have_count(31)
     states = [text.strip() for text in found.locator(".state").all_inner_texts()]
     assert set(states[:9]) <= {"failed", "flaky", "infra", "not run"}
     assert states[-1] == "passed"
     assert "those that did not pass come first" in page.inner_text("#told")
-    assert found.count() == 31
     page.get_by_role("button", name="470 more").click()
-    assert found.count() == 501
+    expect(found).to_have_count(501)
     assert found.last.text_content() == f"{int(page.inner_text('#told').split()[0]) - 500} more; add words to the search"
     page.reload()
     expect(page.get_by_role("searchbox", name="Search tests")).to_have_value("emu")

@@ -113,7 +113,7 @@ def test_two_targets_are_built_described_reused_and_run(
     assert (again.reused, again.work_s, again.containers) == (True, 0.0, image.containers)
     next((project.home / "images").glob("docker-*.json")).unlink()
     rebuilt = image_of(project, wheel)
-    assert (rebuilt.cached_steps, rebuilt.steps) == (image.steps, image.steps)
+    assert rebuilt.cached_steps == rebuilt.steps > 0, "BuildKit tells fewer steps of a build that shares them with another"
     assert [each.id for each in rebuilt.containers] == [each.id for each in image.containers]
 
     (tmp_path / "work").mkdir()
