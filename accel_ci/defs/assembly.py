@@ -15,7 +15,7 @@ from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.partitions import REVISIONS, builds
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
-from accel_ci.defs.stage import ManifestIOManager, stages_of_a_run, stages_of_a_step
+from accel_ci.defs.stage import ManifestIOManager, retries_of_steps, stages_of_a_run, stages_of_a_step
 from accel_ci.defs.start import HOW_TO_START, start_job
 from accel_ci.defs.upkeep import upkeep_schedules
 from accel_ci.model import Build
@@ -66,7 +66,7 @@ def build_definitions(
         sensors=build_sensors(workspace),
         executor=executor,  # also for single assets that a person chooses in the UI: a run locks its build
         resources={
-            "io_manager": ManifestIOManager(workspace.manifests),
+            "io_manager": ManifestIOManager(workspace.manifests, 0 if in_process else retries_of_steps(settings)),
             "progress": LineProgress(),
             "stages": stages,
             "workspace": workspace,

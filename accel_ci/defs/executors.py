@@ -4,6 +4,8 @@ With a process or a pod for each step, the process of the run has the build to i
 work. A step whose pod dies is tried again; one that fails by itself is not, since it would fail again.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -16,9 +18,11 @@ from dagster._core.executor.step_delegating.step_handler import StepHandler
 
 from accel_ci.config.executor_settings import KubernetesExecutor, MultiprocessExecutor, StepPod
 from accel_ci.defs.liveness import living
+from accel_ci.defs.outages import is_canceling, is_outage
 from accel_ci.defs.stage import at_work
 from accel_ci.pipelines import stages_of
 from accel_ci.progress import LineProgress
+from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
 
 _BEFORE_RETRY_S = 5
@@ -95,8 +99,30 @@ class _AtWork(dg.Executor):
         """Run the steps. Those that are no stages of a build, such as the HUD alone, need no turn at it."""
         run, instance, home = plan_context.dagster_run, plan_context.instance, self._workspace.project.home
         of_build = not set(stages_of(self._workspace.pipelines)).isdisjoint(execution_plan.step_keys_to_execute)
-        with living(home, run.run_id), at_work(self._workspace, run if of_build else None, instance, LineProgress()):
-            yield from self._steps.execute(plan_context, execution_plan)
+        _end_steps_of_cancelled_runs(instance)
+        try:
+            with living(home, run.run_id), at_work(self._workspace, run if of_build else None, instance, LineProgress()):
+                yield from self._steps.execute(plan_context, execution_plan)
+        except Exception as error:
+            if instance.run_monitoring_enabled and instance.run_monitoring_max_resume_run_attempts and is_outage(error):
+                _die(error)
+            raise
+
+
+def _end_steps_of_cancelled_runs(instance: dg.DagsterInstance) -> None:
+    """Have the steps of a cancelled run ended too: Dagster would leave them, as for a run that is going to be resumed."""
+    will_resume = instance.run_will_resume
+    instance.run_will_resume = lambda run_id: not is_canceling(instance, run_id) and will_resume(run_id)  # type: ignore[method-assign]
+
+
+def _die(error: BaseException) -> None:
+    """End this process at once and without a word, so that the daemon resumes the run in another one.
+
+    A failure that this process reported would end the run, while its steps go on.
+    """
+    sys.stderr.write(redact(f"a store is away, so that the run goes on in another process: {error}\n"))
+    sys.stderr.flush()
+    os._exit(os.EX_TEMPFAIL)
 
 
 class _RetryingTheDead(StepDelegatingExecutor):

@@ -11,7 +11,10 @@ from typing import Any, Literal
 
 import dagster as dg
 
+from accel_ci.config.executor_settings import KubernetesExecutor
+from accel_ci.config.settings import Settings
 from accel_ci.defs.liveness import end_dead_runs, is_over
+from accel_ci.defs.outages import is_canceling, is_outage, retrying_outages, try_again
 from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
 from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.errors import AccelCiError
@@ -48,7 +51,8 @@ def stage_asset(
     def made(context: dg.AssetExecutionContext, **inputs: Any) -> dg.MaterializeResult:
         result = work(context, **inputs)
         well = all(check.passed or check.severity != dg.AssetCheckSeverity.ERROR for check in result.check_results or ())
-        complete_stage(workspace, pipeline, build_of(context), stage, result.value, well=well)
+        with retrying_outages(retries_of_steps(settings)):
+            complete_stage(workspace, pipeline, build_of(context), stage, result.value, well=well)
         return result
 
     make = dg.asset(
@@ -72,19 +76,22 @@ def manifest_type(value_type: type) -> dg.DagsterType:
 class ManifestIOManager(dg.IOManager):
     """Writes what assets return as JSON manifests, and reads them as the type that the reader names."""
 
-    def __init__(self, manifests: ManifestStore) -> None:
-        self._manifests = manifests
+    def __init__(self, manifests: ManifestStore, retries: int = 0) -> None:
+        """A step whose manifests are away is tried again, `retries` times."""
+        self._manifests, self._retries = manifests, retries
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Write the manifest of the asset."""
         if obj is not None:
             path = self._path(context)
-            self._manifests.write(path, obj)
+            with retrying_outages(self._retries):
+                self._manifests.write(path, obj)
             context.add_output_metadata({"manifest": dg.MetadataValue.path(self._manifests.share.location(path))})
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Read the manifest of an upstream asset as the type of the asset's parameter."""
-        return self._manifests.read(self._path(context), context.dagster_type.typing_type)
+        with retrying_outages(self._retries):
+            return self._manifests.read(self._path(context), context.dagster_type.typing_type)
 
     def _path(self, context: dg.OutputContext | dg.InputContext) -> Path:
         name = context.asset_key.path[-1]
@@ -107,10 +114,13 @@ class RunRecord:
         now = datetime.now(timezone.utc)
         self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else now, began=(), started_at=now)
         last = manifests.last_run(pipeline, build)
-        if last is not None and last.run == run.run_id:
-            self._run = last
-        else:
+        if last is None or last.run != run.run_id:
             self.note()
+        elif last.ended_at is None:
+            self._run = last
+        else:  # its process was ended, and another one goes on
+            self._run = last
+            self.note(ended_at=None, ending=None)
 
     @property
     def has_begun(self) -> bool:
@@ -142,12 +152,17 @@ class Stages:
         progress: Progress,
         records: Sequence[RunRecord] = (),
         begin: Callable[[Callable[[str], None]], None] = lambda say: None,
+        retries: int = 0,
     ) -> None:
-        """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`."""
+        """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`.
+
+        A stage that an outage or the end of its machine stops is tried again, `retries` times.
+        """
         self.workspace = workspace
         self._progress = progress
         self._records = records
         self._begin: Callable[[Callable[[str], None]], None] | None = begin
+        self._retries = retries
 
     @contextmanager
     def stage(self, context: dg.AssetExecutionContext) -> Iterator[Step]:
@@ -169,9 +184,15 @@ class Stages:
                         begin_stage(self.workspace, pipeline, build_of(context), name)
                 with self._progress.step(name) as step:
                     yield step
-        except AccelCiError as error:
-            raise _failure(str(error)) from _unless_secret(error)
+        except dg.DagsterExecutionInterruptedError as error:
+            if self._retries and not is_canceling(context.instance, context.run_id):
+                raise try_again(error, self._retries) from None
+            raise
         except Exception as error:
+            if self._retries and is_outage(error):
+                raise try_again(error, self._retries) from None
+            if isinstance(error, AccelCiError):
+                raise _failure(str(error)) from _unless_secret(error)
             if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is not None:
                 raise _failure(fault) from _unless_secret(error)
             if _unless_secret(error) is None:
@@ -228,16 +249,21 @@ def stages_of_a_step(workspace: Workspace) -> dg.ResourceDefinition:
             workspace.manifests.bring(build)
         chosen = _pipelines(workspace, context.run)
         records = [RunRecord(workspace.manifests, pipeline, build, run) for run, pipeline, build in chosen]
-        return _stages(workspace, context, records)
+        return _stages(workspace, context, records, retries_of_steps(workspace.project.settings))
 
     return stages
 
 
-def _stages(workspace: Workspace, context: dg.InitResourceContext, records: Sequence[RunRecord]) -> Stages:
+def retries_of_steps(settings: Settings) -> int:
+    """Return how many times a step that is stopped from outside is tried again: such a run is only worth it on a cluster."""
+    return settings.executor.retries if isinstance(settings.executor, KubernetesExecutor) else 0
+
+
+def _stages(workspace: Workspace, context: dg.InitResourceContext, records: Sequence[RunRecord], retries: int = 0) -> Stages:
     chosen = [] if any(record.has_begun for record in records) else _pipelines(workspace, context.run)
     pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
     begin = partial(_begin, workspace, context.instance, pipelines, builds)
-    return Stages(workspace, context.resources.progress, records, begin)
+    return Stages(workspace, context.resources.progress, records, begin, retries)
 
 
 @contextmanager

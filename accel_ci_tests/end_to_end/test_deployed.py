@@ -8,8 +8,9 @@ Everything that a step needs from another goes through S3, the registry or Postg
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from accel_ci.results.store import open_results
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.bench import Bench, make_bench
 from accel_ci_tests.fixtures.deployment import NEEDED, Deployment, build_image, configure, deployed, git_daemon, wait_for
+from accel_ci_tests.fixtures.durable_servers import BUCKET, KEYS, DurableServer, durable_postgres, durable_s3
 from accel_ci_tests.fixtures.postgres import empty_postgres
 from accel_ci_tests.fixtures.stored_attempts import all_verdicts
 
@@ -34,14 +36,16 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 @contextmanager
-def nightly_on_a_cluster(folder: Path) -> Iterator[tuple[Bench, Deployment]]:
+def nightly_on_a_cluster(folder: Path, postgres_url: str | None = None) -> Iterator[tuple[Bench, Deployment]]:
     """Deploy the example with a nightly that is due in two minutes."""
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         pytest.skip(f"a deployment on a cluster needs {', '.join(missing)}")
     bench, image = make_bench(folder), build_image(os.environ["ACCEL_CI_CLUSTER_REGISTRY"])
     (folder / "overlay").mkdir()
-    with git_daemon(folder) as address, contextmanager(empty_postgres)() as postgres_url:
+    with ExitStack() as until_the_end:
+        address = until_the_end.enter_context(git_daemon(folder))
+        postgres_url = postgres_url or until_the_end.enter_context(contextmanager(empty_postgres)())
         soon = datetime.now(timezone.utc) + timedelta(minutes=2)
         nightly = {"cron": f"{soon.minute} {soon.hour} * * *", "enabled": True, "variants": ["py311-torch2.13-emu"]}
         changes = {f"jobs__nightly__{name}": value for name, value in nightly.items()}
@@ -83,6 +87,17 @@ def assert_complete(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -
     assert build.revision in (workspace.hud / "index.html").read_text()
 
 
+def interrupt(server: DurableServer, seconds: float) -> None:
+    """Kill a server outright, and start it again after a while."""
+    server.kill()
+    time.sleep(seconds)
+    server.start()
+
+
+def workers_of(deployment: Deployment, run: str) -> list[str]:
+    return [name for name in deployment.running_pods(f"accel-ci/run={run}") if "-round-" in name]
+
+
 def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nightly_on_a_cluster(tmp_path) as (bench, deployment):
         run = first_run(deployment)
@@ -108,12 +123,44 @@ def test_a_nightly_during_which_each_part_is_killed_once(tmp_path: Path, monkeyp
         deployment.wait_for_step(run, "test_selection")
         deployment.kill(f"dagster/run-id={run},dagster/op=test_selection")
         deployment.wait_for_step(run, "device_test_results")
-
-        def workers() -> list[str]:
-            return [name for name in deployment.running_pods(f"accel-ci/run={run}") if "-round-" in name]
-
-        worker = wait_for("a worker begins", workers, 300)[0]
+        worker = wait_for("a worker begins", lambda: workers_of(deployment, run), 300)[0]
         deployment.kubectl("delete", "pod", worker, "--grace-period=0", "--force")
         deployment.kill(f"dagster/run-id={run},!dagster/op")
         wait_for_success(deployment, run)
         assert_complete(bench, tmp_path / "another_machine", monkeypatch)
+
+
+def test_a_nightly_during_which_the_stores_are_killed_and_a_node_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any(not os.environ.get(name) for name in NEEDED):
+        pytest.skip(f"a deployment on a cluster needs {', '.join(NEEDED)}")
+    with durable_postgres() as postgres, durable_s3() as s3:
+        own = {"ENDPOINT": s3.url, "BUCKET": BUCKET, "ACCESS_KEY": KEYS[0], "SECRET_KEY": KEYS[1]}
+        for name, value in own.items():
+            monkeypatch.setenv(f"ACCEL_CI_S3_{name}", value)
+        with nightly_on_a_cluster(tmp_path, postgres.url) as (bench, deployment):
+            run = first_run(deployment)
+            deployment.wait_for_step(run, "wheel")
+            interrupt(postgres, 5)
+            deployment.wait_for_step(run, "runtime_image")
+            deployment.drain(f"dagster/run-id={run},dagster/op=runtime_image")
+            deployment.wait_for_step(run, "test_selection")
+            interrupt(s3, 5)
+            deployment.wait_for_step(run, "device_test_results")
+            wait_for("workers begin", lambda: workers_of(deployment, run), 300)
+            interrupt(s3, 20)
+            interrupt(postgres, 45)
+            wait_for_success(deployment, run)
+            assert_complete(bench, tmp_path / "another_machine", monkeypatch)
+
+
+def test_a_cancelled_run_leaves_no_pods(tmp_path: Path) -> None:
+    with nightly_on_a_cluster(tmp_path) as (_, deployment):
+        run = first_run(deployment)
+        deployment.wait_for_step(run, "wheel")
+        cancel = """mutation ($run: String!) { terminateRun(runId: $run, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
+        assert deployment.ask(cancel, {"run": run})["terminateRun"]["__typename"] == "TerminateRunSuccess"
+        wait_for("the run is cancelled", lambda: status_of(deployment, run) == "CANCELED", 120)
+        wait_for("no pod of it runs", lambda: not deployment.running_pods(f"dagster/run-id={run}"), 120)
+        assert "wheel" in deployment.failures(run)

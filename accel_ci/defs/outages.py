@@ -1,0 +1,67 @@
+"""Try steps again that were stopped from outside: a store that was away, or a node that was drained.
+
+A step that fails by itself would fail again, and one whose process died without a word is for `accel_ci.defs.executors`:
+neither belongs here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from accel_ci.redaction import redact
+
+_BEFORE_RETRY_S = 30
+"""The wait for a store that is away. Clients have tried for some ten seconds before."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error comes from a store that is away for now: S3, or Dagster's database."""
+    cause: BaseException | None = error
+    while cause is not None:
+        module = type(cause).__module__.partition(".")[0]
+        if module in ("botocore", "boto3") and _is_outage_of_s3(cause):
+            return True
+        if module == "sqlalchemy" and type(cause).__name__ in ("OperationalError", "InterfaceError"):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def _is_outage_of_s3(error: BaseException) -> bool:
+    from accel_ci.storage.s3 import is_transient
+
+    return is_transient(error)
+
+
+def is_canceling(instance: dg.DagsterInstance, run: str) -> bool:
+    """Return whether somebody has asked for the end of a run."""
+    found = instance.get_run_by_id(run)
+    return found is not None and found.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+
+
+@contextmanager
+def retrying_outages(times: int) -> Iterator[None]:
+    """Ask Dagster to try the step again, at most so many times, if a store is away in the context."""
+    try:
+        yield
+    except Exception as error:
+        if times and is_outage(error):
+            raise try_again(error, times) from None
+        raise
+
+
+def try_again(error: BaseException, times: int) -> dg.RetryRequested:
+    """Make the request to try a step again; its description has no secrets."""
+    return _Again(times, _BEFORE_RETRY_S, redact(f"{type(error).__name__}: {error}"))
+
+
+class _Again(dg.RetryRequested):
+    """A request to try a step again, which tells why in Dagster's events."""
+
+    def __init__(self, times: int, seconds: float, reason: str) -> None:
+        super().__init__(times, seconds)
+        self._reason = reason
+
+    def __str__(self) -> str:
+        return f"the step is tried again in {self.seconds_to_wait} s, since it was stopped from outside: {self._reason}"
