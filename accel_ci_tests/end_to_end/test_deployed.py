@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,18 @@ def assert_complete(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -
     assert build.revision in (workspace.hud / "index.html").read_text()
 
 
+def assert_lineage(deployment: Deployment, run: str) -> None:
+    """Check that the UI shows what a run made, and from what."""
+    fields = "assetKey { path } dependencyKeys { path } assetMaterializations(limit: 1) { runId partition }"
+    nodes = {node["assetKey"]["path"][-1]: node for node in deployment.ask(f"{{ assetNodes {{ {fields} }} }}")["assetNodes"]}
+    made = {name: [one["runId"] for one in nodes[name]["assetMaterializations"]] for name in STEPS}
+    assert made == {name: [run] for name in STEPS}
+    assert len({nodes[name]["assetMaterializations"][0]["partition"] for name in STEPS[:7]}) == 1
+    sources = {name: {key["path"][-1] for key in node["dependencyKeys"]} for name, node in nodes.items()}
+    way = ("revision", "wheel", "runtime_image", "test_selection", "test_plan", "device_test_results", "ledger")
+    assert all(earlier in sources[later] for earlier, later in pairwise(way)), sources
+
+
 def interrupt(server: DurableServer, seconds: float) -> None:
     """Kill a server outright, and start it again after a while."""
     server.kill()
@@ -108,6 +121,7 @@ def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, m
         resources = {step: spec["containers"][0]["resources"]["requests"] for step, spec in steps.items()}
         assert resources["wheel"] == {"cpu": "300m", "memory": "2Gi"}
         assert resources["device_test_results"] == {"cpu": "100m", "memory": "1Gi"}
+        assert_lineage(deployment, run)
         assert_complete(bench, tmp_path / "another_machine", monkeypatch)
 
 
