@@ -38,7 +38,7 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 @contextmanager
 def nightly_on_a_cluster(folder: Path, postgres_url: str | None = None) -> Iterator[tuple[Bench, Deployment]]:
-    """Deploy the example with a nightly that is due in two minutes."""
+    """Deploy the example with a nightly that is due in four minutes: the services need some time to start."""
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         pytest.skip(f"a deployment on a cluster needs {', '.join(missing)}")
@@ -47,7 +47,7 @@ def nightly_on_a_cluster(folder: Path, postgres_url: str | None = None) -> Itera
     with ExitStack() as until_the_end:
         address = until_the_end.enter_context(git_daemon(folder))
         postgres_url = postgres_url or until_the_end.enter_context(contextmanager(empty_postgres)())
-        soon = datetime.now(timezone.utc) + timedelta(minutes=2)
+        soon = datetime.now(timezone.utc) + timedelta(minutes=4)
         nightly = {"cron": f"{soon.minute} {soon.hour} * * *", "enabled": True, "variants": ["py311-torch2.13-emu"]}
         changes = {f"jobs__nightly__{name}": value for name, value in nightly.items()}
         configure(bench, address, f"deployed-{os.getpid()}-{folder.name}", **changes)
