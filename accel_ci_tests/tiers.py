@@ -61,6 +61,7 @@ SLOW = (
     "steps",
     "storage/test_bucket.py",
     "storage/test_shared_folder.py",
+    "storage/test_shared_lease.py",
     "storage/test_disk_faults.py",
     "test_dependencies.py",
     "test_machine.py",

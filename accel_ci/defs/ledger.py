@@ -5,6 +5,7 @@ other pipeline may not have run.
 """
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,28 +63,9 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
     """The account of the build: every expected test has exactly one verdict, and every attempt is in the store."""
     build, workspace, manifests = build_of(context), stages.workspace, stages.workspace.manifests
     path = manifests.path(LEDGER, build.revision, build.variant)
-    with stages.stage(context) as step, manifests.ledger_lock(build):
+    with stages.stage(context) as step:
         revision = stages.revision(context)
-        device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
-        account = close_ledger(
-            build,
-            [results for results in device if results is not None],
-            manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
-            _wanted_suites(workspace, revision, build),
-            workspace.artifacts,
-            workspace.results.around(revision.created_at.date()),
-        )
-        if revision.trigger in INFORMATIVE:
-            account = replace(account, informative=True)
-        else:
-            account = judge_completeness(workspace, revision, account)
-        if fault := share_fault(workspace, revision, build):
-            account = replace(account, incomplete=(*account.incomplete, fault))
-        day = revision.created_at.date()
-        account = replace(
-            account, muted=muted_failures(workspace.results, account, quarantined(workspace, build.variant, day))
-        )
-        manifests.write(path, account)
+        account = manifests.write_ledger(build, partial(_account, workspace, revision, build))
         missing = f"; no results from {', '.join(account.missing_suites)}" if account.missing_suites else ""
         step.note(", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count) + missing)
     new = count_newly_failing(manifests, workspace.results, account)
@@ -95,6 +77,28 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
         ],
         metadata=redacted(_metadata(workspace, account, path)),
     )
+
+
+def _account(workspace: Workspace, revision: Revision, build: Build) -> Ledger:
+    """Close the ledger of a build over what is there of it now."""
+    manifests, day = workspace.manifests, revision.created_at.date()
+    device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
+    account = close_ledger(
+        build,
+        [results for results in device if results is not None],
+        manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
+        _wanted_suites(workspace, revision, build),
+        workspace.artifacts,
+        workspace.results.around(day),
+    )
+    if revision.trigger in INFORMATIVE:
+        account = replace(account, informative=True)
+    else:
+        account = judge_completeness(workspace, revision, account)
+    if fault := share_fault(workspace, revision, build):
+        account = replace(account, incomplete=(*account.incomplete, fault))
+    muted = muted_failures(workspace.results, account, quarantined(workspace, build.variant, day))
+    return replace(account, muted=muted)
 
 
 def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, Any]:

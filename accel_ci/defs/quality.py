@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 from filelock import FileLock
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from accel_ci.defs.metadata import build_link, redacted, table
 from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
@@ -26,6 +27,7 @@ from accel_ci.quality.report import REPORT, daily_trends, make_report
 from accel_ci.ramp.coverage import Counts, CoverageReport
 from accel_ci.ramp.current import COVERAGE, current_coverage
 from accel_ci.ramp.plot import plot_trend
+from accel_ci.storage.shared_lease import TurnLostError
 from accel_ci.workspace import Workspace
 
 QUALITY = ("flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud")
@@ -280,12 +282,16 @@ def current_flakiness(workspace: Workspace) -> Flakiness:
     return measure(workspace.results, datetime.now(timezone.utc).date(), window)
 
 
+@retry(retry=retry_if_exception_type(TurnLostError), stop=stop_after_attempt(3), reraise=True)
 def refresh_hud(workspace: Workspace, flakiness: Flakiness) -> str:
-    """Write the HUD anew and return its address."""
-    share, folders = workspace.manifests.share, (state_folder(workspace.hud), workspace.hud)
-    with FileLock(workspace.hud.with_suffix(".lock")):  # the page that is gathered last is written last
-        share.bring(*folders)
-        page = write_site(workspace, flakiness, workspace.hud, now=datetime.now(timezone.utc))
-        for folder in folders:
-            share.send_folder(folder)
+    """Write the HUD anew and return its address. Of several writings, the page that is gathered last is written last.
+
+    The first page is shared after the others, and then what is kept for the next writing, which trusts in the pages.
+    """
+    share, hud, state = workspace.manifests.share, workspace.hud, state_folder(workspace.hud)
+    with FileLock(hud.with_suffix(".lock")), share.turn(hud.with_suffix(".turn")) as check:
+        share.bring(state, hud)
+        page = write_site(workspace, flakiness, hud, now=datetime.now(timezone.utc))
+        share.send_folder(hud, page.name, check)
+        share.send_folder(state, check=check)
         return page.as_uri()

@@ -142,16 +142,19 @@ def too_many_gone(suite: str, gone: Sequence[str], baseline: int, budgets: Budge
 def accept_vanished(workspace: Workspace, build: Build, reason: str) -> int:
     """Take it that the tests that vanished from a build are gone; return their number. Raises `AccelCiError` for none."""
     manifests, artifacts = workspace.manifests, workspace.artifacts
-    path = manifests.path(LEDGER, build.revision, build.variant)
-    with manifests.ledger_lock(build):
-        ledger = manifests.read(path, Ledger)
+    accepted: list[SelectedTest] = []
+
+    def accept() -> Ledger:
+        ledger = manifests.read(manifests.path(LEDGER, build.revision, build.variant), Ledger)
         if ledger.vanished is None:
             raise AccelCiError(f"no test vanished from {build.name} without a reason, so there is nothing to accept")
-        tests = read_selection(ledger.vanished, artifacts)
+        accepted[:] = read_selection(ledger.vanished, artifacts)
         earlier = read_selection(ledger.accepted.tests, artifacts) if ledger.accepted else []
-        kept = Acceptance(_stored([*earlier, *tests], artifacts), reason, datetime.now(timezone.utc))
-        manifests.write(path, replace(ledger, vanished=None, vanished_reasons=(), accepted=kept))
-    return len(tests)
+        kept = Acceptance(_stored([*earlier, *accepted], artifacts), reason, datetime.now(timezone.utc))
+        return replace(ledger, vanished=None, vanished_reasons=(), accepted=kept)
+
+    manifests.write_ledger(build, accept)
+    return len(accepted)
 
 
 def _stored(tests: Iterable[SelectedTest], artifacts: ArtifactStore) -> Artifact:

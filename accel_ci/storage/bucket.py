@@ -141,12 +141,19 @@ class BucketStore:
 
     def create(self, name: str, content: bytes) -> bool:
         """See `SharedFiles`."""
-        ask = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + name, Body=content, IfNoneMatch="*")
         try:
-            self._ask(name, ask, dict.fromkeys((409, 412), FileExistsError(name)))
-        except FileExistsError:
+            self._put_over(name, content, None)
+        except _ChangedError:
             return False
         return True
+
+    def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
+        """See `SharedFiles`."""
+        try:
+            return self._put_over(name, content, seen)
+        except _ChangedError:  # perhaps by this very request, whose answer was lost
+            there = self.find(name)
+            return there if there is not None and there.version == _md5(content) else None
 
     def put(self, name: str, content: pa.Buffer) -> Entry:
         """See `ObjectStore`. Raises `AccelCiError` if others keep writing the same object."""
@@ -168,11 +175,16 @@ class BucketStore:
     )
     def _put(self, name: str, data: bytes) -> Entry:
         there = self.find(name)
-        if there is not None and there.version == hashlib.md5(data, usedforsecurity=False).hexdigest():
+        if there is not None and there.version == _md5(data):
             return there
-        condition = {"IfNoneMatch": "*"} if there is None else {"IfMatch": f'"{there.version}"'}
+        return self._put_over(name, data, there)
+
+    def _put_over(self, name: str, data: bytes, seen: Entry | None) -> Entry:
+        """Write an object over the version that was seen. Raises `_ChangedError` if it is another one by now."""
+        condition = {"IfNoneMatch": "*"} if seen is None else {"IfMatch": f'"{seen.version}"'}
         ask = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
-        answer = self._ask(name, ask, dict.fromkeys((404, 409, 412), _ChangedError(name)))
+        changed = (409, 412) if seen is None else (404, 409, 412)
+        answer = self._ask(name, ask, dict.fromkeys(changed, _ChangedError(name)))
         return Entry(name, answer["ETag"].strip('"'), len(data))
 
     def delete(self, name: str) -> None:
@@ -227,6 +239,10 @@ def open_bucket(
         s3_session(*keys, region), endpoint, tries=2 if patience_s else 5
     )  # who is patient reports each retry
     return BucketStore(client, bucket, prefix, cache, patience_s)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _before(first: str) -> str:

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.model import Build, Revision, Trigger
-from accel_ci.pipelines import PIPELINES, REVISION, Pipeline
+from accel_ci.pipelines import LEDGER, PIPELINES, REVISION, Pipeline
 from accel_ci.redaction import redact, redact_bytes
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.file_lock import is_locked
@@ -44,6 +44,9 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 """Reads and writes a type; made once, since that takes milliseconds."""
 
 _PROBLEM_CHARACTERS = 200
+_TRIES = 8
+"""The number of times that a ledger is made while others write it."""
+
 _BEGUN = ".begun-"
 _FAILED = ".failed-"
 
@@ -97,6 +100,25 @@ class ManifestStore:
     def write(self, path: Path, value: Any) -> None:
         """Write a manifest whole or not at all."""
         self._write(path, redact_bytes(_adapter(type(value)).dump_json(value, indent=1)), durable=True)
+
+    def write_ledger(self, build: Build, make: Callable[[], T]) -> T:
+        """Write the ledger that `make` makes of the manifests of its build, and return it.
+
+        If another pipeline of the build writes it meanwhile, here or on another machine, it is made anew from what is there
+        then, so that the last one knows all. Raises `AccelCiError` if others keep writing it.
+        """
+        path = self.path(LEDGER, build.revision, build.variant)
+        with self.ledger_lock(build):
+            for _ in range(_TRIES):
+                seen = self.share.version(path)
+                self.bring(build)  # after the look: who wrote the version that was seen had written all else before
+                ledger = make()
+                content = redact_bytes(_adapter(type(ledger)).dump_json(ledger, indent=1))
+                if self.share.replace(path, content, seen):
+                    write_whole_file(path, content, durable=True)
+                    return ledger
+                _LOG.info("%s was written elsewhere, and is made anew", path)
+        raise AccelCiError(f"{path} changed during each of {_TRIES} writes; see which other machines work on {build.name}")
 
     def remove(self, path: Path) -> None:
         """Remove a manifest, if it is there."""
@@ -188,7 +210,7 @@ class ManifestStore:
             return None
 
     def ledger_lock(self, build: Build) -> FileLock:
-        """The lock to hold while a ledger is made from the manifests, so that the later of two sees all of them."""
+        """The lock that is held on this machine while a ledger is made."""
         self.folder(build).mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder(build) / ".ledger.lock")
 

@@ -70,6 +70,9 @@ class SharedFiles(Protocol):
     def create(self, name: str, content: bytes) -> bool:
         """Write a file that is new. Return False if there is one: the first writer's stays."""
 
+    def replace(self, name: str, content: bytes, seen: Entry | None) -> Entry | None:
+        """Write a file if it is still as `seen` (None: there was none). Return None if another writer was faster."""
+
     def delete(self, name: str) -> None:
         """Delete the file if it exists."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Protocol
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.shared_lease import turn
 
 if TYPE_CHECKING:
     from accel_ci.storage.object_store import Entry, SharedFiles
@@ -48,8 +49,20 @@ class FolderShare(Protocol):
     def send(self, path: Path, content: bytes) -> None:
         """Share the content of a file, before it is written here."""
 
-    def send_folder(self, folder: Path) -> None:
-        """Share all files below a folder as they are here, and no others."""
+    def version(self, path: Path) -> Entry | None:
+        """Return the version of a file that is shared now; None if there is none."""
+
+    def replace(self, path: Path, content: bytes, seen: Entry | None) -> bool:
+        """Share the content of a file if the shared one is still the version `seen`. Return False if it is another."""
+
+    def send_folder(self, folder: Path, last: str = "", check: Callable[[], None] = lambda: None) -> None:
+        """Share all files below a folder as they are here, the one of the name `last` after the others, and no others.
+
+        Calls `check` before each file, which ends the sending if it raises.
+        """
+
+    def turn(self, path: Path) -> AbstractContextManager[Callable[[], None]]:
+        """Have the turn of all machines at what the path names; see `accel_ci.storage.shared_lease`."""
 
     def remove(self, path: Path) -> None:
         """Remove a file for everybody, before it is removed here."""
@@ -77,8 +90,20 @@ class Unshared:
     def send(self, path: Path, content: bytes) -> None:
         """See `FolderShare`."""
 
-    def send_folder(self, folder: Path) -> None:
+    def version(self, path: Path) -> Entry | None:
         """See `FolderShare`."""
+        return None
+
+    def replace(self, path: Path, content: bytes, seen: Entry | None) -> bool:
+        """See `FolderShare`. A lock keeps other processes of this machine away."""
+        return True
+
+    def send_folder(self, folder: Path, last: str = "", check: Callable[[], None] = lambda: None) -> None:
+        """See `FolderShare`."""
+
+    def turn(self, path: Path) -> AbstractContextManager[Callable[[], None]]:
+        """See `FolderShare`."""
+        return nullcontext(lambda: None)
 
     def remove(self, path: Path) -> None:
         """See `FolderShare`."""
@@ -123,13 +148,32 @@ class SharedFolder:
         """See `FolderShare`."""
         self._objects.put_bytes(self._name(path), content)
 
-    def send_folder(self, folder: Path) -> None:
+    def version(self, path: Path) -> Entry | None:
+        """See `FolderShare`."""
+        return self._objects.find(self._name(path))
+
+    def replace(self, path: Path, content: bytes, seen: Entry | None) -> bool:
+        """See `FolderShare`."""
+        return self._objects.replace(self._name(path), content, seen) is not None
+
+    def send_folder(self, folder: Path, last: str = "", check: Callable[[], None] = lambda: None) -> None:
         """See `FolderShare`."""
         there = {entry.name: entry for entry in self._objects.list_below(self._name(folder))}
         here = {self._name(path): path for path in _files_below(folder)}
-        changed = (path for name, path in here.items() if name not in there or not self._has(there[name]))
-        self._together(lambda path: self.send(path, path.read_bytes()), changed)
+        changed = [path for name, path in here.items() if name not in there or not self._has(there[name])]
+
+        def send(path: Path) -> None:
+            check()
+            self.send(path, path.read_bytes())
+
+        self._together(send, (path for path in changed if path != folder / last))
+        self._together(send, (path for path in changed if path == folder / last))
+        check()
         self._together(self._objects.delete, there.keys() - here.keys())
+
+    def turn(self, path: Path) -> AbstractContextManager[Callable[[], None]]:
+        """See `FolderShare`."""
+        return turn(self._objects, self._name(path))
 
     def remove(self, path: Path) -> None:
         """See `FolderShare`."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Revision, Source, TestPlan
-from accel_ci.pipelines import INTEGRATION, PIPELINES
+from accel_ci.pipelines import INTEGRATION, LEDGER, PIPELINES
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.storage.object_store import Entry
 from accel_ci.storage.shared_folder import SharedFolder
-from accel_ci_tests.fixtures.stored_attempts import real_s3
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 
 pytestmark = real_s3
 BUILD = Build("nightly-20261127", "py3")
@@ -116,6 +118,71 @@ def test_a_folder_is_the_same_everywhere(tmp_path: Path, open_bucket_store: Call
     other.bring(copy)
     found = {path.relative_to(copy).as_posix(): path.read_text() for path in copy.rglob("*") if path.is_file()}
     assert found == {"index.html": "2", "data/new.js": ""}
+
+
+def test_a_ledger_that_is_written_elsewhere_meanwhile_is_made_anew(
+    machine: Callable[[str], ManifestStore], tmp_path: Path
+) -> None:
+    one, other, artifacts = machine("one"), machine("other"), ArtifactStore(tmp_path / "artifacts")
+    seen: list[tuple[str, set[str]]] = []
+
+    def reported(store: ManifestStore, name: str) -> TestPlan:
+        """A stand-in for a ledger: it counts the stages that have reported."""
+        found = {stage for stage in ("device", "bazel") if store.find(stage, BUILD, TestPlan) is not None}
+        seen.append((name, found))
+        return some_plan(artifacts, float(len(found)))
+
+    def make_on_one() -> TestPlan:
+        made = reported(one, "one")
+        if len(seen) == 1:
+            other.write(other.path("bazel", BUILD.revision, BUILD.variant), some_plan(artifacts))
+            other.write_ledger(BUILD, lambda: reported(other, "other"))
+        return made
+
+    one.write(one.path("device", BUILD.revision, BUILD.variant), some_plan(artifacts))
+    assert one.write_ledger(BUILD, make_on_one).estimated_s == 2.0
+    assert seen == [("one", {"device"}), ("other", {"device", "bazel"}), ("one", {"device", "bazel"})]
+    other.bring(BUILD)
+    assert all(store.find(LEDGER, BUILD, TestPlan) == some_plan(artifacts, 2.0) for store in (one, other))
+
+
+CLOSE_LEDGERS = """
+import sys
+from pathlib import Path
+from accel_ci.model import Build
+from accel_ci.pipelines import PIPELINES
+from accel_ci.storage.bucket import open_bucket
+from accel_ci.storage.manifests import ManifestStore
+from accel_ci.storage.shared_folder import SharedFolder
+
+name, home, bucket, prefix, endpoint, access, secret = sys.argv[1:]
+home, build = Path(home), Build("nightly-20261127", "py3")
+bucket = open_bucket(bucket, prefix, home / "cache", endpoint, (access, secret))
+manifests = ManifestStore(home, PIPELINES, SharedFolder(home, bucket))
+
+def make() -> list[str]:
+    return sorted(file.stem for file in manifests.folder(build).glob("report-*.json"))
+
+for number in range(5):
+    manifests.write(manifests.path(f"report-{name}-{number}", build.revision, build.variant), number)
+    assert f"report-{name}-{number}" in manifests.write_ledger(build, make)
+"""
+
+
+def test_of_processes_that_close_a_ledger_at_once_the_last_knows_all(
+    machine: Callable[[str], ManifestStore], tmp_path: Path, open_bucket_store: Callable[..., BucketStore]
+) -> None:
+    prefix = open_bucket_store().location("").removeprefix(f"s3://{os.environ['ACCEL_CI_S3_BUCKET']}/")
+    endpoint, bucket, *keys = (os.environ[name] for name in NEEDED)
+    started = [
+        Popen([sys.executable, "-c", CLOSE_LEDGERS, name, str(tmp_path / f"home-{name}"), bucket, prefix, endpoint, *keys])
+        for name in ("a", "b", "c")
+    ]
+    assert [process.wait(timeout=120) for process in started] == [0, 0, 0]
+    reader = machine("reader")
+    reader.bring(BUILD)
+    found = reader.find(LEDGER, BUILD, list)
+    assert found == [f"report-{name}-{number}" for name in "abc" for number in range(5)]
 
 
 class HostileBucket:
