@@ -30,10 +30,8 @@ _QUIET = ("-W", "ignore:Function `dev_command` is superseded")
 @with_workspace
 def dev(workspace: Workspace, port: int, host: str, hud_port: int | None) -> None:
     """Start the Dagster UI with schedules and sensors on the project's data, and serve the HUD beside it."""
-    from importlib.resources import as_file, files
-
     from accel_ci.config.loading import CONFIG_ENVIRONMENT, HOME_ENVIRONMENT
-    from accel_ci.defs.instance import open_instance, prepare_dagster_home
+    from accel_ci.defs.instance import open_instance, prepare_dagster_home, workspace_file
     from accel_ci.storage.dev_file import DevAddresses, claim, publish
 
     project = workspace.project
@@ -46,7 +44,7 @@ def dev(workspace: Workspace, port: int, host: str, hud_port: int | None) -> Non
     click.echo(f"UI:  {addresses.ui}   (starts in some seconds)\nHUD: {addresses.hud}")
     paths = {CONFIG_ENVIRONMENT: str(project.config_path), HOME_ENVIRONMENT: str(project.home)}
     environment = os.environ | paths | {"DAGSTER_HOME": str(prepare_dagster_home(project))}
-    with as_file(files("accel_ci") / "workspace.yaml") as file:
+    with workspace_file(project) as file:
         command = [sys.executable, *_QUIET, "-m", "dagster", "dev", "-w", str(file), "--host", host, "--port", str(port)]
         sys.exit(_run(command, environment, project.home, claimed))
 

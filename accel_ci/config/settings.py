@@ -36,6 +36,7 @@ from accel_ci.config.values import (
     ImageRepository,
     ImportName,
     LibraryPattern,
+    Location,
     Name,
     Owner,
     Package,
@@ -538,9 +539,14 @@ class Retention(Section):
 
 
 class Settings(Section):
-    """The whole file. A run fails, after everything is stored, if a test has a verdict in `fail_run_on`."""
+    """The whole file. A run fails, after everything is stored, if a test has a verdict in `fail_run_on`.
+
+    `location` is the name of the code location where several projects share one Dagster instance. It keeps their assets,
+    partitions and runs apart; a project that has an instance to itself needs none.
+    """
 
     backend: Backend
+    location: Location | None = None
     upstream: Upstream = Upstream()
     device: Device | None = None
     wheels: Wheels = Wheels()
@@ -580,6 +586,11 @@ class Settings(Section):
             bucket=store.bucket, prefix=f"{store.prefix}/results", endpoint=store.endpoint, region=store.region,
             patience_seconds=store.patience_seconds,
         )  # fmt: skip
+
+    @property
+    def identity(self) -> str:
+        """The name by which shared clusters and buckets tell this project from others: its location, else its backend."""
+        return self.location or self.backend.name
 
     def variant(self, name: str) -> Variant:
         """The variant of that name. Raises `ConfigError` with the known names."""

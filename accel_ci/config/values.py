@@ -153,6 +153,13 @@ ImageRepository = Annotated[
 Namespace = Annotated[
     str, _matching(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", "must be the name of a namespace, such as 'accel-ci'")
 ]
+Location = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?",
+        "must be the name of a code location: at most 40 lower-case letters, digits and '-', such as 'torch-npu'",
+    ),
+]
 Network = Annotated[str, _matching(r"[A-Za-z0-9][\w.-]*", "must be the name of a network, such as 'bridge'")]
 PlatformTag = Annotated[
     str, _matching(r"(manylinux|musllinux)_\d+_\d+_\w+", "must be a platform tag, such as 'manylinux_2_28_x86_64'")

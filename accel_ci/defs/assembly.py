@@ -7,12 +7,13 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.executor_settings import InProcessExecutor
-from accel_ci.config.settings import Project
+from accel_ci.config.settings import Project, Settings
 from accel_ci.defs.automation import build_schedules, build_sensors
 from accel_ci.defs.executors import build_executor
 from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.liveness import living_executor
-from accel_ci.defs.partitions import REVISIONS, builds
+from accel_ci.defs.location import asset_key, in_location, location_tags
+from accel_ci.defs.partitions import builds, revisions
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
 from accel_ci.defs.stage import ManifestIOManager, retries_of_steps, stages_of_a_run, stages_of_a_step
@@ -42,7 +43,7 @@ def build_definitions(
         group_name="sources",
         kinds={"git"},
         owners=list(settings.backend.owners),
-        partitions_def=REVISIONS,
+        partitions_def=revisions(settings.location),
     )
     common = [ledger_asset(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
@@ -56,11 +57,10 @@ def build_definitions(
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
             assets += own
-            partitions = builds([variant.name for variant in settings.variants])
-            jobs += [_job(pipeline, job, [*own, *common], partitions, executor) for job in pipeline.jobs]
+            jobs += [_job(settings, pipeline, job, [*own, *common], executor) for job in pipeline.jobs]
             schedules += build_schedules(workspace, pipeline)
     return dg.Definitions(
-        assets=assets,
+        assets=in_location(settings.location, assets),
         jobs=jobs,
         schedules=schedules,
         sensors=build_sensors(workspace),
@@ -76,24 +76,26 @@ def build_definitions(
 
 
 def _job(
+    settings: Settings,
     pipeline: Pipeline,
     job: Job,
     assets: Sequence[dg.AssetsDefinition],
-    partitions: dg.MultiPartitionsDefinition,
     executor: dg.ExecutorDefinition,
 ) -> Any:
-    """Make a job of a pipeline over `assets`."""
+    """Make a job of a pipeline over `assets`, whose keys do not name the location yet."""
+    location, partitions = settings.location, builds(settings)
+    works_on = f"{location}/" if location else ""
 
     def tags(key: str) -> dict[str, str]:
         dimensions = partitions.get_partition_key_from_str(key).keys_by_dimension
-        return {BUILD_TAG: f"{Build(dimensions[REVISION], dimensions['variant']).name}/{pipeline.name}"}
+        return {BUILD_TAG: f"{works_on}{Build(dimensions[REVISION], dimensions['variant']).name}/{pipeline.name}"}
 
     return dg.define_asset_job(
         job.name,
-        selection=dg.AssetSelection.assets(*assets),
+        selection=dg.AssetSelection.assets(*(asset_key(location, asset.key.path[-1]) for asset in assets)),
         description=f"{job.description}\n\n{HOW_TO_START}",
         executor_def=executor,
-        tags={TRIGGER_TAG: job.triggers[0]},
+        tags={TRIGGER_TAG: job.triggers[0], **location_tags(location)},
         config=dg.PartitionedConfig(
             partitions, run_config_for_partition_key_fn=lambda key: {}, tags_for_partition_key_fn=tags
         ),

@@ -9,6 +9,7 @@ import dagster as dg
 from accel_ci.config.settings import CronJob
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.liveness import end_dead_runs
+from accel_ci.defs.location import runs_of
 from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.quality import current_flakiness, refresh_hud
 from accel_ci.defs.triggers import run_request, run_requests, start_confirmation, start_revision, tonights_revision
@@ -42,9 +43,9 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         if job.skip_while_running:
             end_dead_runs(context.instance, workspace.project.home)
-            unfinished = dg.RunsFilter(job_name=job.name, statuses=UNFINISHED)
-            for run in context.instance.get_runs(unfinished, limit=1):
-                return dg.SkipReason(f"the {job.command} run {run.run_id} has not finished")
+            location = workspace.project.settings.location
+            for record in runs_of(context.instance, location, job=job.name, statuses=UNFINISHED):
+                return dg.SkipReason(f"the {job.command} run {record.dagster_run.run_id} has not finished")
         if _is_preview(context):
             variants = ", ".join(job.variants(workspace.project.settings))
             return dg.SkipReason(f"{_PREVIEW}: a tick resolves a revision and starts {job.name} for {variants}")
@@ -86,8 +87,8 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
             limit = min(project.settings.limits.git_seconds, 30)
             sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
             now, interval = datetime.now(timezone.utc), timedelta(minutes=settings.minimum_interval_minutes)
-            runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=1)
-            last_started = runs[0].create_timestamp if runs else None
+            last = next(runs_of(context.instance, project.settings.location, job=job.name), None)
+            last_started = last.create_timestamp if last else None
             if (reason := reason_to_wait(context.cursor, sha, last_started, now, interval)) is not None:
                 return dg.SkipReason(reason)
             if _is_preview(context):

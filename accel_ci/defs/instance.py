@@ -8,13 +8,14 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import dagster as dg
+import yaml
 from dagster._core.instance.ref import InstanceRef  # the public class has no way to override a part of the file
 from filelock import FileLock
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.errors import ConfigError
-from accel_ci.storage.atomic_file import replace_link
+from accel_ci.storage.atomic_file import replace_link, write_whole_file
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
 
 _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -37,6 +38,20 @@ def prepare_dagster_home(project: Project) -> Path:
         if not link.exists() or not link.samefile(target):
             replace_link(link, target)
     return home
+
+
+@contextmanager
+def workspace_file(project: Project) -> Iterator[Path]:
+    """Have the workspace file of `accel-ci dev`: ours, or one in the data folder that names the project's location."""
+    with as_file(files("accel_ci") / "workspace.yaml") as packaged:
+        if (location := project.settings.location) is None:
+            yield packaged
+            return
+        document = yaml.safe_load(packaged.read_text("utf-8"))
+        document["load_from"][0]["python_module"]["location_name"] = location
+        own = project.home / "workspace.yaml"
+        write_whole_file(own, yaml.safe_dump(document).encode())
+        yield own
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:

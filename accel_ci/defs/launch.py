@@ -143,7 +143,8 @@ def _run_build(
         if rest:
             with progress.step("carried over") as step:
                 step.note(f"the complete stages of the run before; this one takes the build up at {rest[0]}")
-        run = create_run(instance, definition, build, tags, run_config=quiet, run_id=run_id, assets=rest)
+        location = project.settings.location
+        run = create_run(instance, location, definition, build, tags, run_config=quiet, run_id=run_id, assets=rest)
         result = execute_run(InMemoryJob(definition), run, instance)
         interrupted = any(was_interrupted(event) for event in result.all_events)
         problems = () if result.success else tuple(_problems(result, interrupted, project.home, build))
@@ -200,7 +201,7 @@ def _say(progress: Progress, what: str, text: str) -> None:
 
 def _problems(result: dg.JobExecutionResult, interrupted: bool, home: Path, build: Build) -> list[str]:
     checks = [
-        f"{event.asset_key.to_user_string()}: the check {event.check_name} failed: "
+        f"{event.asset_key.path[-1]}: the check {event.check_name} failed: "
         + "\n".join([str(event.description), *plain_rows(event.metadata.get("findings"))])
         for event in result.get_asset_check_evaluations()
         if not event.passed and event.blocking and event.severity == dg.AssetCheckSeverity.ERROR

@@ -51,7 +51,7 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
     make = dg.asset(
         group_name="results",
         owners=list(settings.backend.owners),
-        partitions_def=builds([variant.name for variant in settings.variants]),
+        partitions_def=builds(settings),
         deps=[DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])],
         kinds={"parquet", "duckdb"},
         check_specs=_CHECKS,

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.instance import UNFINISHED, open_instance
+from accel_ci.defs.location import runs_of
 from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.metrics import BuildMetrics
 from accel_ci.workspace import Workspace
@@ -23,13 +24,14 @@ from accel_ci.workspace import Workspace
 class InstanceMetrics(Collector):
     """Asks the instance whenever it is asked."""
 
-    def __init__(self, instance: dg.DagsterInstance) -> None:
-        self._instance = instance
+    def __init__(self, instance: dg.DagsterInstance, location: str | None) -> None:
+        """Measure one location's part of the instance, or all of it."""
+        self._instance, self._location = instance, location
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Make the metrics."""
         now = time()
-        records = self._instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED))
+        records = list(runs_of(self._instance, self._location, statuses=UNFINISHED))
         runs = GaugeMetricFamily("accel_ci_runs", "Runs that have not ended.", labels=["status", "trigger"])
         counts = Counter(
             (one.dagster_run.status.value.lower(), one.dagster_run.tags.get(TRIGGER_TAG, "")) for one in records
@@ -49,7 +51,8 @@ class InstanceMetrics(Collector):
         )
         states: Sequence[Any] = self._instance.all_instigator_state()
         for state in states:
-            if state.is_running:
+            place = state.origin.repository_origin.code_location_origin.location_name
+            if state.is_running and self._location in (None, place):
                 for tick in self._instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1):
                     age.add_metric([state.instigator_name, tick.status.value.lower()], now - tick.timestamp)
         return age
@@ -78,5 +81,5 @@ def serve_metrics(project: Project, host: str, port: int, say: Callable[[str], N
 def _registry(project: Project, instance: dg.DagsterInstance) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(BuildMetrics(Workspace(project)))
-    registry.register(InstanceMetrics(instance))
+    registry.register(InstanceMetrics(instance, project.settings.location))
     return registry

@@ -1,19 +1,28 @@
 """The partitions: revision × variant. Never by shard or by test."""
 
 import warnings
-from collections.abc import Sequence
 
 import dagster as dg
 
+from accel_ci.config.settings import Settings
 from accel_ci.model import Build
 from accel_ci.pipelines import REVISION
 
-REVISIONS = dg.DynamicPartitionsDefinition(name=REVISION)
+
+def revisions_name(location: str | None) -> str:
+    """Return the name by which an instance keeps the revisions of a code location: keys of another are not among them."""
+    return f"{location}/{REVISION}" if location else REVISION
 
 
-def builds(variants: Sequence[str]) -> dg.MultiPartitionsDefinition:
+def revisions(location: str | None) -> dg.DynamicPartitionsDefinition:
+    """Make the partitions of the external asset `revision`."""
+    return dg.DynamicPartitionsDefinition(name=revisions_name(location))
+
+
+def builds(settings: Settings) -> dg.MultiPartitionsDefinition:
     """Make the partitions of everything per build."""
-    return dg.MultiPartitionsDefinition({REVISION: REVISIONS, "variant": dg.StaticPartitionsDefinition(list(variants))})
+    variants = dg.StaticPartitionsDefinition([variant.name for variant in settings.variants])
+    return dg.MultiPartitionsDefinition({REVISION: revisions(settings.location), "variant": variants})
 
 
 def of_revision() -> dg.AssetDep:

@@ -8,6 +8,7 @@ import dagster as dg
 from filelock import FileLock
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from accel_ci.defs.location import asset_key
 from accel_ci.defs.metadata import build_link, redacted, table
 from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
 from accel_ci.defs.stage import manifest_type
@@ -65,10 +66,8 @@ def quality_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     ]
     settings = workspace.project.settings
     if settings.fail_run_on:
-        partitions = builds([variant.name for variant in settings.variants])
-        make = dg.asset(
-            group_name="quality", owners=owners, deps=[hud.__name__], kinds={"python"}, partitions_def=partitions
-        )
+        deps, partitions = [hud.__name__], builds(settings)
+        make = dg.asset(group_name="quality", owners=owners, deps=deps, kinds={"python"}, partitions_def=partitions)
         assets.append(make(quality_gate))
     return assets
 
@@ -174,7 +173,8 @@ def _observation(workspace: Workspace, causes: Causes) -> dg.AssetObservation:
         **{f"failures_{cause}": count for cause, count in causes.counts().items()},
         "causes": table(["cause", "suite", "test", "probability", "since", "in words"], rows),
     }
-    return dg.AssetObservation(LEDGER, partition=partition_key(causes.build), metadata=redacted(metadata))
+    ledger_key = asset_key(workspace.project.settings.location, LEDGER)
+    return dg.AssetObservation(ledger_key, partition=partition_key(causes.build), metadata=redacted(metadata))
 
 
 def quarantine(workspace: dg.ResourceParam[Workspace], progress: dg.ResourceParam[Progress]) -> dg.MaterializeResult:

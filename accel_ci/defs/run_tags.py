@@ -6,6 +6,9 @@ from accel_ci.model import Ledger
 BUILD_TAG = "accel_ci/build"
 """The build and the pipeline that a run works on: `dagster.yaml` lets one run for each value start."""
 
+LOCATION_TAG = "accel_ci/location"
+"""The code location that a run belongs to; none where a project has the instance to itself."""
+
 TRIGGER_TAG = "accel_ci/trigger"
 TRIGGERED_AT = "accel_ci/triggered_at"
 """The time at which the build was asked for; its wall time counts from there."""

@@ -11,15 +11,17 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
-from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+from accel_ci.defs.location import asset_key
 from accel_ci.defs.partitions import partition_key
 from accel_ci.model import Build
 
 
 def create_run(
     instance: dg.DagsterInstance,
+    location: str | None,
     job: dg.JobDefinition,
     build: Build,
     tags: Mapping[str, str],
@@ -29,18 +31,18 @@ def create_run(
     assets: Sequence[str] = (),
     asked_by: dg.DagsterRun | None = None,
 ) -> dg.DagsterRun:
-    """Create a run of a job for a build, which nothing has started yet. It gets the origin of the run that asks for it.
+    """Create a run of a location's job for a build, which nothing has started yet.
 
-    With `assets`, the run makes only these.
+    It gets the origin of the run that asks for it. With `assets`, it makes only these.
     """
     origin, code = (asked_by.remote_job_origin, asked_by.job_code_origin) if asked_by else (None, None)
-    repository = origin.repository_origin if origin else _own_repository()
+    repository = origin.repository_origin if origin else _own_repository(location)
     of_build = job.get_tags_for_partition_key(partition_key(build), None)
     return instance.create_run_for_job(
         job,
         run_id=run_id,
         run_config=run_config,
-        asset_selection={dg.AssetKey(name) for name in assets} or None,
+        asset_selection={asset_key(location, name) for name in assets} or None,
         tags={**job.run_tags, **of_build, **tags},
         remote_job_origin=RemoteJobOrigin(repository, job.name),
         job_code_origin=code._replace(job_name=job.name) if code else None,
@@ -48,8 +50,10 @@ def create_run(
 
 
 @cache
-def _own_repository() -> RemoteRepositoryOrigin:
+def _own_repository(location: str | None) -> RemoteRepositoryOrigin:
     """Return the origin of our definitions in the workspace file of `accel-ci dev`."""
     with as_file(files("accel_ci") / "workspace.yaml") as file:
-        [location] = location_origins_from_yaml_paths([str(file)])
-    return RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+        [origin] = location_origins_from_yaml_paths([str(file)])
+    if location:
+        origin = ManagedGrpcPythonEnvCodeLocationOrigin(origin.loadable_target_origin, location)
+    return RemoteRepositoryOrigin(origin, SINGLETON_REPOSITORY_NAME)

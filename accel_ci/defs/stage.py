@@ -58,7 +58,7 @@ def stage_asset(
     make = dg.asset(
         group_name=pipeline.name,
         owners=list(settings.backend.owners),
-        partitions_def=builds([variant.name for variant in settings.variants]),
+        partitions_def=builds(settings),
         deps=[of_revision()] if stage == pipeline.stages[0] else deps,
         kinds=kinds,
         dagster_type=manifest_type(manifest),

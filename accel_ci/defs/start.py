@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.settings import Settings
+from accel_ci.defs.location import location_tags
 from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.runs import create_run
 from accel_ci.defs.triggers import asked_now, builds_of, choose_revision, start_confirmation
@@ -49,7 +50,7 @@ def start_job(workspace: Workspace, executor: dg.ExecutorDefinition) -> dg.JobDe
         f"variants. `trigger` is one of {', '.join(f'`{name}`' for name in known)}; the other fields narrow it down."
     )
     graph = dg.GraphDefinition("start", description=description, node_defs=[start])
-    return graph.to_job(executor_def=executor)
+    return graph.to_job(executor_def=executor, tags=location_tags(settings.location))
 
 
 def _launchpad(settings: Settings, triggers: Sequence[str] | dict[str, Any]) -> dict[str, dg.Field]:
@@ -100,7 +101,7 @@ def _start(
     definition, queued = context.repository_def.get_job(job.name), {}
     for build in builds:
         tags = {TRIGGER_TAG: trigger, **asked_now()}
-        run = create_run(instance, definition, build, tags, asked_by=context.run)
+        run = create_run(instance, settings.location, definition, build, tags, asked_by=context.run)
         instance.submit_run(run.run_id, None)  # type: ignore[arg-type]  # the queue needs no workspace
         queued[build.name] = run.run_id
     return queued

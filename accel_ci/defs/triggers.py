@@ -7,8 +7,9 @@ from typing import Any
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
+from accel_ci.defs.location import asset_key
 from accel_ci.defs.metadata import redacted
-from accel_ci.defs.partitions import REVISIONS, partition_key
+from accel_ci.defs.partitions import partition_key, revisions_name
 from accel_ci.defs.run_tags import TRIGGERED_AT
 from accel_ci.errors import ConfigError
 from accel_ci.model import Build, Revision, TestSelection, Trigger
@@ -30,7 +31,7 @@ def start_revision(instance: dg.DagsterInstance, workspace: Workspace, trigger: 
         revision = manifests.add_revision(wanted)
         if revision.identity == wanted.identity:
             break  # otherwise another trigger has just taken the key for other sources
-    _make_known(instance, manifests, revision)
+    _make_known(instance, workspace, revision)
     return revision
 
 
@@ -47,16 +48,17 @@ def start_confirmation(instance: dg.DagsterInstance, workspace: Workspace, build
     has_chosen = manifests.find(TEST_SELECTION, wanted, TestSelection) is not None
     if confirmed is None or not (plan.reruns or has_chosen):
         raise nothing_to_confirm(build, plan)
-    _make_known(instance, manifests, manifests.add_revision(confirming_revision(confirmed, number)))
+    _make_known(instance, workspace, manifests.add_revision(confirming_revision(confirmed, number)))
     return wanted
 
 
-def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision: Revision) -> None:
+def _make_known(instance: dg.DagsterInstance, workspace: Workspace, revision: Revision) -> None:
     """Add the partition of a revision and report the external asset, if a kill has not come after that."""
-    if _add_partition(instance, revision.key):
+    location, manifests = workspace.project.settings.location, workspace.manifests
+    if _add_partition(instance, revisions_name(location), revision.key):
         instance.report_runless_asset_event(
             dg.AssetMaterialization(
-                REVISION,
+                asset_key(location, REVISION),
                 partition=revision.key,
                 metadata=redacted(
                     {
@@ -73,15 +75,15 @@ def _make_known(instance: dg.DagsterInstance, manifests: ManifestStore, revision
         )
 
 
-def _add_partition(instance: dg.DagsterInstance, key: str) -> bool:
+def _add_partition(instance: dg.DagsterInstance, partitions: str, key: str) -> bool:
     """Add the partition of a revision and return whether it is a new one.
 
     Dagster looks and then inserts. In SQLite that fails where another process inserts the same key in between.
     """
-    if instance.has_dynamic_partition(str(REVISIONS.name), key):
+    if instance.has_dynamic_partition(partitions, key):
         return False
     try:
-        instance.add_dynamic_partitions(str(REVISIONS.name), [key])
+        instance.add_dynamic_partitions(partitions, [key])
     except IntegrityError:
         return False
     return True
@@ -110,7 +112,7 @@ def choose_revision(
         named = manifests.revision(key)
         if named is None:
             raise ConfigError(f"there is no revision {key!r}; `accel-ci run nightly` makes one")
-        _make_known(instance, manifests, named)
+        _make_known(instance, workspace, named)
         return named
     tonights = tonights_revision(manifests, datetime.now(timezone.utc)) if pipeline.follows else None
     if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):

@@ -11,7 +11,8 @@ import dagster as dg
 from accel_ci.config.settings import Project, Retention
 from accel_ci.defs.instance import UNFINISHED, open_instance
 from accel_ci.defs.liveness import end_dead_runs, is_over
-from accel_ci.defs.partitions import REVISIONS
+from accel_ci.defs.location import location_tags, runs_of
+from accel_ci.defs.partitions import revisions_name
 from accel_ci.leftovers import clear_leftovers
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.pool.project_pool import Leftover
@@ -49,21 +50,30 @@ def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[
     if pool_for(settings).outlives_driver or settings.pool.instance or settings.rbe:
         does = "Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds."
         when = "Every quarter of an hour: what dead steps left behind is cleared away."
-        schedules.append(_schedule("janitor", clear_away, executor, does, "*/15 * * * *", when, runs=True))
+        schedules.append(_schedule(project, "janitor", clear_away, executor, does, "*/15 * * * *", when, runs=True))
     cron = (project.settings.retention or Retention()).cron
     does = "Removes builds that no keep rule holds, and what nothing refers to any more. Attempts are kept."
     when = f"Prunes the data folder by the rules in `retention`. At `{cron}` UTC."
     runs = project.settings.retention is not None
-    return [*schedules, _schedule("prune", remove_unused, executor, does, cron, when, runs=runs)]
+    return [*schedules, _schedule(project, "prune", remove_unused, executor, does, cron, when, runs=runs)]
 
 
 def _schedule(
-    name: str, op: dg.OpDefinition, executor: dg.ExecutorDefinition, does: str, cron: str, when: str, *, runs: bool
+    project: Project,
+    name: str,
+    op: dg.OpDefinition,
+    executor: dg.ExecutorDefinition,
+    does: str,
+    cron: str,
+    when: str,
+    *,
+    runs: bool,
 ) -> dg.ScheduleDefinition:
     """Make a schedule of a job with one op; `does` describes the job, `when` the schedule."""
+    tags, graph = location_tags(project.settings.location), dg.GraphDefinition(name, description=does, node_defs=[op])
     return dg.ScheduleDefinition(
         name=f"{name}_schedule",
-        job=dg.GraphDefinition(name, description=does, node_defs=[op]).to_job(executor_def=executor),
+        job=graph.to_job(executor_def=executor, tags=tags),
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING if runs else dg.DefaultScheduleStatus.STOPPED,
@@ -84,18 +94,19 @@ def prune_project(project: Project, *, dry_run: bool = False) -> list[Pruned]:
 
 
 def _prune(project: Project, instance: dg.DagsterInstance, *, dry_run: bool = False) -> list[Pruned]:
-    now, revisions = datetime.now(timezone.utc), str(REVISIONS.name)
+    now, location = datetime.now(timezone.utc), project.settings.location
     register = RevisionRegister(
-        lambda: _busy_revisions(instance, now), lambda key: instance.delete_dynamic_partition(revisions, key)
+        lambda: busy_revisions(instance, location, now),
+        lambda key: instance.delete_dynamic_partition(revisions_name(location), key),
     )
     return prune(Workspace(project), register, now, dry_run=dry_run)
 
 
-def _busy_revisions(instance: dg.DagsterInstance, now: datetime) -> set[str]:
-    """Return the revisions with queued or running runs; one that nobody can see end counts for a day."""
+def busy_revisions(instance: dg.DagsterInstance, location: str | None, now: datetime) -> set[str]:
+    """Return the revisions of a location with queued or running runs; one that nobody can see end counts for a day."""
     return {
         revision
-        for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED))
+        for record in runs_of(instance, location, statuses=UNFINISHED)
         if (revision := record.dagster_run.tags.get("dagster/partition/revision"))
         and (record.start_time is None or record.start_time > (now - timedelta(days=1)).timestamp())
     }

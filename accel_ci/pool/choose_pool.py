@@ -24,7 +24,7 @@ def pool_for(settings: Settings, run: str = "") -> ProjectPool:
 
         store = round_store(settings.pool, settings.place_of_results)
         widest = max(suite.cards for suite in settings.suites.values())
-        return KubernetesPool(settings.pool, store, settings.backend.name, run, widest)
+        return KubernetesPool(settings.pool, store, settings.identity, run, widest)
     from accel_ci.pool.local import LocalPool
 
     return LocalPool(settings.pool)

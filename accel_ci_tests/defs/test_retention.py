@@ -10,7 +10,7 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.instance import open_instance
-from accel_ci.defs.partitions import REVISIONS
+from accel_ci.defs.partitions import revisions_name
 from accel_ci.defs.upkeep import prune_project
 from accel_ci.model import Revision, Source
 from accel_ci.workspace import Workspace
@@ -28,7 +28,7 @@ def project(make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatc
         created = datetime.now(timezone.utc) - timedelta(days=90)
         Workspace(made).manifests.add_revision(Revision(key, "nightly", created, source, source))
     with open_instance(made) as instance:
-        instance.add_dynamic_partitions(str(REVISIONS.name), KEYS)
+        instance.add_dynamic_partitions(revisions_name(None), KEYS)
     return made
 
 
@@ -52,8 +52,8 @@ def test_partition_keys_go_and_unfinished_runs_keep_theirs(project: Project) -> 
                 instance.report_dagster_event(event, run_id=run.run_id, timestamp=started_at)
     assert {item.name for item in prune_project(project, dry_run=True)} == {f"builds/{KEYS[1]}", f"builds/{KEYS[3]}"}
     with open_instance(project) as instance:
-        assert sorted(instance.get_dynamic_partitions(str(REVISIONS.name))) == KEYS
+        assert sorted(instance.get_dynamic_partitions(revisions_name(None))) == KEYS
     prune_project(project)
     with open_instance(project) as instance:
-        assert sorted(instance.get_dynamic_partitions(str(REVISIONS.name))) == [KEYS[0], KEYS[2]]
+        assert sorted(instance.get_dynamic_partitions(revisions_name(None))) == [KEYS[0], KEYS[2]]
     assert [each.key for each in Workspace(project).manifests.revisions()] == [KEYS[2], KEYS[0]]

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from accel_ci.config.settings import Project
-from accel_ci.defs.partitions import REVISIONS, builds, partition_key
+from accel_ci.defs.partitions import builds, partition_key, revisions_name
 from accel_ci.defs.stage import Stages, stages_of_a_run
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
@@ -37,7 +37,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     home = tmp_path / "dagster"
     home.mkdir()
     with dg.DagsterInstance.local_temp(str(home)) as temporary:
-        temporary.add_dynamic_partitions(str(REVISIONS.name), [BUILD.revision])
+        temporary.add_dynamic_partitions(revisions_name(None), [BUILD.revision])
         yield temporary
 
 
@@ -58,7 +58,7 @@ def run(
     """A run of stages, each after the one before, that call `work`; whether it ended well."""
 
     def asset(name: str, *after: str) -> dg.AssetsDefinition:
-        @dg.asset(name=name, deps=after, partitions_def=builds([BUILD.variant]))
+        @dg.asset(name=name, deps=after, partitions_def=builds(workspace.project.settings))
         def made(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> None:
             with stages.stage(context):
                 work(name)
