@@ -16,19 +16,55 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
-def init(folder: Path) -> None:
-    """Write a commented starter file, accel_ci.yaml, to FOLDER."""
-    from importlib.resources import files
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option("--location", metavar="NAME", help="Add a backend of this name to a shared deployment.")
+@click.option(
+    "--workspace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The deployment's workspace file [default: workspace.yaml beside FOLDER].",
+)
+@click.option("--kubernetes", is_flag=True, help="The deployment is on Kubernetes: write the manifests of a code server.")
+@click.option("--dry-run", is_flag=True, help="Print the files, and write nothing.")
+def init(folder: Path | None, location: str | None, workspace: Path | None, kubernetes: bool, dry_run: bool) -> None:
+    """Write a commented starter file, accel_ci.yaml, to FOLDER.
 
+    With --location, the project joins a deployment that other backends share. FOLDER is then by default one of that name. It
+    gets a code location as well, which is added to the workspace file. A configuration that names the location is kept.
+    """
     from accel_ci.config.loading import CONFIG_NAME
+    from accel_ci.config.new_location import WORKSPACE_NAME, plan_location, starter
 
-    target = folder / CONFIG_NAME
-    if target.exists():
-        raise AccelCiError(f"{target} already exists; move it away first")
-    folder.mkdir(parents=True, exist_ok=True)
-    target.write_bytes((files("accel_ci.config") / "starter.yaml").read_bytes())
-    click.echo(f"Wrote {target}. Edit it, then run: accel-ci validate && accel-ci run nightly")
+    if location is None:
+        if workspace or kubernetes:
+            raise AccelCiError(
+                "--workspace and --kubernetes are about a shared deployment: name the backend with --location"
+            )
+        target = (folder or Path()) / CONFIG_NAME
+        if target.exists():
+            raise AccelCiError(f"{target} already exists; move it away first")
+        planned = {target: starter()}
+    else:
+        place = folder or Path(location)
+        workspace = workspace or place.parent / WORKSPACE_NAME
+        planned = plan_location(location, place, workspace, kubernetes=kubernetes)
+        target = place / CONFIG_NAME
+    for file, text in planned.items():
+        if dry_run:
+            click.echo(f"# {file}\n{text}")
+            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    if dry_run:
+        return
+    if location is None:
+        click.echo(f"Wrote {target}. Edit it, then run: accel-ci validate && accel-ci run nightly")
+        return
+    click.echo(f"Wrote {', '.join(map(str, planned))}.")
+    click.echo(f"Edit {target}, then run: accel-ci --config {target} validate")
+    if kubernetes:
+        click.echo(
+            f"In the overlay beside {workspace}, name {target.parent} in 'resources', and {workspace} (docs/deployment.md)"
+        )
 
 
 @click.command()
