@@ -165,23 +165,26 @@ class ResultsStore:
 
     def rollups(self, suites: Sequence[StoredSuite]) -> Iterator[Rollup]:
         """The rollups of these, made anew where they are missing or older than their attempts."""
-        local = isinstance(self.objects, FolderStore)
-        there: dict[str, Entry] = {}
-        if suites and not local:
-            days = [f"day={stored.day.isoformat()}" for stored in suites]
-            there = {entry.name: entry for entry in self.objects.list(ROLLUPS, min(days), max(days))}
-        for stored in suites:
-            yield self._rollup(stored, Entry(stored.rollup_name, "", 0) if local else there.get(stored.rollup_name))
+        for stored, entry in self._rollup_entries(suites):
+            yield self._rollup(stored, entry)
 
     def open_rollups(self, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Rollup]]:
         """Return the rollups of these, closed; those of damaged attempts are left out, and logged."""
         found = []
-        for one in suites:
+        for stored, entry in self._rollup_entries(suites):
             try:
-                found += [(one, rollup.closed()) for rollup in self.rollups([one])]
+                found.append((stored, self._rollup(stored, entry).closed()))
             except DamagedError as error:
                 _LOG.warning("passed over: %s", error)
         return found
+
+    def _rollup_entries(self, suites: Sequence[StoredSuite]) -> list[tuple[StoredSuite, Entry | None]]:
+        """These with the places of their rollups, None where there is none. A bucket is listed once for all of them."""
+        if isinstance(self.objects, FolderStore):
+            return [(stored, Entry(stored.rollup_name, "", 0)) for stored in suites]
+        days = [f"day={stored.day.isoformat()}" for stored in suites]
+        there = {entry.name: entry for entry in self.objects.list(ROLLUPS, min(days), max(days))} if days else {}
+        return [(stored, there.get(stored.rollup_name)) for stored in suites]
 
     def judged(self, stored: StoredSuite | None, columns: Sequence[str] = ROLLUP.names) -> pa.Table:
         """A row for each test of a suite of a build: columns of `ROLLUP`, and `test`. None where nothing is stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -107,3 +107,33 @@ def test_a_build_that_is_deleted_meanwhile_is_not_told_of(tmp_path: Path, replac
     [stored] = store.suites()
     busy = Busy(store.objects, [partial(store.objects.delete, stored.entry.name)])
     assert measure(ResultsStore(cast(ObjectStore, busy)), TODAY, 30).tests == 0
+
+
+class Counted:
+    """A place that counts how often it is listed."""
+
+    def __init__(self, place: ObjectStore) -> None:
+        self._place = place
+        self.listings = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    def list(self, folder: str, first: str, last: str) -> list[Entry]:
+        self.listings += 1
+        return self._place.list(folder, first, last)
+
+
+@real_s3
+def test_a_bucket_is_listed_as_often_for_many_builds_as_for_one(
+    bucket_store: BucketStore, attempt: Callable[..., Attempt]
+) -> None:
+    store = ResultsStore(place := cast(ObjectStore, Counted(bucket_store)))
+    counted, listings = cast(Counted, place), []
+    for number in range(4):
+        day = TODAY - timedelta(days=number)
+        write_attempts(store, Build(f"nightly-{day:%Y%m%d}", "py3"), day, [attempt("t", "passed", seconds=2.0)])
+        counted.listings = 0
+        assert median_durations(store, "py3", TODAY) == {("unit", "t"): 2.0}
+        listings.append(counted.listings)
+    assert listings == [2] * 4  # the attempts, and the rollups
