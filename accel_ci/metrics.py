@@ -13,7 +13,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from accel_ci.ledger.status import BuildStatus, read_status
-from accel_ci.model import VERDICTS
+from accel_ci.model import VERDICTS, DeviceTestResults
+from accel_ci.pipelines import DEVICE_TEST_RESULTS
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 
@@ -36,8 +37,10 @@ class BuildMetrics(Collector):
         infra = _gauge("accel_ci_build_infra_attempts", "Attempts that the infrastructure lost in the newest build.")
         cards = _gauge("accel_ci_build_cards", "Cards of the newest build.", "state")
         seconds = _gauge("accel_ci_build_seconds", "Where the time of the newest build went.", "part")
+        card_seconds = _gauge("accel_ci_build_card_seconds", "What all cards of the newest build did meanwhile.", "state")
         ratio = _gauge("accel_ci_build_makespan_ratio", "Makespan without set-up, over the bound that no schedule can beat.")
-        for trigger, status, queue_s, ended_at in newest_builds(self._workspace.manifests.at_one_moment()):
+        manifests = self._workspace.manifests.at_one_moment()
+        for trigger, status, queue_s, ended_at in newest_builds(manifests):
             labels = [status.build.variant, trigger]
             green.add_metric(labels, float(status.passed))
             infra.add_metric(labels, status.infra_attempts)
@@ -56,7 +59,16 @@ class BuildMetrics(Collector):
                     seconds.add_metric([*labels, part], value)
             if status.ratio is not None:
                 ratio.add_metric(labels, status.ratio)
-        yield from (green, ended, tests, infra, cards, seconds, ratio)
+            if (tested := manifests.find(DEVICE_TEST_RESULTS, status.build, DeviceTestResults)) is not None:
+                for state, value in _card_seconds(tested).items():
+                    card_seconds.add_metric([*labels, state], value)
+        yield from (green, ended, tests, infra, cards, seconds, card_seconds, ratio)
+
+
+def _card_seconds(tested: DeviceTestResults) -> dict[str, float]:
+    """Return how the time of all cards from the first test to the last was spent: with tests, with set-up, or idle."""
+    busy, setup = sum(card.busy_s for card in tested.cards), sum(card.setup_s for card in tested.cards)
+    return {"busy": busy, "setup": setup, "idle": max(0.0, tested.makespan_s * len(tested.cards) - busy - setup)}
 
 
 def newest_builds(manifests: ManifestStore) -> Iterator[tuple[str, BuildStatus, float | None, datetime | None]]:

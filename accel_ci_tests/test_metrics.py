@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from accel_ci.config.settings import Project
-from accel_ci.model import VERDICTS
-from accel_ci.pipelines import INTEGRATION
+from accel_ci.model import VERDICTS, Artifact, CardReport, DeviceTestResults
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION
 from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import ROOT
@@ -36,6 +36,9 @@ def project(tmp_path: Path) -> Project:
             "run", TODAY, TODAY.replace(hour=3), "ledger", reported=True, began=(), started_at=TODAY.replace(second=30)
         )
         workspace.manifests.write(workspace.manifests.run_file(INTEGRATION, build), run)
+    cards = CardReport("card 0", True, None, 30, 30.0, 5.0), CardReport("card 1", True, None, 10, 10.0, 5.0)
+    tested = DeviceTestResults(Artifact("0" * 64, "expected.json", 2), ("unit",), {}, (), cards, 40.0, 20.0, 50.0)
+    workspace.manifests.write(workspace.manifests.path(DEVICE_TEST_RESULTS, build.revision, build.variant), tested)
     return project
 
 
@@ -58,6 +61,8 @@ def test_the_newest_build_of_each_variant_is_told(project: Project) -> None:
     assert told["accel_ci_build_tests", "nightly", "py3", "passed"] == 40
     assert {key[-1] for key in told if key[0] == "accel_ci_build_tests"} == set(VERDICTS)
     assert told["accel_ci_build_seconds", "queue", "nightly", "py3"] == 30
+    spent = {key[1:]: value for key, value in told.items() if key[0] == "accel_ci_build_card_seconds"}
+    assert spent == {("busy", "nightly", "py3"): 40, ("setup", "nightly", "py3"): 10, ("idle", "nightly", "py3"): 30}
     assert told["accel_ci_build_seconds", "wall", "nightly", "py3"] == 3600
     assert told["accel_ci_build_ended_timestamp_seconds", "nightly", "py3"] == TODAY.replace(hour=3).timestamp()
     assert told["accel_ci_queue_oldest_seconds",] == 0
