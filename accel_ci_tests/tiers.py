@@ -91,6 +91,7 @@ NIGHTLY = (
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 LONG = (
+    "end_to_end/test_compose.py",
     "end_to_end/test_confirm.py",
     "end_to_end/test_driver_update.py",
     "end_to_end/test_guide.py",

@@ -19,15 +19,12 @@ from typing import Any
 import pytest
 
 from accel_ci.config.loading import load_project
-from accel_ci.model import Ledger
-from accel_ci.pipelines import LEDGER
-from accel_ci.results.store import open_results
 from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures import complete_night
 from accel_ci_tests.fixtures.bench import Bench, make_bench
 from accel_ci_tests.fixtures.deployment import NEEDED, Deployment, build_image, configure, deployed, git_daemon, wait_for
 from accel_ci_tests.fixtures.durable_servers import BUCKET, KEYS, DurableServer, durable_postgres, durable_s3
 from accel_ci_tests.fixtures.postgres import empty_postgres
-from accel_ci_tests.fixtures.stored_attempts import all_verdicts
 
 STEPS = (
     "wheel", "runtime_image", "smoke_results", "test_selection", "test_plan", "device_test_results", "ledger",
@@ -76,16 +73,7 @@ def wait_for_success(deployment: Deployment, run: str) -> None:
 def assert_complete(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the ledger, the attempts and the HUD as a machine finds them whose data folder is empty."""
     monkeypatch.setenv("ACCEL_CI_HOME", str(home))
-    workspace = Workspace(load_project(bench.folder / "accel_ci.yaml"))
-    [build] = workspace.manifests.list_builds()
-    ledger = workspace.manifests.find(LEDGER, build, Ledger)
-    assert ledger is not None
-    assert ledger.expected == sum(ledger.counts.values()) > 0
-    assert ledger.counts["not_run"] == ledger.counts["infra"] == 0
-    verdicts = all_verdicts(open_results(workspace.project), build)
-    assert len({(verdict.suite, verdict.test) for verdict in verdicts}) == ledger.expected
-    workspace.manifests.share.bring(workspace.hud)
-    assert build.revision in (workspace.hud / "index.html").read_text()
+    complete_night.assert_complete(Workspace(load_project(bench.folder / "accel_ci.yaml")))
 
 
 def assert_lineage(deployment: Deployment, run: str) -> None:
