@@ -52,10 +52,11 @@ def test_services_have_every_variable_of_the_instance(service: str) -> None:
 
 
 def test_dagster_accepts_the_settings_of_runs() -> None:
-    config = process_config(DockerRunLauncher.config_type(), {**LAUNCHER, "image": "accel-ci", "network": "accel-ci"})
+    schema = DockerRunLauncher.config_type()  # type: ignore[no-untyped-call]
+    config = process_config(schema, {**LAUNCHER, "image": "accel-ci", "network": "accel-ci"})
     assert config.success, config.errors
     context = json.loads(SERVICES["code"]["environment"]["DAGSTER_CONTAINER_CONTEXT"])
-    own = DockerContainerContext.create_from_config(context)
+    own = DockerContainerContext.create_from_config(context)  # type: ignore[no-untyped-call]
     assert own.container_kwargs["volumes"] == [
         "/srv/data:/srv/data", "/srv/project:/project:ro", "/var/run/docker.sock:/var/run/docker.sock",
     ]  # fmt: skip
