@@ -31,6 +31,9 @@ _OTHER_ENDINGS = frozenset({
 })  # fmt: skip
 """The last words of names whose values are about a secret."""
 
+_BESIDE_A_NAME = frozenset({"value", "values", "operator", "effect", "limit"})
+"""Keys beside which a `key` is a name: of a tag in Dagster's limits, of a taint or a label in Kubernetes."""
+
 _LARGEST_FILE = 1 << 20
 
 
@@ -78,8 +81,9 @@ def _names_of_secrets(document: object) -> Iterator[str]:
 def _in_document(value: object, key: str = "") -> Iterator[str]:
     """The secrets in a document: credentials in URLs, and the values of keys with such names."""
     if isinstance(value, dict):
+        of_a_pair = not _BESIDE_A_NAME.isdisjoint(value)
         for name, each in value.items():
-            yield from _in_document(each, str(name))
+            yield from _in_document(each, "" if of_a_pair and name == "key" else str(name))
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _in_document(each, key)

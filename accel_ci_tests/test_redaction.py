@@ -13,6 +13,7 @@ import pytest
 from accel_ci.redaction import OF_THIS_PROCESS, Redactor, credentials_in, redact_records, without_credentials
 from accel_ci.secrets import is_secret_name, learn_secrets
 from accel_ci.storage.redacted_folder import redact_folder
+from accel_ci_tests.fixtures.checkout import ROOT
 
 SECRET = """s3cr3t=t'o"k<e>n&\\x/ü"""
 
@@ -123,6 +124,15 @@ def test_ordinary_values_are_not_learned(learned: Mapping[str, str]) -> None:
     before = OF_THIS_PROCESS.secrets
     learn_secrets(None, {**learned, **ordinary}, [])
     assert before == OF_THIS_PROCESS.secrets
+
+
+def test_a_key_of_a_tag_or_a_taint_is_a_name(learned: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text((ROOT / "deploy" / "kubernetes" / "base" / "dagster.yaml").read_text())
+    before = OF_THIS_PROCESS.secrets
+    learn_secrets({"pool": {"tolerations": [{"key": "example.com/card-taint", "operator": "Exists"}]}}, learned, [tmp_path])
+    assert before == OF_THIS_PROCESS.secrets
+    learn_secrets({"headers": {"key": "hf_abc123def"}}, learned, [])
+    assert "hf_abc123def" in OF_THIS_PROCESS.secrets
 
 
 def test_a_document_names_its_secrets(learned: Mapping[str, str]) -> None:
