@@ -27,6 +27,7 @@ from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.cli.scope import scope
 from accel_ci.errors import AccelCiError
+from accel_ci.json_logs import log_formatter
 from accel_ci.process.hidden import hide_from_same_user
 from accel_ci.redaction import redact_console
 from accel_ci.secrets import learn_secrets
@@ -89,7 +90,7 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
     learn_secrets()
     redact_console()
     handler = _StderrHandler((logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    handler.setFormatter(log_formatter())
     logger = logging.getLogger("accel_ci")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)

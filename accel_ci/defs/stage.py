@@ -18,6 +18,7 @@ from accel_ci.defs.outages import is_canceling, is_outage, retrying_outages, try
 from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
 from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.errors import AccelCiError
+from accel_ci.json_logs import about
 from accel_ci.leftovers import clear_leftovers
 from accel_ci.model import Build, Revision
 from accel_ci.pipelines import LEDGER, REVISION, Pipeline
@@ -182,7 +183,10 @@ class Stages:
                 for pipeline in self.workspace.pipelines:
                     if name in pipeline.stages:
                         begin_stage(self.workspace, pipeline, build_of(context), name)
-                with self._progress.step(name) as step:
+                with (
+                    about(build=build_of(context).name, run=context.run.run_id, stage=name),
+                    self._progress.step(name) as step,
+                ):
                     yield step
         except dg.DagsterExecutionInterruptedError as error:
             if self._retries and not is_canceling(context.instance, context.run_id):
