@@ -71,7 +71,7 @@ def _add_record(_logger: Any, _method: str, event: _Event) -> _Event:
     record: logging.LogRecord = event["_record"]
     of_dagster: dict[str, Any] = getattr(record, "dagster_meta", None) or {}
     tags = of_dagster.get("job_tags") or {}
-    parts = [tags.get(f"dagster/partition/{dimension}") for dimension in ("revision", "variant")]
+    revision, variant = (tags.get(f"dagster/partition/{dimension}") for dimension in ("revision", "variant"))
     found = {
         "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
@@ -80,7 +80,7 @@ def _add_record(_logger: Any, _method: str, event: _Event) -> _Event:
         "run": of_dagster.get("run_id") or _IDS.get("run"),
         "job": of_dagster.get("job_name"),
         "step": of_dagster.get("step_key"),
-        "build": "~".join(parts) if all(parts) else _IDS.get("build"),
+        "build": f"{revision}~{variant}" if revision and variant else _IDS.get("build"),
     }
     event.update({name: value for name, value in found.items() if value is not None})
     if of_dagster:

@@ -145,7 +145,7 @@ def test_a_nightly_during_which_the_stores_are_killed_and_a_node_is_drained(
             run = first_run(deployment)
             deployment.wait_for_step(run, "wheel")
             interrupt(postgres, 5)
-            deployment.wait_for_step(run, "runtime_image")
+            deployment.wait_for_work(run, "runtime_image")
             deployment.drain(f"dagster/run-id={run},dagster/op=runtime_image")
             deployment.wait_for_step(run, "test_selection")
             interrupt(s3, 5)
