@@ -1,7 +1,7 @@
 """The executors of runs: where their steps have their processes, as the section `executor` says.
 
-With a process or a pod for each step, the process of the run has the build to itself (`stages.at_work`) and its steps only
-work. A step whose pod dies is tried again; one that fails by itself is not, since it would fail again.
+With a process or a pod for each step, the process of the run has the build to itself (`accel_ci.defs.turn_at_build`) and its
+steps only work. A step whose pod dies is tried again; one that fails by itself is not, since it would fail again.
 """
 
 import os
@@ -19,7 +19,7 @@ from dagster._core.executor.step_delegating.step_handler import StepHandler
 from accel_ci.config.executor_settings import KubernetesExecutor, MultiprocessExecutor, StepPod
 from accel_ci.defs.liveness import living
 from accel_ci.defs.outages import is_canceling, is_outage
-from accel_ci.defs.stage import at_work
+from accel_ci.defs.turn_at_build import at_work
 from accel_ci.pipelines import stages_of
 from accel_ci.progress import LineProgress
 from accel_ci.redaction import redact

@@ -35,8 +35,9 @@ from accel_ci.defs.quality import (
 )
 from accel_ci.defs.run_tags import AGAIN_TAG, TRIGGERED_AT
 from accel_ci.defs.runs import create_run
-from accel_ci.defs.stage import stages_of_a_run, was_interrupted
+from accel_ci.defs.stage import stages_of_a_run
 from accel_ci.defs.triggers import builds_of, choose_revision, start_confirmation
+from accel_ci.defs.turn_at_build import was_interrupted
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.ledger.status import BuildStatus, read_status
 from accel_ci.model import Build, Trigger
