@@ -7,14 +7,19 @@ steps only work. A step whose pod dies is tried again; one that fails by itself 
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import dagster as dg
 from dagster._core.definitions.executor_definition import multiple_process_executor_requirements
 from dagster._core.events import StepRetryData  # type: ignore[attr-defined]
 from dagster._core.execution.retries import RetryMode
-from dagster._core.executor.step_delegating import StepDelegatingExecutor
-from dagster._core.executor.step_delegating.step_handler import StepHandler
+from dagster._core.executor.step_delegating import (
+    CheckStepHealthResult,
+    StepDelegatingExecutor,
+    StepHandler,
+    StepHandlerContext,
+)
 
 from accel_ci.config.executor_settings import KubernetesExecutor, MultiprocessExecutor, StepPod
 from accel_ci.defs.liveness import living
@@ -99,14 +104,10 @@ class _AtWork(dg.Executor):
         """Run the steps. Those that are no stages of a build, such as the HUD alone, need no turn at it."""
         run, instance, home = plan_context.dagster_run, plan_context.instance, self._workspace.project.home
         of_build = not set(stages_of(self._workspace.pipelines)).isdisjoint(execution_plan.step_keys_to_execute)
+        turn = at_work(self._workspace, run if of_build else None, instance, LineProgress())
         _end_steps_of_cancelled_runs(instance)
-        try:
-            with living(home, run.run_id), at_work(self._workspace, run if of_build else None, instance, LineProgress()):
-                yield from self._steps.execute(plan_context, execution_plan)
-        except Exception as error:
-            if instance.run_monitoring_enabled and instance.run_monitoring_max_resume_run_attempts and is_outage(error):
-                _die(error)
-            raise
+        with _dying_of_outages(instance), living(home, run.run_id), turn, _dying_of_outages(instance):
+            yield from self._steps.execute(plan_context, execution_plan)
 
 
 def _end_steps_of_cancelled_runs(instance: dg.DagsterInstance) -> None:
@@ -115,21 +116,63 @@ def _end_steps_of_cancelled_runs(instance: dg.DagsterInstance) -> None:
     instance.run_will_resume = lambda run_id: not is_canceling(instance, run_id) and will_resume(run_id)  # type: ignore[method-assign]
 
 
-def _die(error: BaseException) -> None:
-    """End this process at once and without a word, so that the daemon resumes the run in another one.
+@contextmanager
+def _dying_of_outages(instance: dg.DagsterInstance) -> Iterator[None]:
+    """End this process at once and without a word if a store is away, so that the daemon resumes the run in another one.
 
     A failure that this process reported would end the run, while its steps go on.
     """
-    sys.stderr.write(redact(f"a store is away, so that the run goes on in another process: {error}\n"))
-    sys.stderr.flush()
-    os._exit(os.EX_TEMPFAIL)
+    try:
+        yield
+    except Exception as error:
+        if instance.run_monitoring_enabled and instance.run_monitoring_max_resume_run_attempts and is_outage(error):
+            sys.stderr.write(redact(f"a store is away, so that the run goes on in another process: {error}\n"))
+            sys.stderr.flush()
+            os._exit(os.EX_TEMPFAIL)
+        raise
+
+
+class _LookingTwice(StepHandler):
+    """Believes that a worker is gone when it was so twice.
+
+    The process that resumes a run looks for the first time at steps that may have died with the process before it. Dagster
+    would start such a step under the name that the dead one still has; at the second look, it counts as another try.
+    """
+
+    def __init__(self, handler: StepHandler) -> None:
+        self._handler = handler
+        self._missed: set[tuple[str, int]] = set()
+
+    @property
+    def name(self) -> str:
+        """That of the other handler."""
+        return self._handler.name
+
+    def launch_step(self, step_handler_context: StepHandlerContext) -> Iterator[dg.DagsterEvent]:
+        """Launch the step."""
+        return self._handler.launch_step(step_handler_context)
+
+    def check_step_health(self, step_handler_context: StepHandlerContext) -> CheckStepHealthResult:
+        """Return bad news at the second time."""
+        found = self._handler.check_step_health(step_handler_context)
+        arguments = step_handler_context.execute_step_args
+        [step] = arguments.step_keys_to_execute or [""]
+        tried = arguments.known_state.get_retry_state().get_attempt_count(step) if arguments.known_state else 0
+        if found.is_healthy or (step, tried) in self._missed:
+            return found
+        self._missed.add((step, tried))
+        return CheckStepHealthResult.healthy()
+
+    def terminate_step(self, step_handler_context: StepHandlerContext) -> Iterator[dg.DagsterEvent]:
+        """End the step."""
+        return self._handler.terminate_step(step_handler_context)
 
 
 class _RetryingTheDead(StepDelegatingExecutor):
     """Starts a step again whose worker has died, at most so many times."""
 
     def __init__(self, handler: StepHandler, retries: RetryMode, max_concurrent: int, times: int) -> None:
-        super().__init__(handler, retries, max_concurrent=max_concurrent, should_verify_step=True)
+        super().__init__(_LookingTwice(handler), retries, max_concurrent=max_concurrent, should_verify_step=True)
         self._times = times
 
     def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
