@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,19 +255,30 @@ class Builder:
             folder.mkdir(parents=True, exist_ok=True)
         mounts = [Mount(folder, place, read_only=False) for place, folder in folders.items()]
         mounts += [Mount(folder, place) for place, folder in read_only.items()]
-        mounts.append(Mount(Path(uv.find_uv_bin()), _UV))
+        mounts.append(Mount(self._in_scratch(Path(uv.find_uv_bin())), _UV))
         if self.rules.compiler_cache:
             mounts.append(Mount(self.cache, _COMPILER_CACHE, read_only=False))
         given = {**environment, "UV_LINK_MODE": "copy"}
         certificates = self.packages.environment.get("SSL_CERT_FILE")
         if certificates and Path(certificates).is_file():
-            mounts.append(Mount(Path(certificates).resolve(), _CERTIFICATES))
+            mounts.append(Mount(self._in_scratch(Path(certificates)), _CERTIFICATES))
             given["SSL_CERT_FILE"] = _CERTIFICATES
         if (constraints := self.scratch / _CONSTRAINTS).is_file():
             mounts.append(Mount(constraints, _CONSTRAINTS_INSIDE))
         places = {*local_folders(self.packages), *_folders_of([self.torch or ""]).values()} - {*map(Path, read_only)}
         mounts += [Mount(folder, folder) for folder in sorted(places)]
         return run_in_container(str(self.image), command, mounts, given, cwd, self.timeout_s)
+
+    def _in_scratch(self, file: Path) -> Path:
+        """Return a copy of a file in the scratch folder.
+
+        Where this process is in a container, the engine sees only the folders that both share.
+        """
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        copy = self.scratch / file.name
+        if not copy.exists():
+            shutil.copy(file, copy)
+        return copy
 
 
 def constraint_of(torch: str) -> str:
