@@ -15,6 +15,7 @@ from typing import Any
 
 from accel_ci.config.pod_template import SOURCES, WORKER, overlay
 from accel_ci.config.pool_settings import KubernetesPoolSettings
+from accel_ci.pool.kubernetes.pods import QUEUE_LABEL
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "accel-ci"}
 """The label of everything that the pool creates, by which the janitor finds leftovers."""
@@ -68,7 +69,7 @@ def job_manifest(settings: KubernetesPoolSettings, request: JobRequest) -> dict[
     """The Job's manifest for the cluster."""
     run = {RUN_LABEL: label(request.run)} if request.run else {}
     labels = {**MANAGED_BY, PROJECT_LABEL: label(request.project), ROUND_LABEL: request.round, **run}
-    queue = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else {}
+    queue = {QUEUE_LABEL: settings.queue} if settings.queue else {}
     annotations = {BUILD_ANNOTATION: request.build, PLAN_ANNOTATION: request.plan}
     template = {"metadata": {"labels": {**labels}, "annotations": annotations}, "spec": _pod_spec(settings, request)}
     return {

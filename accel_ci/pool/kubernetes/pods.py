@@ -20,6 +20,8 @@ STUCK = frozenset({
 })  # fmt: skip
 """Reasons of a waiting container that pass within moments or not at all."""
 
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # of a Job, names a local queue of Kueue
+
 _LOG = logging.getLogger(__name__)
 _STUCK_PATIENCE_S = 30.0
 
@@ -99,12 +101,23 @@ def _end(terminated: Mapping[str, Any] | None, phase: str | None) -> WorkerEnd |
     return WorkerEnd("out_of_memory" if reason == "OOMKilled" else "killed" if number else "failed", detail)
 
 
-class MissingPods:
-    """Patience with a Job that has no pods: one that waits for others to leave a quota is waited for, no other."""
+def queue_wait(job: Mapping[str, Any] | None) -> str | None:
+    """The reason why a Job that is suspended has no pods; None for one that is not.
 
-    def __init__(self, job: str, refusal: Callable[[], str | None]) -> None:
-        """`refusal` asks the cluster for its reason for making no pods."""
-        self._job, self._refusal = job, refusal
+    Kueue suspends a Job until its queue has room, and again to give its cards to a queue that they belong to.
+    """
+    if job is None or not (job.get("spec") or {}).get("suspend"):
+        return None
+    queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
+    return f"it waits in the queue {queue}" if queue else "it is suspended, though pool.queue names no queue"
+
+
+class MissingPods:
+    """Patience with a Job that has no pods: one that waits in a queue, or for others to leave a quota, and no other."""
+
+    def __init__(self, name: str, job: Callable[[], Mapping[str, Any] | None], refusal: Callable[[], str | None]) -> None:
+        """`job` asks the cluster for the Job, and `refusal` for its reason for making no pods."""
+        self._name, self._job, self._refusal = name, job, refusal
         self._wait_log: WaitLog | None = None
 
     def look(self, pods: int) -> None:
@@ -112,12 +125,17 @@ class MissingPods:
         if pods:
             self._wait_log = None
             return
-        self._wait_log = self._wait_log or WaitLog(_LOG, f"the pods of {self._job}")
-        if self._wait_log.seconds() < _STUCK_PATIENCE_S or (why := self._refusal()) is None:
+        self._wait_log = self._wait_log or WaitLog(_LOG, f"the pods of {self._name}")
+        if self._wait_log.seconds() < _STUCK_PATIENCE_S:
+            return
+        if (queued := queue_wait(self._job())) is not None:  # whatever was refused before it was suspended
+            self._wait_log.still_waiting(queued)
+            return
+        if (why := self._refusal()) is None:
             return
         if "exceeded quota" not in why:
             advice = "set pool.cpu and pool.memory, or see to the quotas and policies of the namespace"
-            raise PoolError(f"the cluster makes no pods for the Job {self._job}: {why}; {advice}")
+            raise PoolError(f"the cluster makes no pods for the Job {self._name}: {why}; {advice}")
         self._wait_log.still_waiting(why)
 
 

@@ -243,7 +243,10 @@ class KubernetesPool(ProjectPool):
 
     def _await_end(self, cluster: Cluster, settings: KubernetesPoolSettings, name: str, timeout_s: float) -> None:
         """Wait until a pod of a Job has ended; raises `PoolError` when none can begin, and at the limit."""
-        pending, missing = PendingPods(settings), MissingPods(name, partial(cluster.refusal_of_pods, name))
+        pending, missing = (
+            PendingPods(settings),
+            MissingPods(name, partial(cluster.job, name), partial(cluster.refusal_of_pods, name)),
+        )
         running_since: float | None = None
         for _ in poll(_LOG, f"the command of {name} to end", 0.5):
             states = _pods(cluster, name)

@@ -18,7 +18,7 @@ from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.pool.kubernetes.cluster import Cluster
 from accel_ci.pool.kubernetes.job import GRACE_S, PLAN_ANNOTATION, ROUND_LABEL, JobRequest, job_manifest
-from accel_ci.pool.kubernetes.pods import MissingPods, PendingPods, PodState, job_end, job_failure, pod_state
+from accel_ci.pool.kubernetes.pods import MissingPods, PendingPods, PodState, job_end, job_failure, pod_state, queue_wait
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
@@ -58,13 +58,14 @@ class KubernetesWorkerGroup:
         self._cluster, self._settings, self._record, self._request = cluster, settings, record, request
         self._slots = list(slots)
         self._pending = PendingPods(settings)
-        self._no_pods = MissingPods(request.name, partial(cluster.refusal_of_pods, request.name))
+        ask, why_none = partial(cluster.job, request.name), partial(cluster.refusal_of_pods, request.name)
+        self._no_pods = MissingPods(request.name, ask, why_none)
         self._known: dict[str, PodState] = {}
         self._missing: Counter[str] = Counter()  # looks in a row
         self._ended: dict[str, WorkerEnd] = {}
         self._charged: set[str] = set()
         self._job_failure: WorkerEnd | None = None
-        self._began = time.monotonic()
+        self._had_pods = time.monotonic()  # or when this began
         self._looked: float | None = None
         self._closed = False
 
@@ -114,6 +115,8 @@ class KubernetesWorkerGroup:
         holders = self._record.holders()  # before the pods: whoever has a slot by now is among them, or gone
         pods = {state.name: state for state in map(pod_state, self._cluster.pods(f"{ROUND_LABEL}={self._request.round}"))}
         self._known.update(pods)
+        if any(state.end is None for state in pods.values()):
+            self._had_pods = time.monotonic()
         for slot in self._slots:
             pod = holders.get(slot.worker)
             if slot.worker in self._ended or pod is None:
@@ -157,8 +160,13 @@ class KubernetesWorkerGroup:
             raise self._pending.error(overdue[0])
         if not at_work:
             self._no_pods.look(len(pods))
-        if not pods and not at_work and time.monotonic() - self._began > self._settings.queue_seconds:
-            why = job_end(self._cluster.job(self._request.name)) or "it waits in a queue, or a quota forbids them"
+        if not (pods and not at_work) and time.monotonic() - self._had_pods > self._settings.queue_seconds:
+            job = self._cluster.job(self._request.name)
+            why = job_end(job) or queue_wait(job) or "a quota may forbid them"
+            if at_work:  # the pods that there were are gone, as where Kueue needs their cards for another queue
+                for slot in free:
+                    self._withdraw(slot, WorkerEnd("not_started", f"no pod for {self._settings.queue_seconds:g} s: {why}"))
+                return
             late = f"the Job {self._request.name} got no pods within {self._settings.queue_seconds:g} s (pool.queue_seconds)"
             raise PoolError(f"{late}: {why}; everything is given back")
         over = (self._record.path / round_folder.ROUND_OVER).exists()

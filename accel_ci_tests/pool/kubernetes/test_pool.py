@@ -93,6 +93,41 @@ def test_a_suite_on_four_pods_of_which_one_is_killed(ground: Ground, write: Writ
     assert not ground.jobs()
 
 
+def set_parallelism(ground: Ground, pods: int) -> None:
+    """Have the round's Job end its pods, or make them again, as Kueue does where another queue needs the cards.
+
+    Kueue suspends the Job. A cluster before 1.21 does not know that; without parallelism, its pods go in the same way.
+    """
+    api = kubernetes.client.BatchV1Api(kubernetes.config.new_client_from_config(os.environ["KUBECONFIG"]))
+    for job in ground.jobs():
+        api.patch_namespaced_job(job["metadata"]["name"], ground.cluster.namespace, {"spec": {"parallelism": pods}})
+
+
+def test_pods_that_are_taken_away_come_back_or_are_given_up(ground: Ground, write: Write) -> None:
+    tests, batches = slow(write, 40), numbered_batches(40)
+    taken: list[Timer] = []
+
+    def take_away(back: bool) -> Callable[..., None]:
+        def on_progress(*_: object) -> None:
+            if not taken and len(ground.streamed()) > 5:
+                set_parallelism(ground, 0)
+                taken.append(Timer(12, set_parallelism, (ground, 2)) if back else Timer(0, int))
+                taken[0].start()
+
+        return on_progress
+
+    result = ground.run(batches, max_rounds=1, on_progress=take_away(back=True))
+    assert taken
+    assert outcomes(result) == dict.fromkeys(tests, "passed")
+    taken.clear()
+    ground.options = {"queue_seconds": 10}
+    ground.run_dir = ground.run_dir.with_name("given-up")
+    result = ground.run(batches, max_rounds=1, on_progress=take_away(back=False))
+    assert taken
+    assert 0 < len(outcomes(result)) < len(tests)
+    assert any("no pod for 10 s: " in lost for lost in result.lost), result.lost
+
+
 def test_an_image_that_is_not_there(ground: Ground, write: Write) -> None:
     tests = slow(write, 1)
     ground.options = {"image": "127.0.0.1:5000/no-such-image:1"}
