@@ -13,6 +13,7 @@ SLOW = (
     "defs/test_executors.py",
     "defs/test_instance.py",
     "defs/test_liveness.py",
+    "defs/test_location.py",
     "defs/test_queue.py",
     "defs/test_stage.py",
     "defs/test_triggers.py",

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import UNFINISHED
+from accel_ci.defs.liveness import end_dead_runs, lock_file
 from accel_ci.defs.location import asset_key, is_of, runs_of
 from accel_ci.defs.metrics import InstanceMetrics
 from accel_ci.defs.partitions import partition_key, revisions_name
@@ -138,6 +139,15 @@ def test_a_project_without_a_location_leaves_the_runs_of_others_alone(
     assert [one.dagster_run.run_id for one in runs_of(instance, None, job="intraday")] == [own.run_id]
     assert is_of(own, None)
     assert not is_of(own, NPU)
+
+
+def test_a_dead_run_is_ended_by_its_own_location_alone(projects: dict[str, Project], instance: dg.DagsterInstance) -> None:
+    run = ask_for(instance, projects[EMU], "pr", status=dg.DagsterRunStatus.STARTED)
+    free = lock_file(projects[EMU].home, run)
+    free.parent.mkdir(parents=True)
+    free.touch()
+    assert end_dead_runs(instance, projects[NPU].home) == []
+    assert end_dead_runs(instance, projects[EMU].home) == [run]
 
 
 def test_the_queue_has_a_limit_for_each_location(projects: dict[str, Project], instance: dg.DagsterInstance) -> None:
