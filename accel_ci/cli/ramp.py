@@ -1,4 +1,4 @@
-"""Commands about the ramp: `ramp status`, `ramp propose`."""
+"""Commands about the ramp: `stage`, `ramp status`, `ramp propose`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from accel_ci.cli.context import terminal, with_workspace
 if TYPE_CHECKING:
     from accel_ci.ramp.current import RampState
     from accel_ci.ramp.proposal import Proposal
+    from accel_ci.ramp.stages import StageNeeds
     from accel_ci.workspace import Workspace
 
 _SHOWN_OPS = 12
@@ -72,12 +73,7 @@ def status(workspace: Workspace, variant: str | None, suites: tuple[str, ...], a
                     "ops_enabled": coverage.ops_enabled,
                     "reasons": coverage.reasons,
                     "stage": stage.name if stage else None,
-                    "next": needs
-                    and {
-                        **needs.stage.model_dump(),
-                        **_numbers(needs.proposal),
-                        "card_hours_per_build": round(needs.card_s / 3600, 3),
-                    },
+                    "next": needs and _needs_numbers(needs),
                     "trend": [
                         {"build": point.build.name, "at": point.at.isoformat(), **asdict(point.counts)} for point in trend
                     ],
@@ -98,15 +94,7 @@ def status(workspace: Workspace, variant: str | None, suites: tuple[str, ...], a
         ]
     )
     if needs:
-        _print(
-            [
-                ("next stage", f"{needs.stage.name}: {needs.stage.share:.0%}, {needs.stage.cards:,} cards, "
-                               f"{needs.stage.frequency}"),
-                *_described(needs.proposal),
-                ("a build by then", f"{needs.card_s / 3600:,.2f} card-hours, at least {needs.hours * 60:,.1f} minutes"),
-                ("to propose them", f"accel-ci ramp propose --to {needs.stage.share:.0%}"),
-            ]
-        )  # fmt: skip
+        _print(_needs_rows(needs))
     if len(trend) > 1:
         _print(
             [
@@ -114,6 +102,46 @@ def status(workspace: Workspace, variant: str | None, suites: tuple[str, ...], a
                 for point in trend[-_SHOWN_TREND:]
             ]
         )
+
+
+@click.command()
+@_VARIANT
+@_SUITES
+@_AS_JSON
+@with_workspace
+def stage(workspace: Workspace, variant: str | None, suites: tuple[str, ...], as_json: bool) -> None:
+    """Show which stages of the ramp are reached, and what the next one still needs.
+
+    A stage needs its share of the tests in scope and its cards. That builds go as often as it says is for people to see to.
+    """
+    from rich.markup import escape
+    from rich.table import Table
+
+    from accel_ci.ramp.current import RampState
+    from accel_ci.ramp.stages import stage_needs, standings
+
+    state, settings = RampState(workspace, variant, suites), workspace.project.settings
+    share, cards = state.coverage.total.share, settings.pool.cards
+    found = standings(settings.ramp.stages, share, cards)
+    following = next((each for each in found if not each.reached), None)
+    needs = following and stage_needs(following.stage, state.tests(datetime.now(timezone.utc).date()))
+    missing = max(0, needs.stage.cards - cards) if needs else 0
+    if as_json:
+        stages = [{**each.stage.model_dump(), "has_share": each.has_share, "has_cards": each.has_cards} for each in found]
+        whole = {"build": state.newest.build.name, "share": round(share, 6), "cards": cards, "stages": stages}
+        click.echo(json.dumps({**whole, "next": needs and {**_needs_numbers(needs), "more_cards": missing}}))
+        return
+    console = terminal()[0]
+    has = f"{share:.2%} of the tests in scope are enabled, {cards:,} card(s)"
+    console.print(f"\n{state.newest.build.name}: {has}", markup=False, highlight=False)
+    table = Table("stage", "share", "cards", "frequency", "state")
+    for each in found:
+        lacks = [what for what, there in (("share", each.has_share), ("cards", each.has_cards)) if not there]
+        shown = [each.stage.name, f"{each.stage.share:.0%}", f"{each.stage.cards:,}", each.stage.frequency]
+        table.add_row(*map(escape, [*shown, f"needs {' and '.join(lacks)}" if lacks else "reached"]))
+    console.print(table)
+    if needs:
+        _print([*_needs_rows(needs), ("more cards", f"{missing:,} (pool.cards)" if missing else "none")])
 
 
 @ramp.command()
@@ -180,6 +208,21 @@ def _apply(state: RampState, proposal: Proposal) -> dict[str, tuple[int, int]]:
         scope = state.scope.filter(kernels.equal(state.scope["suite"], suite))
         written[name] = write_enabled(project.root / name, tests, scope)
     return written
+
+
+def _needs_rows(needs: StageNeeds) -> list[tuple[str, str]]:
+    stage = needs.stage
+    return [
+        ("next stage", f"{stage.name}: {stage.share:.0%}, {stage.cards:,} cards, {stage.frequency}"),
+        *_described(needs.proposal),
+        ("a build by then", f"{needs.card_s / 3600:,.2f} card-hours, at least {needs.hours * 60:,.1f} minutes"),
+        ("to propose them", f"accel-ci ramp propose --to {stage.share:.0%}"),
+    ]
+
+
+def _needs_numbers(needs: StageNeeds) -> dict[str, Any]:
+    proposal = _numbers(needs.proposal)
+    return {**needs.stage.model_dump(), **proposal, "card_hours_per_build": round(needs.card_s / 3600, 3)}
 
 
 def _described(proposal: Proposal) -> list[tuple[str, str]]:

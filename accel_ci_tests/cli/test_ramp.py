@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+import yaml
 
 from accel_ci.config.settings import Project
 from accel_ci.ramp.enabled_file import read_enabled
@@ -40,6 +41,31 @@ def test_status_tells_the_share_and_what_the_next_stage_needs(project: Project, 
     text = accel_ci("ramp", "status").stdout
     assert "2 (5.00% of those in scope)" in text
     assert "accel-ci ramp propose --to 25%" in text
+
+
+def test_a_stage_is_reached_with_its_share_and_its_cards(project: Project, accel_ci: Run) -> None:
+    shown = json.loads(accel_ci("stage", "--json").stdout)
+    assert (shown["share"], shown["cards"]) == (0.05, 2)
+    assert [(each["name"], each["has_share"], each["has_cards"]) for each in shown["stages"]] == [
+        ("first-cards", True, False), ("nightly", True, False), ("quarter", False, False), ("half", False, False),
+        ("pull-requests", False, False),
+    ]  # fmt: skip
+    following = shown["next"]
+    assert (following["name"], following["more_cards"], following["tests_to_enable"]) == ("first-cards", 22, 0)
+    text = accel_ci("stage").stdout
+    assert "22 (pool.cards)" in text
+    assert text.count("needs cards") == 2
+    document = yaml.safe_load(project.config_path.read_text())
+    document["ramp"]["stages"] = [
+        {"name": "two", "cards": 2, "share": 0.05, "frequency": "nightly"},
+        {"name": "three", "cards": 2, "share": 0.25, "frequency": "[hourly]"},
+    ]
+    project.config_path.write_text(yaml.safe_dump(document))
+    following = json.loads(accel_ci("stage", "--json").stdout)["next"]
+    assert (following["name"], following["more_cards"], following["tests_to_enable"]) == ("three", 0, 8)
+    text = accel_ci("stage").stdout
+    assert "reached" in text
+    assert "[hourly]" in text
 
 
 def test_a_proposal_is_applied_for_review(project: Project, accel_ci: Run) -> None:
