@@ -44,7 +44,7 @@ def check_cards(workspace: Workspace) -> Check:
         return True, f"{known}, without a health probe: set pool.health_probe"
     if not isinstance(pool, LocalPoolSettings):
         return True, f"{known}; each worker runs the probe on its own"
-    if is_locked(workspace.cards_lock):
+    if is_locked(Path(pool.cards_lock or workspace.cards_lock)):
         return True, f"{known}, in use by a run, which runs the probe"
     python = None
     if pool.health_probe[0] == "python" and (python := _newest_python(workspace)) is None:

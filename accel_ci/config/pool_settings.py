@@ -10,6 +10,7 @@ from pydantic import Field
 from accel_ci.config.pod_template import template_mistakes
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.values import (
+    AbsolutePath,
     BucketName,
     ContainerUser,
     Device,
@@ -71,12 +72,14 @@ class LocalPoolSettings(PoolSettings):
     """Subprocesses on this machine.
 
     With `user` (`uid` or `uid:gid`), which needs accel-ci to run as root, workers, builds and checks on this machine run as
-    that user, and read nothing that only root can read.
+    that user, and read nothing that only root can read. Projects that share the machine's cards name the same file as
+    `cards_lock`; a run locks it while it has the cards.
     """
 
     kind: Literal["local"] = "local"
     card_environment: EnvironmentName
     user: ContainerUser | None = None
+    cards_lock: AbsolutePath | None = None
 
 
 class DockerPoolSettings(PoolSettings):
@@ -84,7 +87,8 @@ class DockerPoolSettings(PoolSettings):
 
     In `devices`, `{card}` stands for the name of the worker's card. `gpus` gives a container all GPUs, or only that of its
     card. Sizes are a number with `b`, `k`, `m` or `g`. `user` is `uid` or `uid:gid`, by default this process's own. Another
-    user needs accel-ci to run as root, so that it can hand over the folders that workers write to.
+    user needs accel-ci to run as root, so that it can hand over the folders that workers write to. `cards_lock` is as in
+    the pool `local`.
     """
 
     extra = "docker"
@@ -99,6 +103,7 @@ class DockerPoolSettings(PoolSettings):
     pids_limit: Annotated[int, Field(ge=16)] = 4096
     network: Network = "none"
     user: ContainerUser | None = None
+    cards_lock: AbsolutePath | None = None
 
     @classmethod
     def mistakes(cls, document: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -160,6 +160,7 @@ Location = Annotated[
         "must be the name of a code location: at most 40 lower-case letters, digits and '-', such as 'torch-npu'",
     ),
 ]
+AbsolutePath = Annotated[str, _matching(r"/[^\0\n]+", "must be a path that begins with '/'")]
 Network = Annotated[str, _matching(r"[A-Za-z0-9][\w.-]*", "must be the name of a network, such as 'bridge'")]
 PlatformTag = Annotated[
     str, _matching(r"(manylinux|musllinux)_\d+_\d+_\w+", "must be a platform tag, such as 'manylinux_2_28_x86_64'")

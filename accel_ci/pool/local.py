@@ -45,6 +45,10 @@ class LocalPool(ProjectPool):
             )
         return f"as user {self._user}"
 
+    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
+        """The lock file that the projects of this machine share, else that of the project."""
+        return Path(self._settings.cards_lock or cards_lock), "the cards"
+
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. They write no byte code, which tests could forge for the builds to come.
 

@@ -70,6 +70,8 @@ def test_runs_wait_for_the_cards_unless_a_cluster_shares_them(make_project: Make
     run_dir, cards = Path("/home/runs/r/v/device"), Path("/home/cards.lock")
     for pool in (LOCAL, DOCKER):
         assert pool_for(make_project(pool=pool).settings).run_lock(run_dir, cards) == (cards, "the cards")
+        shared = make_project(pool={**pool, "cards_lock": "/run/lock/cards.lock"}).settings
+        assert pool_for(shared).run_lock(run_dir, cards) == (Path("/run/lock/cards.lock"), "the cards")
     lock, what = pool_for(make_project(pool=KUBERNETES).settings).run_lock(run_dir, cards)
     assert (lock, what) == (run_dir.with_name(".device.lock"), str(run_dir))
 

@@ -57,6 +57,10 @@ class DockerPool(ProjectPool):
         containers.check_settings(client, self._settings)
         return f"engine {version}{f' with {self._settings.image}' if self._settings.image else ''}"
 
+    def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
+        """The lock file that the projects of this machine share, else that of the project."""
+        return Path(self._settings.cards_lock or cards_lock), "the cards"
+
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the pool's own image, else in the build's."""
         return container_spec(self._settings, image, sources, self._settings.card_environment, containers.HOME)
