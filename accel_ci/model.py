@@ -492,6 +492,17 @@ class CardReport:
 
 
 @dataclass(frozen=True)
+class WorkerPod:
+    """The pod that a worker was, in a pool of pods. Its name comes from the pod: it is hostile text."""
+
+    round: str
+    worker: str
+    card: str
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True)
 class RoundReport:
     """One pass of workers over a plan. `lower_bound_s` is computed from the measured durations and the cards that ran."""
 
@@ -508,7 +519,7 @@ class DeviceTestResults:
 
     The attempts are rows of the results store: `digest` names their content. `expected` is a JSON artifact, a list of
     `SelectedTest`. `selections` describe the suites of a stage that makes its own selection. `drivers` has the version of
-    the cards' driver by host, where the health probe prints one.
+    the cards' driver by host, where the health probe prints one. `pods` are those of the last driver of the rounds.
     """
 
     expected: Artifact
@@ -522,6 +533,7 @@ class DeviceTestResults:
     digest: str = ""
     selections: tuple[SuiteSelection, ...] = ()
     drivers: dict[str, str] = field(default_factory=dict)
+    pods: tuple[WorkerPod, ...] = ()
 
     @property
     def mean_setup_s(self) -> float | None:

@@ -42,6 +42,7 @@ from accel_ci.config.values import (
     Package,
     PinnedImage,
     PlatformTag,
+    PodsAddress,
     Program,
     PythonVersion,
     RelativePath,
@@ -504,11 +505,13 @@ class Results(Section):
 class Addresses(Section):
     """The places where people find the Dagster UI and the HUD, if not by `accel-ci dev`: pages and metadata link there.
 
-    The folder `artifacts` of the store is served beside that of the HUD.
+    The folder `artifacts` of the store is served beside that of the HUD. `pods` is where the logs of a pod are found, with
+    `{namespace}` and `{pod}` in their places.
     """
 
     ui: Endpoint
     hud: Endpoint
+    pods: PodsAddress | None = None
 
 
 class Store(Section):

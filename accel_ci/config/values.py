@@ -48,6 +48,16 @@ def path_below(message: str) -> Callable[[str], str]:
 _relative_path = path_below("must be a path below the root of the backend's sources")
 
 
+def _pods_address(value: str) -> str:
+    try:
+        made = value.format(namespace="", pod="")
+    except (LookupError, ValueError):
+        made = value
+    if "{pod}" not in value or made == value:
+        raise ValueError("must have {pod} where the name of a pod belongs, and may have {namespace}, but no other braces")
+    return value
+
+
 def _workspace(value: str) -> str:
     _relative_path(value)
     if Path(value).parts[:1] not in (("backend",), ("upstream",)):
@@ -115,6 +125,7 @@ BucketName = Annotated[
     ),
 ]
 Endpoint = Annotated[str, _matching(r"https?://\S+", "must be an address that begins with http:// or https://")]
+PodsAddress = Annotated[Endpoint, AfterValidator(_pods_address)]
 Workspace = Annotated[str, AfterValidator(_workspace)]
 """`backend` or `upstream`: the root of those sources, or a folder below it."""
 ContainerUser = Annotated[

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import dagster as dg
 
-from accel_ci.defs.metadata import link, stage_result, table
+from accel_ci.defs.metadata import link, pods_table, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
@@ -137,7 +137,9 @@ def smoke_results(
         f"{counts}: {closed or 'the device tests may begin'}{'; no further card is taken' if closed else ''}",
         tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures),
     )
-    metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
+    metadata = results_metadata(results, failures, stages.workspace) | {
+        "changed_by_tests": table(["path"], [[path] for path in changed])
+    }
     return stage_result(results, build_of(context), results.digest, metadata, [check])
 
 
@@ -213,7 +215,9 @@ def device_test_results(
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
     predicted = {"predicted_makespan_seconds": test_plan.predicted_s if test_plan.has_history else NO_HISTORY}
-    metadata = results_metadata(results, failures) | {"changed_by_tests": table(["path"], [[path] for path in changed])}
+    metadata = results_metadata(results, failures, workspace) | {
+        "changed_by_tests": table(["path"], [[path] for path in changed])
+    }
     return stage_result(results, build_of(context), results.digest, metadata | predicted)
 
 
@@ -346,7 +350,7 @@ def plan_metadata(plan: TestPlan) -> dict[str, Any]:
     }
 
 
-def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt]) -> dict[str, Any]:
+def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt], workspace: Workspace) -> dict[str, Any]:
     """Describe a stage's results: attempts by outcome, its rounds, its cards and its failed attempts."""
     bound = results.lower_bound_s
     rounds = [[r.round, r.tests, r.cards, f"{r.makespan_s:.1f}", f"{r.lower_bound_s:.1f}"] for r in results.rounds]
@@ -361,6 +365,7 @@ def results_metadata(results: DeviceTestResults, failures: Sequence[Attempt]) ->
         "rounds": table(["round", "tests", "cards", "makespan s", "lower bound s"], rounds),
         "cards": table(["card", "healthy", "reason", "attempts", "busy s", "set-up s"], cards),
         "drivers": table(["host", "driver"], sorted(results.drivers.items())),
+        **({"pods": pods_table(workspace, results.pods)} if results.pods else {}),
         "work_seconds": results.work_s,
         "failures": table(["test", "round", "outcome", "card", "infra", "message"], failed),
     }

@@ -4,12 +4,13 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 
 from accel_ci.hud.addresses import build_address
 from accel_ci.hud.serve import DEFAULT_ADDRESS, artifact_address
-from accel_ci.model import Artifact, Build, CheckResult
+from accel_ci.model import Artifact, Build, CheckResult, WorkerPod
 from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
 
@@ -25,6 +26,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], limit: int = 50
     lines += [" | ".join(str(cell)[:300].translate(_ESCAPES) for cell in row) for row in rows[:limit]]
     more = [f"\n… and {len(rows) - limit} more"] if len(rows) > limit else []
     return dg.MetadataValue.md(redact("\n".join([*(f"| {line} |" for line in lines), *more])) if rows else "none")
+
+
+def pods_table(workspace: Workspace, pods: Sequence[WorkerPod], limit: int = 50) -> dg.MetadataValue:
+    """Make a table of workers' pods, with links to their logs where the configuration has an address for those."""
+    known = workspace.project.settings.addresses
+    template = known.pods if known is not None else None
+
+    def shown(pod: WorkerPod) -> str:
+        name = pod.pod[:300].translate(_ESCAPES).replace("]", "\\]")
+        if template is None:
+            return name
+        return f"[{name}]({template.format(namespace=quote(pod.namespace, safe=''), pod=quote(pod.pod[:300], safe=''))})"
+
+    lines = ["| round | worker | card | namespace | pod |", "| --- | --- | --- | --- | --- |"]
+    for pod in pods[:limit]:
+        cells = [cell.translate(_ESCAPES) for cell in (pod.round, pod.worker, pod.card, pod.namespace)]
+        lines.append(f"| {' | '.join([*cells, shown(pod)])} |")
+    more = [f"\n… and {len(pods) - limit} more"] if len(pods) > limit else []
+    return dg.MetadataValue.md(redact("\n".join([*lines, *more])))
 
 
 def plain_rows(value: dg.MetadataValue | None) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from accel_ci.model import RuntimeImage, WorkerSpec
+from accel_ci.model import RuntimeImage, WorkerPod, WorkerSpec
 from accel_ci.rounds.engine import Pool
 
 IsOver = Callable[[str], bool | None]
@@ -60,6 +60,10 @@ class ProjectPool(Pool, Protocol):
 
     def remove_old(self, *, dry_run: bool = False) -> list[Leftover]:
         """Remove the records of dead runs that nobody can take up any more, and return them. Raises `PoolError`."""
+        return []
+
+    def pods(self) -> list[WorkerPod]:
+        """The pods that workers of this driver's rounds were; none in a pool without pods."""
         return []
 
     def docker_options(self, card: str) -> tuple[str, ...] | None:

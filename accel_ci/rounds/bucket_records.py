@@ -101,6 +101,11 @@ class SlotClaims:
         slots = json.loads(gunzip(content, _INVITATION_BYTES))["slots"] if content is not None else []
         return [Slot(slot["worker"], slot["card"], slot["rank"]) for slot in slots]
 
+    def held(self) -> list[tuple[Slot, str]]:
+        """The slots that processes hold, with the identity of the process."""
+        holders = dict(self.holders)
+        return [(slot, holders[name]) for name, slot in self._slots.items() if holders.get(name, DRIVER) != DRIVER]
+
     def withdraw(self, worker: str) -> bool:
         """Claim a slot for the driver, so that no process gets it; False when a process has it."""
         return self._bucket.create(f"slots/{worker}", json.dumps({"identity": DRIVER}).encode())

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from accel_ci.errors import PoolError
-from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerSpec
+from accel_ci.model import Attempt, Batch, CardReport, Limits, RoundReport, SelectedTest, WorkerPod, WorkerSpec
 from accel_ci.process.waiting import WaitLog, poll
 from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.earlier import EarlierAttempts, driver_of, number_of, set_aside, without
@@ -43,7 +43,7 @@ class PoolRun:
     over the rounds; `lower_bound_s` is of round 1. `lost` has a line for each worker that ended as it should not have.
     `carried_over` counts the attempts that were there already, from a run that was stopped, and `left_out` those of them
     whose tests are not selected any more. `offences` has a line for each time that tests wrote what cannot be true.
-    `drivers` has the version of the cards' driver by host, where the health probe printed one.
+    `drivers` has the version of the cards' driver by host, where the health probe printed one. `pods` is the pool's to fill.
     """
 
     rows: pa.Table
@@ -57,6 +57,7 @@ class PoolRun:
     left_out: int = 0
     offences: tuple[str, ...] = ()
     drivers: Mapping[str, str] = field(default_factory=dict)
+    pods: tuple[WorkerPod, ...] = ()
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:

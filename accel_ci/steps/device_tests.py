@@ -324,7 +324,7 @@ def _rounds(
         )  # fmt: skip
         for offence in run.offences[:_OFFENCES_SHOWN]:
             step.say(f"refused: {offence}")
-        yield run
+        yield replace(run, pods=tuple(pool.pods()))
 
 
 def _set_other_content_aside(
@@ -394,5 +394,5 @@ def _store(
     work_s = round(time.monotonic() - started, 3)
     return DeviceTestResults(
         expected, suites, found, run.rounds, run.cards, run.makespan_s, run.lower_bound_s, work_s, digest,
-        drivers=dict(run.drivers),
+        drivers=dict(run.drivers), pods=run.pods,
     )  # fmt: skip

@@ -56,6 +56,11 @@ def test_minimal_configuration_is_valid() -> None:
         ("pool.cards", 0, "pool.cards: must be at least 1 (it is 0)"),
         ("backend.name", "a/b", "backend.name: use letters, digits, '.', '_' and '-', beginning with a letter"),
         ("backend.owners", ["somebody"], "backend.owners[0]: must be 'team:<name>' or an e-mail address"),
+        (
+            "addresses",
+            {"ui": "http://u", "hud": "http://h", "pods": "http://p/{pods}"},
+            "addresses.pods: must have {pod} where the name of a pod belongs, and may have {namespace}, but no other braces",
+        ),
         ("backend.subdirectory", "../other", "backend.subdirectory: must be a path below the root"),
         ("backend.ref", "--upload-pack=x", "backend.ref: must be a ref of git without spaces, such as 'refs/heads/main'"),
         ("variants.0.python", 3.11, "variants[0].python: must be text (it is 3.11: put it in quotes)"),

@@ -122,7 +122,8 @@ def test_results_show_their_rounds_and_cards_and_how_far_they_are_from_the_bound
         work_s=12.0,
     )
     failed = Attempt("ops", "t.py::a", 1, "failed", None, 0.5, "assert 1 | 2", None, "0", None, None)
-    shown = integration.results_metadata(results, [failed])
+    shown = integration.results_metadata(results, [failed], WORKSPACE)
+    assert "pods" not in shown
     assert (shown["attempts_passed"], shown["attempts_failed"], shown["makespan_without_setup_over_lower_bound"]) == (
         22,
         1,

@@ -24,7 +24,7 @@ from typing import Any
 from accel_ci.config.pool_settings import BucketSettings, KubernetesPoolSettings
 from accel_ci.config.settings import Results
 from accel_ci.errors import PoolError
-from accel_ci.model import RuntimeImage, WorkerSpec
+from accel_ci.model import RuntimeImage, WorkerPod, WorkerSpec
 from accel_ci.pool.environment import container_spec
 from accel_ci.pool.kubernetes import job as job_document
 from accel_ci.pool.kubernetes.cluster import Cluster
@@ -82,6 +82,7 @@ class KubernetesPool(ProjectPool):
         self._widest = widest
         self._settings, self._store, self._project, self._run = settings, store, project, run
         self._rounds: dict[Path, BucketRound] = {}
+        self._started: dict[Path, tuple[BucketRound, str]] = {}  # with the namespace of its pods
 
     def check(self) -> str:
         """Check the cluster, the rights in its namespace, and its nodes' cards."""
@@ -116,6 +117,7 @@ class KubernetesPool(ProjectPool):
         """Create the round's Job, or attach to the one that an earlier driver of the same plan left. Raises `PoolError`."""
         cluster, settings = Cluster(self._settings), self._settings_for(spec)
         record = self._rounds[folder]
+        self._started[folder] = record, cluster.namespace
         name = job_name(self._project, _run_name(folder.parent), folder.name)
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         request = JobRequest(
@@ -149,6 +151,14 @@ class KubernetesPool(ProjectPool):
                 worker_group.add_job(name, len(slots))
             undo.pop_all()
         return worker_group
+
+    def pods(self) -> list[WorkerPod]:
+        """See `ProjectPool`."""
+        return [
+            WorkerPod(folder.name, slot.worker, slot.card, namespace, pod)
+            for folder, (record, namespace) in self._started.items()
+            for slot, pod in record.slots.held()
+        ]
 
     def forget(self, run_dir: Path) -> None:
         """Delete what the bucket has of the run. Raises `PoolError`."""

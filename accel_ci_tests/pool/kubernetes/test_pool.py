@@ -23,12 +23,13 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
-from accel_ci.model import Build
+from accel_ci.model import Build, Limits
 from accel_ci.pool.kubernetes import cluster as cluster_module
 from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
 from accel_ci.results.store import ResultsStore
+from accel_ci.rounds.driver import run_rounds
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci_tests.fixtures.cluster_pool import ApiServerGate
@@ -126,6 +127,21 @@ def test_pods_that_are_taken_away_come_back_or_are_given_up(ground: Ground, writ
     assert taken
     assert 0 < len(outcomes(result)) < len(tests)
     assert any("no pod for 10 s: " in lost for lost in result.lost), result.lost
+
+
+def test_the_pods_of_workers_are_known_by_name(ground: Ground, write: Write) -> None:
+    tests, pool, seen = slow(write, 8, 0.5), ground.project_pool, set[str]()
+
+    def on_progress(*_: object) -> None:
+        seen.update(pod["metadata"]["name"] for pod in ground.containers())
+
+    batches = [batch(f"b{number}", test) for number, test in enumerate(tests)]
+    run_rounds(pool, batches, ["0", "1"], ground.spec(), Limits(), ground.run_dir, on_progress, 1)
+    pods = pool.pods()
+    assert {pod.pod for pod in pods} == seen
+    assert {(pod.round, pod.card, pod.namespace) for pod in pods} == {
+        ("round-1", card, ground.cluster.namespace) for card in ("0", "1")
+    }
 
 
 def test_an_image_that_is_not_there(ground: Ground, write: Write) -> None:
