@@ -131,7 +131,7 @@ def _newest_image(workspace: Workspace) -> str | None:
 _FOR = {
     "stores": ("a results store or rounds in a bucket", "look at results and pool.bucket, and at the keys for them"),
     "pool": ("tests in containers or on a cluster", "look at the section pool"),
-    "images": ("runtime images by Docker", "look at the section image"),
+    "images": ("runtime images by Docker or Buildah", "look at the section image"),
     "Bazel": ("source builds: accel-ci run nightly_rbe", "install bazelisk, or set rbe.bazel or ACCEL_CI_BAZEL"),
     "remote execution": ("source builds away from this machine", "check rbe.executor and the network"),
 }

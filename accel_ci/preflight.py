@@ -14,6 +14,8 @@ from accel_ci.config.settings import Settings
 from accel_ci.docker.client import engine_version
 from accel_ci.docker.image import check_image, check_registry
 from accel_ci.errors import AccelCiError, BuildError
+from accel_ci.images.buildah_builder import buildah_version
+from accel_ci.images.registry import check_access, require_image
 from accel_ci.pipelines import INTEGRATION, RBE, Pipeline
 from accel_ci.pool.choose_pool import pool_for
 from accel_ci.rbe.bazel import find_bazel, read_secrets
@@ -95,17 +97,19 @@ def check_stores(settings: Settings) -> str | None:
 
 
 def _check_images(settings: Settings) -> str | None:
-    """Check the engine that builds images, their bases, and the registries that they are pushed to."""
+    """Check what builds images, their bases, and the registries that they are pushed to."""
     images = [image for variant in settings.variants if (image := settings.image_of(variant)) is not None]
-    if not images:
-        return None
-    version = _engine("the section 'image'")
-    for base in dict.fromkeys(base for image in images for base in (image.base, image.runtime_base) if base is not None):
-        check_image(base)
-    registries = dict.fromkeys(image.registry for image in images if image.registry is not None)
-    for registry in registries:
-        check_registry(registry)
-    return ", ".join([f"engine {version}", *registries])
+    found: list[str] = []
+    for kind in sorted({image.builder.kind for image in images}):
+        found.append(buildah_version() if kind == "buildah" else "engine " + _engine("the section 'image'"))
+    for image in images:
+        has_engine = image.builder.kind == "docker"
+        for base in filter(None, (image.base, image.runtime_base)):
+            (check_image if has_engine else require_image)(base)
+        if image.registry is not None:
+            (check_registry if has_engine else check_access)(image.registry)
+            found.append(image.registry)
+    return ", ".join(dict.fromkeys(found)) or None
 
 
 def _check_bazel(settings: Settings) -> str | None:

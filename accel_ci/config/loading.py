@@ -169,6 +169,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     yield from _unfit_suites(content)
     known = {"suites": list(suites), "variants": [] if None in variants else variants}
     yield from _unfit_torch(content)
+    yield from _unfit_images(content)
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"
@@ -199,6 +200,21 @@ def _unfit_torch(content: dict[str, Any]) -> Iterator[Mistake]:
             yield where, f"{COMMIT_PLACE} is a commit of PyTorch main: set torch_source: main, or leave it out"
         if "@" in str(variant.get("torch")):
             yield where, "'torch' has an address already; keep one"
+
+
+def _unfit_images(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find images whose builder does not go together with their other settings."""
+    sections: list[tuple[tuple[str | int, ...], Any]] = [(("image",), content.get("image"))]
+    for index, entry in enumerate(as_sequence(content.get("variants"))):
+        sections.append((("variants", index, "image"), as_mapping(entry).get("image")))
+    for where, given in sections:
+        image = as_mapping(given)
+        builder = as_mapping(image.get("builder"))
+        is_buildah = builder.get("kind", "docker") == "buildah"
+        if is_buildah and not image.get("registry"):
+            yield (*where, "registry"), "is missing: images by Buildah are used from there"
+        if builder.get("cache") and not is_buildah:
+            yield (*where, "builder", "cache"), "needs the kind 'buildah'; a Docker engine keeps its layers itself"
 
 
 def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:

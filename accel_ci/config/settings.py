@@ -123,12 +123,22 @@ class Wheels(Section):
     pass_environment: tuple[EnvironmentName, ...] = ()
 
 
+class ImageBuilder(Section):
+    """The program that builds images: a Docker engine, or Buildah, which needs no engine and no privileges.
+
+    Images by Buildah leave it through `registry`. `cache` is a repository where it keeps layers, for pods that have none.
+    """
+
+    kind: Literal["docker", "buildah"] = "docker"
+    cache: ImageRepository | None = None
+
+
 class Image(Section):
     """The Docker image that the backend is tested in: two targets of one Dockerfile, `development` and `runtime`.
 
     Both start from `base`, or `runtime` from `runtime_base`. Packages are those of the distribution (Debian or Ubuntu).
     `stripped` are patterns of files below site-packages that only a compiler needs; `runtime` does not have them. Budgets
-    apply to the size that the engine reports. Both targets are pushed to the repository `registry`.
+    apply to the unpacked size. Both targets are pushed to the repository `registry`.
     """
 
     base: PinnedImage
@@ -141,6 +151,7 @@ class Image(Section):
     development_budget: Size | None = None
     allowed_duplicates: tuple[LibraryPattern, ...] = ()
     registry: ImageRepository | None = None
+    builder: ImageBuilder = ImageBuilder()
 
 
 class Upstream(Section):

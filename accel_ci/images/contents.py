@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from accel_ci.errors import BuildError
+from accel_ci.model import ImageLayer
 from accel_ci.process.run import Finished
 from accel_ci.storage.artifacts import sha256_of
 
@@ -62,15 +63,21 @@ class Library:
 
 @dataclass(frozen=True)
 class ImageContents:
-    """Packages, libraries, and the bytes of files that later layers replace or remove."""
+    """Packages, libraries, and the bytes of files that later layers replace or remove.
+
+    `layers` are those of an image whose configuration says what made them.
+    """
 
     packages: tuple[SoftwarePackage, ...]
     libraries: tuple[Library, ...]
     wasted_bytes: int
+    layers: tuple[ImageLayer, ...] = ()
 
 
 @dataclass
-class _Layer:
+class Layer:
+    """A layer as it was read: the sizes of its files, the paths that it removes, and what is kept of its contents."""
+
     files: dict[str, int] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     libraries: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -80,7 +87,7 @@ class _Layer:
 
 def read_image(stream: IO[bytes]) -> ImageContents:
     """Read the image that `docker save` writes to the stream. Raises `ValueError` for any other stream."""
-    layers: dict[str, _Layer] = {}
+    layers: dict[str, Layer] = {}
     order: list[str] = []
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
@@ -91,14 +98,14 @@ def read_image(stream: IO[bytes]) -> ImageContents:
                 if entry.name == "manifest.json":
                     order = json.loads(opened.read(_READ_LIMIT))[0]["Layers"]
                 elif not entry.name.endswith(".json") and entry.name not in ("repositories", "oci-layout"):
-                    layer = _read_layer(opened)
+                    layer = read_layer(opened)
                     if layer is not None:
                         layers[entry.name] = layer
     except (tarfile.TarError, KeyError, IndexError) as error:
         raise ValueError(f"not what `docker save` writes: {error}") from error
     if not order:
         raise ValueError("not what `docker save` writes: it names no layers")
-    return _join([layers[name] for name in order if name in layers])
+    return join_layers([layers[name] for name in order if name in layers])
 
 
 def read_versions(done: Finished, advice: str) -> tuple[str, str, str | None]:
@@ -141,9 +148,9 @@ def _places(group: Iterable[Library]) -> str:
     return ", ".join(f"/{library.path} (layer {library.layer})" for library in group)
 
 
-def _read_layer(stream: IO[bytes]) -> _Layer | None:
+def read_layer(stream: IO[bytes]) -> Layer | None:
     """Read a layer, compressed or not; None if it is not an archive."""
-    layer = _Layer()
+    layer = Layer()
     try:
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
             for entry in archive:
@@ -159,7 +166,7 @@ def _read_layer(stream: IO[bytes]) -> _Layer | None:
     return layer
 
 
-def _look_at(layer: _Layer, path: str, size: int, content: IO[bytes]) -> None:
+def _look_at(layer: Layer, path: str, size: int, content: IO[bytes]) -> None:
     layer.files[path] = size
     if path.endswith(".dist-info/METADATA"):
         layer.metadata[path] = content.read(_READ_LIMIT)
@@ -169,7 +176,8 @@ def _look_at(layer: _Layer, path: str, size: int, content: IO[bytes]) -> None:
         layer.libraries[path] = (size, sha256_of(content))
 
 
-def _join(layers: Sequence[_Layer]) -> ImageContents:
+def join_layers(layers: Sequence[Layer], made_by: Sequence[str] = ()) -> ImageContents:
+    """Put the layers of an image together, the lowest first; `made_by` says what made each, where that is known."""
     there: dict[str, int] = {}
     metadata: dict[str, bytes] = {}
     dpkg = b""
@@ -188,7 +196,8 @@ def _join(layers: Sequence[_Layer]) -> ImageContents:
     in_order = sorted(set(packages), key=lambda each: (each.kind, each.name))
     found = [(number, *each) for number, layer in enumerate(layers) for each in layer.libraries.items()]
     libraries = tuple(Library(path, number, size, digest) for number, path, (size, digest) in found)
-    return ImageContents(tuple(in_order), libraries, wasted)
+    shown = tuple(ImageLayer(by, sum(layer.files.values())) for by, layer in zip(made_by, layers, strict=False))
+    return ImageContents(tuple(in_order), libraries, wasted, shown)
 
 
 def _python_packages(metadata: Mapping[str, bytes]) -> Iterator[SoftwarePackage]:

@@ -1,8 +1,8 @@
-"""Build the runtime image with Docker: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
+"""Build the runtime image as a Docker image: two targets, `development` and `runtime`, of one multi-stage Dockerfile.
 
 An image is named by its content: the Dockerfile, the exact pins and the wheels' digests. One with the same content is used
-again; for others, BuildKit runs the steps that differ. Packages reach a build by bind mounts, and package indexes by
-secrets, so that neither is in a layer or in the image's history. No card is needed.
+again; for others, the builder (`builder.py`) runs the steps that differ. Packages reach a build by bind mounts, and package
+indexes by secrets, so that neither is in a layer or in the image's history. No card is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,10 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.settings import Image, Settings, Variant
 from accel_ci.config.values import Size
-from accel_ci.docker.client import run_docker
-from accel_ci.docker.image import has_images, image_layers, image_size, push_image, saved_image, tag_image
+from accel_ci.docker.image import tag_image
 from accel_ci.errors import BuildError
-from accel_ci.images.contents import VERSIONS_CODE, ImageContents, duplicates, read_image, read_versions
+from accel_ci.images.builder import ImageBuilder, builder_of
+from accel_ci.images.contents import VERSIONS_CODE, duplicates, read_versions
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
 from accel_ci.redaction import redact_bytes, without_credentials
@@ -87,15 +86,15 @@ def make_docker_image(
     resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
     """
     started, limit_s = time.monotonic(), settings.limits.install_seconds
-    recipe = _recipe(settings, variant, section, wheel, artifacts)
+    recipe, builder = _recipe(settings, variant, section, wheel, artifacts), builder_of(section)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
-        if (made := _existing(manifest)) is not None:
+        if (made := _existing(builder, manifest)) is not None:
             os.utime(manifest)  # `prune` leaves what was used in the last day
             _name_newest(settings.backend.distribution, recipe, made)
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
-        image = _make(settings.backend.distribution, recipe, artifacts, limit_s)
+        image = _make(builder, settings.backend.distribution, recipe, artifacts, limit_s)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
         write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))
         _name_newest(settings.backend.distribution, recipe, image)
@@ -158,27 +157,30 @@ def _in_context(pin: str, given: Mapping[str, Path]) -> str:
     return f"{pin.partition(' @ ')[0]} @ file://{_FIND_LINKS}/{quote(file.name)}{digest}\n"
 
 
-def _existing(manifest: Path) -> RuntimeImage | None:
-    """The image that was built from the same content, if the engine still has it."""
+def _existing(builder: ImageBuilder, manifest: Path) -> RuntimeImage | None:
+    """The image that was built from the same content, if it is still there."""
     try:
         image = _IMAGE.validate_json(manifest.read_bytes())
     except (OSError, ValueError):
         return None
-    return image if image.containers and has_images([each.reference for each in image.containers]) else None
+    return image if image.containers and builder.has([each.reference for each in image.containers]) else None
 
 
-def _make(distribution: str, recipe: Recipe, artifacts: ArtifactStore, limit_s: float) -> RuntimeImage:
+def _make(
+    builder: ImageBuilder, distribution: str, recipe: Recipe, artifacts: ArtifactStore, limit_s: float
+) -> RuntimeImage:
     with scratch_folder("image") as scratch:
         context = scratch / "context"
         _fill(context, recipe)
-        build = partial(_build, context, secret_options(scratch, recipe.packages), limit_s)
-        plain = [build(target, {}) for target in TARGETS]
-        steps = plain[1].steps | plain[0].steps  # the first build ran the steps that both need
-        versions = _versions(plain[-1].id)
+        secrets = secret_options(scratch, recipe.packages)
+        plain = [builder.build(context, target, {}, secrets, limit_s) for target in TARGETS]
+        steps = {**plain[1].steps, **plain[0].steps}  # the first build ran the steps that both need
+        versions = _versions(builder, plain[-1].id)
         labels = _labels(distribution, recipe, *versions[1:])
-        labelled = [build(target, labels).id for target in TARGETS]  # all steps are cached; labels add no layer
-    containers = tuple(_container(target, image, recipe) for target, image in zip(TARGETS, labelled, strict=True))
-    contents = _contents(labelled[-1])
+        labelled = [builder.build(context, target, labels, secrets, limit_s).id for target in TARGETS]  # all is cached
+    pairs = zip(TARGETS, labelled, strict=True)
+    containers = tuple(_container(builder, target, image, recipe) for target, image in pairs)
+    contents = builder.read(containers[-1].id, containers[-1].reference)
     found = duplicates(contents.libraries, recipe.section.allowed_duplicates)
     summary = f"{len(found)} duplicates" if found else f"no duplicates among {len(contents.libraries)}"
     summary += f"; {contents.wasted_bytes:,} bytes of files are replaced or removed by later layers"
@@ -250,36 +252,9 @@ def secret_options(folder: Path, packages: PackageSource) -> list[str]:
     return [*options, "--secret", f"id=packages,src={file}"]
 
 
-@dataclass(frozen=True)
-class _Built:
-    """The engine's name of an image; `steps` maps each step to whether it was cached."""
-
-    id: str
-    steps: dict[str, bool]
-
-
-def _build(context: Path, secrets: Sequence[str], limit_s: float, target: str, labels: Mapping[str, str]) -> _Built:
-    """Build one target. Raises `BuildError` with the end of the failing step's output."""
-    identity = context.with_name(f"{target}.id")
-    options = ["--target", target, "--iidfile", str(identity), *secrets]
-    options += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-    done = run_docker(["build", *options, str(context)], timeout_s=limit_s)
-    if done.status != 0:
-        raise BuildError(f"the target {target} of the Docker image cannot be built:\n{done.tail}")
-    return _Built(identity.read_text().strip(), steps_of(done.output))
-
-
-def steps_of(progress: str) -> dict[str, bool]:
-    """Map each step in BuildKit's plain progress to whether it was cached; base images are not steps."""
-    named = dict(re.findall(r"^#(\d+) (\[(?!internal\])[^\]]*\] (?!FROM ).*)$", progress, re.MULTILINE))
-    cached = set(re.findall(r"^#(\d+) CACHED", progress, re.MULTILINE))
-    return {name: number in cached for number, name in named.items()}
-
-
-def _versions(image: str) -> tuple[str, str, str | None]:
-    command = ["run", "--rm", "--network", "none", "--entrypoint", PYTHON, image, "-I", "-c", VERSIONS_CODE]
+def _versions(builder: ImageBuilder, image: str) -> tuple[str, str, str | None]:
     advice = "that image.stripped removes nothing that is needed, and that image.runtime_packages has the system libraries"
-    return read_versions(run_docker(command, timeout_s=300), f"`torch` of the variant, {advice}")
+    return read_versions(builder.run(image, [PYTHON, "-I", "-c", VERSIONS_CODE], 300), f"`torch` of the variant, {advice}")
 
 
 def _labels(distribution: str, recipe: Recipe, torch_version: str, torch_sha: str | None) -> dict[str, str]:
@@ -305,20 +280,12 @@ def _labels(distribution: str, recipe: Recipe, torch_version: str, torch_sha: st
     return {name: value for name, value in labels.items() if value}
 
 
-def _container(target: Any, image: str, recipe: Recipe) -> ContainerImage:
+def _container(builder: ImageBuilder, target: Any, image: str, recipe: Recipe) -> ContainerImage:
     """Describe an image; if a registry is configured, push it and name it by digest."""
     reference, tag = image, f"{recipe.variant.name}-{recipe.digest[:12]}{'' if target == 'runtime' else '-development'}"
     if recipe.section.registry:
-        reference = push_image(image, f"{recipe.section.registry}:{tag}")
-    return ContainerImage(target, image, reference, image_size(image), image_layers(image))
-
-
-def _contents(image: str) -> ImageContents:
-    with saved_image(image) as stream:
-        try:
-            return read_image(stream)
-        except ValueError as error:
-            raise BuildError(f"the contents of {image} cannot be read: {error}; look at `docker save {image}`") from error
+        reference = builder.push(image, f"{recipe.section.registry}:{tag}")
+    return ContainerImage(target, image, reference, *builder.measure(image, reference))
 
 
 def _checks(section: Image, containers: Sequence[ContainerImage], found: Sequence[CheckResult]) -> tuple[CheckResult, ...]:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from accel_ci.docker.client import engine_version
 from accel_ci.docker.image import check_image
 from accel_ci.errors import BuildError
+from accel_ci.images.registry import require_image
 from accel_ci.images.runtime_image import changes_of_environment
 from accel_ci.model import RuntimeImage
 from accel_ci.storage.sealed_folder import in_short
@@ -33,7 +35,10 @@ def same_image(image: RuntimeImage, make: Callable[[], RuntimeImage]) -> Runtime
 def _require_unchanged(image: RuntimeImage) -> None:
     """Raise `BuildError` if an image is gone, or no longer what it was."""
     if container := image.container("runtime"):
-        check_image(container.reference)
+        if "@" in container.reference and engine_version() is None:
+            require_image(container.reference)
+        else:
+            check_image(container.reference)
     elif not Path(image.python).exists():
         raise BuildError(f"the environment {Path(image.python).parents[1]} is gone; `accel-ci prune` removes old ones")
     elif changed := changes_of_environment(Path(image.python)):

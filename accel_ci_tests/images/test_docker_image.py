@@ -1,8 +1,10 @@
-"""Real builds of Docker images, with a small package in the place of PyTorch."""
+"""Real builds of images by each builder, with a small package in the place of PyTorch."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,8 +14,11 @@ import pytest
 
 from accel_ci.config.settings import Image, Project
 from accel_ci.docker.client import run_docker
+from accel_ci.docker.image import pull_image
 from accel_ci.errors import BuildError
-from accel_ci.images.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options, steps_of
+from accel_ci.images.buildah_builder import steps_of as steps_of_buildah
+from accel_ci.images.docker_builder import steps_of
+from accel_ci.images.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options
 from accel_ci.images.runtime_image import make_runtime_image
 from accel_ci.model import RuntimeImage, Source, Wheel
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
@@ -46,6 +51,22 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(params=["docker", "buildah"])
+def built_by(
+    request: pytest.FixtureRequest, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, object]:
+    """The settings of each builder; that of Buildah needs a registry, which is the one that has the base."""
+    if request.param == "docker":
+        return {}
+    if shutil.which("buildah") is None:
+        pytest.skip("`buildah` is not installed")
+    registry = base.partition("/")[0]
+    (tmp_path / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
+    monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
+    name = f"{registry}/test-{uuid.uuid4().hex}"
+    return {"builder": {"kind": "buildah", "cache": f"{name}-cache"}, "registry": name}
+
+
 def docker_project(make_project: Callable[..., Project], toy_project: Project, image: Mapping[str, object]) -> Project:
     settings = toy_project.settings.model_dump(mode="json")
     variant = {"name": "py3", "python": "3.11", "torch": "torch==9.9+cpu", "runtime": "toy-1"}
@@ -72,10 +93,16 @@ def ids_of(name: str) -> str:
 
 
 def test_two_targets_are_built_described_reused_and_run(
-    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path, tmp_path: Path
+    make_project: Callable[..., Project],
+    toy_project: Project,
+    toy_sources: Path,
+    base: str,
+    packages: Path,
+    tmp_path: Path,
+    built_by: dict[str, object],
 ) -> None:
     section = {"base": base, "development_packages": [], "environment": {"TOY_HOME": 'a "$b"'}, "runtime_budget": "1m"}
-    project = docker_project(make_project, toy_project, section)
+    project = docker_project(make_project, toy_project, section | built_by)
     wheel = wheel_of(project, toy_sources)
     image = image_of(project, wheel)
 
@@ -85,11 +112,14 @@ def test_two_targets_are_built_described_reused_and_run(
     assert runtime is not None
     assert runtime.size_bytes < development.size_bytes - 8_000_000, "no uv, no headers"
     assert sum(layer.size_bytes for layer in runtime.layers) == pytest.approx(runtime.size_bytes, rel=0.01)
+    assert any("uv pip install" in layer.made_by for layer in runtime.layers)
     assert tuple(check.name for check in image.checks) == IMAGE_CHECK_NAMES
     assert [check.name for check in image.checks if not check.passed] == ["runtime_size"]
     assert "over image.runtime_budget" in image.checks[0].summary
 
+    pull_image(runtime.reference, 120)
     [seen] = json.loads(run_docker(["image", "inspect", runtime.reference]).output)
+    assert seen["Id"] == runtime.id
     labels = seen["Config"]["Labels"]
     assert labels["org.opencontainers.image.revision"] == SOURCE.sha
     assert labels["org.opencontainers.image.source"] == "https://example.org/toy.git"
@@ -102,18 +132,11 @@ def test_two_targets_are_built_described_reused_and_run(
     bill = json.loads(ArtifactStore(project.home / "artifacts").path(image.sbom).read_bytes())
     assert {"torch", "toy-backend", "dpkg"} <= {each["name"] for each in bill["components"]}
 
-    names = {f"accel-ci/toy-backend:py3{end}" for end in ("", "-development")}
-    assert names <= names_of_images(), "`docker images` lists them, and `docker image prune` spares what has a name"
-    (toy_sources / "README.md").write_text("# Another toy\n")
-    newer = image_of(project, wheel_of(project, toy_sources))
-    assert {ids_of(name) for name in names} == {each.id for each in newer.containers}, "the newest have the names"
-
     again = image_of(project, wheel)
-    assert {ids_of(name) for name in names} == {each.id for each in image.containers}
     assert (again.reused, again.work_s, again.containers) == (True, 0.0, image.containers)
     next((project.home / "images").glob("docker-*.json")).unlink()
     rebuilt = image_of(project, wheel)
-    assert rebuilt.cached_steps == rebuilt.steps > 0, "BuildKit tells fewer steps of a build that shares them with another"
+    assert rebuilt.cached_steps == rebuilt.steps > 0, "a builder tells fewer steps of a build that shares them with another"
     assert [each.id for each in rebuilt.containers] == [each.id for each in image.containers]
 
     (tmp_path / "work").mkdir()
@@ -121,15 +144,50 @@ def test_two_targets_are_built_described_reused_and_run(
     probe = "import toy_backend, torch, os; print(torch.__version__, os.environ['TOY_HOME'])"
     done = pool_for(project.settings).execute([spec.python, "-c", probe], spec, tmp_path / "work", 60)
     assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
+    run_docker(["image", "rm", *(each.reference for each in image.containers)])
+
+
+def test_the_newest_images_have_names_where_no_registry_has_them(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
+) -> None:
+    project = docker_project(make_project, toy_project, {"base": base, "development_packages": []})
+    wheel = wheel_of(project, toy_sources)
+    image = image_of(project, wheel)
+    names = {f"accel-ci/toy-backend:py3{end}" for end in ("", "-development")}
+    assert names <= names_of_images(), "`docker images` lists them, and `docker image prune` spares what has a name"
+    (toy_sources / "README.md").write_text("# Another toy\n")
+    newer = image_of(project, wheel_of(project, toy_sources))
+    assert {ids_of(name) for name in names} == {each.id for each in newer.containers}, "the newest have the names"
+    assert image_of(project, wheel).reused
+    assert {ids_of(name) for name in names} == {each.id for each in image.containers}
     run_docker(["image", "rm", *names])
 
 
 def test_a_runtime_without_a_requirement_of_pytorch_is_an_error(
-    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
+    make_project: Callable[..., Project],
+    toy_project: Project,
+    toy_sources: Path,
+    base: str,
+    packages: Path,
+    built_by: dict[str, object],
 ) -> None:
     section = {"base": base, "development_packages": [], "stripped": ["torch/version.py"]}
-    project = docker_project(make_project, toy_project, section)
+    project = docker_project(make_project, toy_project, section | built_by)
     with pytest.raises(BuildError, match=r"cannot import name 'version'[\s\S]*image\.stripped"):
+        image_of(project, wheel_of(project, toy_sources))
+
+
+def test_a_step_that_fails_is_shown(
+    make_project: Callable[..., Project],
+    toy_project: Project,
+    toy_sources: Path,
+    base: str,
+    packages: Path,
+    built_by: dict[str, object],
+) -> None:
+    section = {"base": base, "development_packages": ["no-such-package-anywhere"]}
+    project = docker_project(make_project, toy_project, section | built_by)
+    with pytest.raises(BuildError, match=r"the target development [\s\S]*no-such-package-anywhere"):
         image_of(project, wheel_of(project, toy_sources))
 
 
@@ -207,3 +265,14 @@ def test_cached_steps_are_counted_without_base_images() -> None:
         "#5 [tools 2/2] RUN one\n#5 CACHED\n#6 [runtime 2/2] RUN two\n#6 0.1 #5 CACHED\n#6 DONE 0.1s\n"
     )
     assert steps_of(progress) == {"[tools 2/2] RUN one": True, "[runtime 2/2] RUN two": False}
+
+
+def test_cached_steps_of_buildah_are_counted_without_base_images() -> None:
+    progress = (
+        "[1/3] STEP 1/2: FROM debian AS tools\n[1/3] STEP 2/2: RUN one\n--> Using cache 0f\n--> Pushing cache a:5f\n"
+        "[3/3] STEP 1/4: FROM debian\n[3/3] STEP 2/4: COPY --from=two a b\n"
+        "[2/3] STEP 1/2: FROM 0f AS two\n[2/3] STEP 2/2: RUN two\n--> Cache pulled from remote example.org/cache:5f\n"
+        "--> Using cache 5a\n[3/3] STEP 3/4: RUN three\nSTEP of a command\n[3/3] STEP 4/4: RUN four\n"
+    )
+    cached = {"RUN one": True, "COPY --from=two a b": True, "RUN two": True, "RUN three": False, "RUN four": False}
+    assert steps_of_buildah(progress) == cached
