@@ -75,6 +75,8 @@ def test_minimal_configuration_is_valid() -> None:
         ("variants.0.torch_index", "ftp://h", "variants[0].torch_index: must be an address that begins with http:// or"),
         ("variants.0", {"name": "py3", "python": "3.11", "torch": "torch @ https://h/t.whl", "torch_index": "https://h"},
          "variants[0].torch_index: 'torch' has an address already; keep one"),
+        ("image", {"base": "a@sha256:" + "0" * 64, "builder": {"kind": "buildah"}}, "image.registry: is missing: images"),
+        ("image", {"base": "a@sha256:" + "0" * 64, "builder": {"cache": "a/b"}}, "image.builder.cache: needs"),
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.suites", ["smoke", "unti"], "jobs.nightly.suites[1]: there is no suite 'unti'; did you mean 'unit'?"),
