@@ -50,6 +50,7 @@ def workspace_file(project: Project) -> Iterator[Path]:
         document = yaml.safe_load(packaged.read_text("utf-8"))
         document["load_from"][0]["python_module"]["location_name"] = location
         own = project.home / "workspace.yaml"
+        own.parent.mkdir(parents=True, exist_ok=True)
         write_whole_file(own, yaml.safe_dump(document).encode())
         yield own
 

@@ -10,18 +10,20 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load import location_origins_from_yaml_paths
 from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from prometheus_client import CollectorRegistry, generate_latest
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
-from accel_ci.defs.instance import UNFINISHED
+from accel_ci.defs.instance import UNFINISHED, workspace_file
 from accel_ci.defs.liveness import end_dead_runs, lock_file
 from accel_ci.defs.location import asset_key, is_of, runs_of
 from accel_ci.defs.metrics import InstanceMetrics
 from accel_ci.defs.partitions import partition_key, revisions_name
 from accel_ci.defs.run_tags import BUILD_TAG, LOCATION_TAG
+from accel_ci.defs.runs import create_run
 from accel_ci.defs.triggers import start_revision
 from accel_ci.defs.upkeep import busy_revisions
 from accel_ci.model import Build
@@ -105,6 +107,19 @@ def test_the_same_revision_is_in_each_location_by_itself(projects: dict[str, Pro
     assert instance.get_dynamic_partitions(revisions_name(None)) == []
     instance.delete_dynamic_partition(revisions_name(NPU), BUILD.revision)
     assert instance.get_dynamic_partitions(revisions_name(EMU)) == [BUILD.revision]
+
+
+def test_the_command_line_and_its_server_name_the_location(
+    projects: dict[str, Project], instance: dg.DagsterInstance
+) -> None:
+    for location, project in projects.items():
+        with workspace_file(project) as file:
+            assert [origin.location_name for origin in location_origins_from_yaml_paths([str(file)])] == [location]
+        job = build_definitions(project).resolve_job_def("pr")
+        run = create_run(instance, location, job, BUILD, {}, assets=["wheel"])
+        assert run.remote_job_origin is not None
+        assert run.remote_job_origin.location_name == location
+        assert run.asset_selection == {asset_key(location, "wheel")}
 
 
 def test_runs_of_another_location_are_neither_seen_nor_counted(

@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 
 from accel_ci.config.pod_template import overlay, template_mistakes
 from accel_ci.config.pool_settings import KubernetesPoolSettings
@@ -339,3 +340,22 @@ def test_what_a_pod_runs_first_needs_the_standard_library_alone() -> None:
     names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
     names |= {"." * node.level + (node.module or "") for node in found if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in names} <= set(sys.stdlib_module_names)
+
+
+def test_the_queues_of_kueue_cover_all_that_pods_ask_for() -> None:
+    """Kueue admits no Job with a resource that its queue does not cover."""
+    named: dict[str, dict[str, Any]] = {}
+    for each in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "kueue" / "queues.yaml").read_text()):
+        named.setdefault(each["kind"], {})[each["metadata"]["name"]] = each["spec"]
+    assert len(named["LocalQueue"]) == 2
+    for name, local in named["LocalQueue"].items():
+        own = settings(queue=name, cpu="4", memory="8Gi")
+        job = job_manifest(own, REQUEST)
+        assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == name
+        [group] = named["ClusterQueue"][local["clusterQueue"]]["resourceGroups"]
+        pod = job["spec"]["template"]["spec"]
+        asked = {kind for each in (*pod["containers"], *pod["initContainers"]) for kind in each["resources"]["requests"]}
+        assert asked == set(group["coveredResources"])
+        for flavor in group["flavors"]:
+            assert flavor["name"] in named["ResourceFlavor"]
+            assert [resource["name"] for resource in flavor["resources"]] == group["coveredResources"]
