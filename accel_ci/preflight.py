@@ -109,6 +109,9 @@ def _check_images(settings: Settings) -> str | None:
         if image.registry is not None:
             (check_registry if has_engine else check_access)(image.registry)
             found.append(image.registry)
+    for prebuilt in filter(None, map(settings.prebuilt_image_of, settings.variants)):
+        require_image(prebuilt.reference)
+        found.append(prebuilt.reference)
     return ", ".join(dict.fromkeys(found)) or None
 
 

@@ -194,5 +194,7 @@ _NO_IMAGE: Mistake = ("pool", "image"), "is missing; set it, or add the section 
 def _has_image(document: Mapping[str, Any]) -> bool:
     """True when the pool names an image, or every build makes one."""
     variants = as_sequence(document.get("variants"))
-    made = document.get("image") or all(as_mapping(variant).get("image") for variant in variants)
+    made = any(
+        document.get(key) or all(as_mapping(variant).get(key) for variant in variants) for key in ("image", "prebuilt_image")
+    )
     return bool(made) or as_mapping(document.get("pool")).get("image") is not None

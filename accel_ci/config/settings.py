@@ -154,6 +154,16 @@ class Image(Section):
     builder: ImageBuilder = ImageBuilder()
 
 
+class PrebuiltImage(Section):
+    """An image that was built elsewhere, in place of the one that a build makes; `reference` is by digest.
+
+    It must have PyTorch, the tests' packages and the build's own wheels. `python` is its interpreter.
+    """
+
+    reference: PinnedImage
+    python: Annotated[str, Field(pattern=r"^/\S+$")] = "/opt/venv/bin/python"
+
+
 class Upstream(Section):
     """The repository that the backend follows.
 
@@ -203,6 +213,7 @@ class Variant(Section):
     build_environment: dict[EnvironmentName, str] = {}
     wheels: Wheels | None = None
     image: Image | None = None
+    prebuilt_image: PrebuiltImage | None = None
     torch_backend: TorchBackend | None = None
 
 
@@ -565,6 +576,7 @@ class Settings(Section):
     device: Device | None = None
     wheels: Wheels = Wheels()
     image: Image | None = None
+    prebuilt_image: PrebuiltImage | None = None
     variants: tuple[Variant, ...] = Field(min_length=1)
     suites: dict[Name, Suite] = Field(min_length=1)
     pool: Pool = Field(discriminator="kind")
@@ -617,9 +629,13 @@ class Settings(Section):
         """The rules for the wheels of a variant."""
         return variant.wheels or self.wheels
 
+    def prebuilt_image_of(self, variant: Variant) -> PrebuiltImage | None:
+        """The image of a variant that was built elsewhere; None if builds make their own."""
+        return variant.prebuilt_image or (self.prebuilt_image if variant.image is None else None)
+
     def image_of(self, variant: Variant) -> Image | None:
-        """The Docker image of a variant; None if its runtime image is a virtual environment."""
-        return variant.image or self.image
+        """The Docker image that builds of a variant make; None if they make none."""
+        return None if self.prebuilt_image_of(variant) else variant.image or self.image
 
     @property
     def longest_test_s(self) -> float:

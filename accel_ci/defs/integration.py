@@ -110,7 +110,7 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
             context.log.info(behind)
             step.say(behind)
     made = {check.name: check for check in image.checks}
-    venv = CheckResult("", True, "this variant's image is a virtual environment")
+    venv = CheckResult("", True, "builds of this variant make no Docker image")
     checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
     metadata = image_metadata(image, workspace) | {"differs_from_revision": behind or "no"}
     return stage_result(image, build_of(context), image.digest, metadata, checks)
@@ -286,7 +286,7 @@ def image_metadata(image: RuntimeImage, workspace: Workspace) -> dict[str, Any]:
 def image_note(image: RuntimeImage) -> str:
     """Return the PyTorch version of an image, and what of it was reused or came from a cache."""
     reused = ["reused"] if image.reused else []
-    if image.kind == "docker":
+    if image.steps:
         reused.append(f"{image.steps if image.reused else image.cached_steps} of {image.steps} steps cached")
     return f"torch {image.torch_version}" + (f" ({', '.join(reused)})" if reused else "")
 

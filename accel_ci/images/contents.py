@@ -65,13 +65,15 @@ class Library:
 class ImageContents:
     """Packages, libraries, and the bytes of files that later layers replace or remove.
 
-    `layers` are those of an image whose configuration says what made them.
+    `layers` are those of an image whose configuration says what made them. `records` are the files RECORD of Python's
+    packages, by path.
     """
 
     packages: tuple[SoftwarePackage, ...]
     libraries: tuple[Library, ...]
     wasted_bytes: int
     layers: tuple[ImageLayer, ...] = ()
+    records: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass
@@ -168,7 +170,7 @@ def read_layer(stream: IO[bytes]) -> Layer | None:
 
 def _look_at(layer: Layer, path: str, size: int, content: IO[bytes]) -> None:
     layer.files[path] = size
-    if path.endswith(".dist-info/METADATA"):
+    if path.endswith((".dist-info/METADATA", ".dist-info/RECORD")):
         layer.metadata[path] = content.read(_READ_LIMIT)
     elif path == _DPKG:
         layer.dpkg = content.read(_READ_LIMIT)
@@ -192,12 +194,14 @@ def join_layers(layers: Sequence[Layer], made_by: Sequence[str] = ()) -> ImageCo
         there |= layer.files
         metadata |= layer.metadata
         dpkg = layer.dpkg if layer.dpkg is not None else dpkg
-    packages = [*_python_packages(metadata), *_debian_packages(dpkg.decode("utf-8", "replace"))]
+    described = {path: content for path, content in metadata.items() if path.endswith("/METADATA")}
+    packages = [*_python_packages(described), *_debian_packages(dpkg.decode("utf-8", "replace"))]
     in_order = sorted(set(packages), key=lambda each: (each.kind, each.name))
     found = [(number, *each) for number, layer in enumerate(layers) for each in layer.libraries.items()]
     libraries = tuple(Library(path, number, size, digest) for number, path, (size, digest) in found)
     shown = tuple(ImageLayer(by, sum(layer.files.values())) for by, layer in zip(made_by, layers, strict=False))
-    return ImageContents(tuple(in_order), libraries, wasted, shown)
+    records = {path: content for path, content in metadata.items() if path.endswith("/RECORD")}
+    return ImageContents(tuple(in_order), libraries, wasted, shown, records)
 
 
 def _python_packages(metadata: Mapping[str, bytes]) -> Iterator[SoftwarePackage]:

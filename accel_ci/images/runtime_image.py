@@ -1,5 +1,7 @@
 """Make the runtime image of a variant: a Docker image where one is configured, else a virtual environment.
 
+An image that was built elsewhere is taken as it is (`prebuilt_image.py`).
+
 A virtual environment has the wheels, PyTorch and the tests' requirements. An image is named by its content: the exact pins
 and the wheels' digests. One with the same content is used again.
 """
@@ -22,6 +24,7 @@ from accel_ci.config.settings import Settings, Variant
 from accel_ci.errors import BuildError
 from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_versions
 from accel_ci.images.docker_image import make_docker_image
+from accel_ci.images.prebuilt_image import take_prebuilt_image
 from accel_ci.images.sbom import bill_of_materials
 from accel_ci.model import RuntimeImage, Wheel
 from accel_ci.redaction import redact_bytes
@@ -47,6 +50,8 @@ def make_runtime_image(
     A virtual environment in which a test has changed something is made anew; the changed one is kept beside it.
     Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
+    if (prebuilt := settings.prebuilt_image_of(variant)) is not None:
+        return take_prebuilt_image(settings, variant, prebuilt, wheel, artifacts)
     section = settings.image_of(variant)
     if section is not None:
         return make_docker_image(settings, variant, section, wheel, artifacts, images)

@@ -6,7 +6,7 @@ import base64
 import csv
 import zipfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from accel_ci.storage.artifacts import sha256_of
@@ -24,6 +24,13 @@ def top_level_names(wheels: Iterable[Path]) -> set[str]:
                 if name.endswith(_CODE):
                     names.add(first if rest else first.partition(".")[0])
     return names
+
+
+def recorded_files(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    """Yield the files that a wheel installs as they are, each with its digest as RECORD has it."""
+    for name in filter(_is_installed_as_named, wheel.namelist()):
+        with wheel.open(name) as content:
+            yield name, _as_recorded(sha256_of(content))
 
 
 def installed_differently(wheel: Path, site_packages: Path) -> list[str]:

@@ -76,6 +76,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("variants.0", {"name": "py3", "python": "3.11", "torch": "torch @ https://h/t.whl", "torch_index": "https://h"},
          "variants[0].torch_index: 'torch' has an address already; keep one"),
         ("image", {"base": "a@sha256:" + "0" * 64, "builder": {"kind": "buildah"}}, "image.registry: is missing: images"),
+        ("prebuilt_image", {"reference": "a/b:1"}, "prebuilt_image.reference: must be pinned by digest"),
         ("image", {"base": "a@sha256:" + "0" * 64, "builder": {"cache": "a/b"}}, "image.builder.cache: needs"),
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
         ("jobs.nightly.cron", "61 2 * * *", "jobs.nightly.cron: not a cron expression"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from accel_ci.config.settings import Image, Project
+from accel_ci.config.settings import Image, PrebuiltImage, Project
 from accel_ci.docker.client import run_docker
 from accel_ci.docker.image import pull_image
 from accel_ci.errors import BuildError
@@ -74,9 +74,9 @@ def docker_project(make_project: Callable[..., Project], toy_project: Project, i
     return make_project(backend=settings["backend"], variants=[variant], image=image, pool=pool)
 
 
-def wheel_of(project: Project, sources: Path) -> Wheel:
+def wheel_of(project: Project, sources: Path, source: Source = SOURCE) -> Wheel:
     artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
-    return build_wheel(project.settings, project.settings.variants[0], SOURCE, sources, artifacts, cache, project.root)
+    return build_wheel(project.settings, project.settings.variants[0], source, sources, artifacts, cache, project.root)
 
 
 def image_of(project: Project, wheel: Wheel) -> RuntimeImage:
@@ -161,6 +161,38 @@ def test_the_newest_images_have_names_where_no_registry_has_them(
     assert image_of(project, wheel).reused
     assert {ids_of(name) for name in names} == {each.id for each in image.containers}
     run_docker(["image", "rm", *names])
+
+
+def test_an_image_that_was_built_elsewhere_must_have_the_wheel(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
+) -> None:
+    registry = f"{base.partition('/')[0]}/test-{uuid.uuid4().hex}"
+    section = {"base": base, "development_packages": [], "registry": registry}
+    project = docker_project(make_project, toy_project, section)
+    wheel = wheel_of(project, toy_sources)
+    built = image_of(project, wheel)
+    runtime = built.container("runtime")
+    assert runtime is not None
+
+    def settings(reference: str) -> Project:
+        changed = project.settings.model_copy(update={"prebuilt_image": PrebuiltImage(reference=reference)})
+        return replace(project, settings=changed)
+
+    image = image_of(settings(runtime.reference), wheel)
+    taken = image.container("runtime")
+    assert taken is not None
+    assert (image.kind, image.torch_version, taken.reference) == ("docker", "9.9+cpu", runtime.reference)
+    assert set(built.packages) == set(image.packages)
+    assert taken.size_bytes == pytest.approx(runtime.size_bytes, rel=0.1)
+    (toy_sources / "toy_backend" / "__init__.py").write_text("def autoload():\n    return 2\n")
+    other = wheel_of(project, toy_sources, replace(SOURCE, tree="e" * 40))
+    assert other.wheel.sha256 != wheel.wheel.sha256
+    with pytest.raises(BuildError, match=r"has not the wheel of this build: toy_backend/__init__\.py"):
+        image_of(settings(runtime.reference), other)
+    with pytest.raises(BuildError, match="has no PyTorch"):
+        image_of(settings(base), wheel)
+    with pytest.raises(BuildError, match="see that it was pushed"):
+        image_of(settings(f"{registry}@sha256:{'0' * 64}"), wheel)
 
 
 def test_a_runtime_without_a_requirement_of_pytorch_is_an_error(
