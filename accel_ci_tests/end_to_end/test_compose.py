@@ -112,7 +112,7 @@ def configure(bench: Bench, address: str, project: Path, base: str) -> None:
             "environment": {"OMP_NUM_THREADS": "1", "EMU_CARDS": "2"},
         },
         image={"base": base},
-        wheels__builder=base,
+        wheels={"builder": base},
         limits={"test_timeout_seconds": 60},
         jobs__nightly__cron=f"{soon.minute} {soon.hour} * * *",
         jobs__nightly__enabled=True,
