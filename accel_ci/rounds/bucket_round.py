@@ -16,6 +16,7 @@ All objects are below the plan's digest, so that a worker of another plan can do
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import threading
@@ -82,7 +83,7 @@ class BucketRound(FolderRound):
         signer = bucket.signer()  # sign anew each time: URLs of an earlier driver may expire before this one is done
         bucket.put("claim_urls", packed({batch.id: signer.claim(f"claims/{batch.id}") for batch in batches}))
         if not known:
-            bucket.put("plan", plan)
+            bucket.put("plan", gzip.compress(plan, 6, mtime=0))  # each worker downloads it
         return fresh
 
     def set_aside(self, target: Path) -> None:
