@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from accel_ci.cli.backup import backup, restore, upgrade
 from accel_ci.cli.builds import accept, resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
@@ -107,6 +108,7 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
-    janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine,
+    janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
+    restore, upgrade,
 ):  # fmt: skip
     main.add_command(command)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import yaml
@@ -71,8 +72,49 @@ def open_instance(project: Project) -> dg.DagsterInstance:
         if describe_disk_fault(texts_of(error), project.home) is not None:
             raise
         raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
+    _require_own_tables(instance, home)
     end_dead_runs(instance, project.home)
     return instance
+
+
+def database_of(project: Project) -> str:
+    """Return the URL of the PostgreSQL database of the instance, whatever is in it. Raises `ConfigError` without one."""
+    home = prepare_dagster_home(project)
+    try:
+        with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home))) as instance:
+            url = getattr(instance.run_storage, "postgres_url", None)
+    except Exception as error:
+        raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
+    if url is None:
+        raise ConfigError(
+            f"{home / 'dagster.yaml'} names no PostgreSQL: all of the project is in {project.home}; copy that folder while "
+            "nothing runs"
+        )
+    return str(url)
+
+
+def upgrade_instance(project: Project, say: Callable[[str], None]) -> None:
+    """Bring the instance's tables to this release of Dagster, as `dagster instance migrate` does. Raises `ConfigError`."""
+    home = prepare_dagster_home(project)
+    try:
+        with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home))) as instance:
+            instance.upgrade(lambda text: say(str(text)))
+    except Exception as error:
+        raise ConfigError(f"{home / 'dagster.yaml'}: {_explain(error)}") from error
+
+
+def _require_own_tables(instance: dg.DagsterInstance, home: Path) -> None:
+    """Raise `ConfigError` if the tables in PostgreSQL are of another release of Dagster."""
+    storage: Any = instance.run_storage
+    if getattr(storage, "postgres_url", None) is None:
+        return
+    there, own = storage.alembic_version()
+    if there != own:
+        raise ConfigError(
+            f"{home / 'dagster.yaml'}: the tables in PostgreSQL are of another release of Dagster (revision {there}; this "
+            f"one has {own}): if they are older, make a backup and run `accel-ci upgrade`; if they are newer, use that "
+            "release, or restore the backup from before (docs/upgrade.md)"
+        )
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from accel_ci.pipelines import LEDGER, PIPELINES, REVISION, Pipeline
 from accel_ci.redaction import redact, redact_bytes
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.file_lock import is_locked
+from accel_ci.storage.layout import LayoutFile
 from accel_ci.storage.revision_index import IndexedRevision, list_folders, read_index
 from accel_ci.storage.shared_folder import FolderShare, Unshared
 
@@ -80,6 +81,7 @@ class ManifestStore:
     def __init__(self, home: Path, pipelines: Sequence[Pipeline] = PIPELINES, share: FolderShare | None = None) -> None:
         self._revisions: list[IndexedRevision] | None = None
         self.share = share or Unshared()
+        self.layout = LayoutFile(home, self.share)
         self.pipelines = pipelines
         self.builds = home / "builds"
         self._unpartitioned = home / "quality"
@@ -95,6 +97,7 @@ class ManifestStore:
 
     def bring(self, build: Build) -> None:
         """Have the manifests of a build's revision, and those of no build, as other machines have left them."""
+        self.layout.check()
         self.share.bring(self.builds / build.revision, self._unpartitioned)
 
     def write(self, path: Path, value: Any) -> None:
@@ -268,6 +271,7 @@ class ManifestStore:
 
     def add_revision(self, revision: Revision) -> Revision:
         """Store a revision, or return the one that has its key already."""
+        self.layout.note()
         path = self.path(REVISION, revision.key)
         with self.revisions_lock():
             path.parent.mkdir(exist_ok=True)
@@ -291,6 +295,7 @@ class ManifestStore:
     def revisions(self) -> list[IndexedRevision]:
         """Every revision that has a folder, newest first."""
         if self._revisions is None:
+            self.layout.check()
             self.share.bring(self.builds)
         return read_index(self.builds, self.revision) if self._revisions is None else self._revisions
 
