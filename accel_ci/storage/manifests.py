@@ -296,7 +296,7 @@ class ManifestStore:
         """Every revision that has a folder, newest first."""
         if self._revisions is None:
             self.layout.check()
-            self.share.bring(self.builds)
+            self.share.bring(self.builds, packed=True)
         return read_index(self.builds, self.revision) if self._revisions is None else self._revisions
 
     def at_one_moment(self) -> ManifestStore:

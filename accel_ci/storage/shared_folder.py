@@ -2,7 +2,8 @@
 
 Each machine has a copy of the folder. What is written goes into the bucket first; `bring` makes a part of the copy like the
 bucket. Two files are the same if the local content has the ETag of the object, which is its MD5 in any S3 that does not
-encrypt by KMS; there, each look brings the file again. Large files, by digest, are in `accel_ci.storage.artifacts`.
+encrypt by KMS; there, each look brings the file again. Where thousands of files are missing, they come in packs
+(`accel_ci.storage.packs`). Large files, by digest, are in `accel_ci.storage.artifacts`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from time import time
 from typing import TYPE_CHECKING, Protocol
 
 from accel_ci.errors import AccelCiError
+from accel_ci.storage.packs import MANY, bring_from_packs, pack_files
 from accel_ci.storage.shared_lease import turn
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ class FolderShare(Protocol):
     def location(self, path: Path) -> str:
         """Return the place of a file, for people."""
 
-    def bring(self, *folders: Path) -> None:
-        """Make the local files below the folders those that are shared."""
+    def bring(self, *folders: Path, packed: bool = False) -> None:
+        """Make the local files below the folders those that are shared; `packed` ones are many, and seldom change."""
 
     def bring_file(self, path: Path) -> None:
         """Make a local file the shared one."""
@@ -77,7 +79,7 @@ class Unshared:
         """See `FolderShare`."""
         return str(path)
 
-    def bring(self, *folders: Path) -> None:
+    def bring(self, *folders: Path, packed: bool = False) -> None:
         """See `FolderShare`."""
 
     def bring_file(self, path: Path) -> None:
@@ -121,12 +123,17 @@ class SharedFolder:
         """See `FolderShare`."""
         return self._objects.location(self._name(path))
 
-    def bring(self, *folders: Path) -> None:
+    def bring(self, *folders: Path, packed: bool = False) -> None:
         """See `FolderShare`. A file that is not shared goes, unless it was written after the look at the bucket."""
         looked_at = time()
         wanted = [entry for folder in folders for entry in self._objects.list_below(self._name(folder))]
         shared = {self._path(entry) for entry in wanted}
-        self._together(self._bring_entry, (entry for entry in wanted if not self._has(entry)))
+        missing = [entry for entry in wanted if not self._has(entry)]
+        if packed and len(missing) >= MANY:
+            missing = bring_from_packs(self._objects, {entry.name: entry for entry in wanted}, missing, self._path)
+        self._together(self._bring_entry, missing)
+        if packed and len(missing) >= MANY:
+            pack_files(self._objects, missing, self._path)
         for path in (path for folder in folders for path in _files_below(folder) if path not in shared):
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < looked_at:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from subprocess import Popen
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,8 @@ from accel_ci.pipelines import INTEGRATION, LEDGER, PIPELINES
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci.storage.object_store import Entry
+from accel_ci.storage.object_store import Entry, SharedFiles
+from accel_ci.storage.packs import MANY
 from accel_ci.storage.shared_folder import SharedFolder
 from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 
@@ -218,3 +220,64 @@ def test_an_artifact_with_another_content_is_refused(tmp_path: Path, open_bucket
     bucket.delete(f"artifacts/{artifact.sha256}/a.whl")
     with pytest.raises(AccelCiError, match="is gone"):
         other.path(artifact)
+
+
+def lay_many(store: BucketStore, count: int, content: str = "manifest") -> None:
+    """Write small files as a machine does, many at a time."""
+
+    def lay(number: int) -> None:
+        store.put_bytes(f"builds/r{number % 30:02}/v{number}/wheel.json", f"{content} {number}".encode())
+
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(lay, range(count)))
+
+
+def test_many_files_come_one_by_one_once_and_then_in_packs(
+    tmp_path: Path, open_bucket_store: Callable[..., BucketStore]
+) -> None:
+    store, downloads = open_bucket_store(), list[str]()
+
+    class Counted:
+        """The bucket, with a list of what is downloaded."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def download(self, entry: Entry, path: Path) -> None:
+            downloads.append(entry.name)
+            store.download(entry, path)
+
+    def bring(name: str) -> dict[str, str]:
+        downloads.clear()
+        home = tmp_path / name
+        SharedFolder(home, cast(SharedFiles, Counted())).bring(home / "builds", packed=True)
+        return {path.relative_to(home).as_posix(): path.read_text() for path in home.rglob("*.json")}
+
+    count = MANY + 50
+    lay_many(store, count)
+    expected = {f"builds/r{n % 30:02}/v{n}/wheel.json": f"manifest {n}" for n in range(count)}
+    assert bring("one") == expected
+    assert len(downloads) == count
+    assert bring("two") == expected
+    assert [name.partition("/")[0] for name in downloads] == ["packs"]
+    store.put_bytes("builds/r00/v0/wheel.json", b"another")
+    store.delete("builds/r01/v1/wheel.json")
+    changed = {**expected, "builds/r00/v0/wheel.json": "another"}
+    del changed["builds/r01/v1/wheel.json"]
+    assert bring("three") == changed, "what a pack has of an earlier version, or of a file that is gone, is not taken"
+    assert [name.partition("/")[0] for name in downloads] == ["packs", "builds"]
+    [pack] = store.list_below("packs")
+    store.put_bytes(pack.name, b"damaged")
+    assert bring("four") == changed
+    assert len(downloads) == 1 + len(changed)
+    assert len(store.list_below("packs")) == 1, "the damaged one is gone, and the files are packed again"
+
+
+def test_a_pack_whose_files_have_mostly_changed_goes(tmp_path: Path, open_bucket_store: Callable[..., BucketStore]) -> None:
+    store = open_bucket_store()
+    for number, name in enumerate(("one", "two", "three")):
+        lay_many(store, MANY, f"version {number}")
+        home = tmp_path / name
+        SharedFolder(home, store).bring(home / "builds", packed=True)
+        assert len(store.list_below("packs")) == 1
+        assert (home / "builds" / "r00" / "v0" / "wheel.json").read_text() == f"version {number} 0"
