@@ -64,7 +64,9 @@ SLOW = (
     "storage/test_shared_folder.py",
     "storage/test_shared_lease.py",
     "storage/test_disk_faults.py",
+    "test_backup.py",
     "test_dependencies.py",
+    "test_json_logs.py",
     "test_machine.py",
     "test_preflight.py",
     "test_repair.py",
@@ -99,6 +101,7 @@ LONG = (
     "end_to_end/test_killed_on_engines.py",
     "end_to_end/test_quarantine.py",
     "end_to_end/test_random_kills.py",
+    "end_to_end/test_two_locations.py",
     "end_to_end/test_upstream.py",
 )
 """These take a minute or more each, and smaller tests show most of what they show: `make test-nightly` alone runs them."""
