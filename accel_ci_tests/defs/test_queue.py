@@ -53,14 +53,18 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def test_the_nightly_does_not_wait_for_a_storm_of_pull_requests(definitions: dg.Definitions, tmp_path: Path) -> None:
+@pytest.mark.parametrize("location", [None, "torch-npu"])
+def test_the_nightly_does_not_wait_for_a_storm_of_pull_requests(
+    make_project: Callable[..., Project], location: str | None, tmp_path: Path
+) -> None:
     deployed = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "base" / "dagster.yaml").read_text())
+    definitions = build_definitions(make_project(**({"location": location} if location else {})))
     with instance_by(yaml.safe_dump({"concurrency": deployed["concurrency"]}), tmp_path / "dagster") as instance:
 
         def ask_for(job: str, number: int) -> str:
             return queue_run(definitions, instance, job, Build(f"{job}-{number}", "py3"))
 
-        storm = [ask_for(job, number) for job in ("pr", "main", "sweep") for number in range(12)]
+        storm = [ask_for(job, number) for job, runs in {"pr": 20, "main": 5, "sweep": 2}.items() for number in range(runs)]
         nightly = ask_for("nightly_integration", 1)
         waiting = runs_left_in_the_queue(instance)
         assert nightly not in waiting
