@@ -31,6 +31,9 @@ _OTHER_ENDINGS = frozenset({
 })  # fmt: skip
 """The last words of names whose values are about a secret."""
 
+_BEFORE_KEY = frozenset({"ASSET", "PARTITION", "STEP"})
+"""Words before KEY that make it the key of a thing, such as `DAGSTER_RUN_STEP_KEY` in the pods of steps."""
+
 _BESIDE_A_NAME = frozenset({"value", "values", "operator", "effect", "limit"})
 """Keys beside which a `key` is a name: of a tag in Dagster's limits, of a taint or a label in Kubernetes."""
 
@@ -55,7 +58,9 @@ def learn_secrets(
 def is_secret_name(name: str) -> bool:
     """Return whether a variable or key of this name holds a secret."""
     words = [word for word in re.split(r"[^A-Z0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).upper()) if word]
-    return bool(words) and words[-1] not in _OTHER_ENDINGS and any(_is_secret_word(word) for word in words)
+    if not words or words[-1] in _OTHER_ENDINGS or (words[-1] == "KEY" and not _BEFORE_KEY.isdisjoint(words[-2:-1])):
+        return False
+    return any(_is_secret_word(word) for word in words)
 
 
 def _is_secret_word(word: str) -> bool:

@@ -83,7 +83,17 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PATH", "TOKENIZERS_PARALLELISM", "MONKEY", "KEYBOARD", "SSH_AUTH_SOCK", "AWS_SHARED_CREDENTIALS_FILE", "PASSENGER"],
+    [
+        "PATH",
+        "TOKENIZERS_PARALLELISM",
+        "MONKEY",
+        "KEYBOARD",
+        "SSH_AUTH_SOCK",
+        "AWS_SHARED_CREDENTIALS_FILE",
+        "PASSENGER",
+        "DAGSTER_RUN_STEP_KEY",
+        "dagster/partition_key",
+    ],  # fmt: skip
 )
 def test_names_of_other_things(name: str) -> None:
     assert not is_secret_name(name)

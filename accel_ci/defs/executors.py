@@ -30,8 +30,6 @@ from accel_ci.progress import LineProgress
 from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
 
-_BEFORE_RETRY_S = 5
-
 
 def build_executor(workspace: Workspace, settings: MultiprocessExecutor | KubernetesExecutor) -> dg.ExecutorDefinition:
     """Make an executor whose steps do not share the process of their run."""
@@ -178,5 +176,5 @@ class _RetryingTheDead(StepDelegatingExecutor):
     def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
         """Report the end of a worker that did not report it, as a retry or as a failure."""
         if known_state.get_retry_state().get_attempt_count(step_context.step.key) < self._times:
-            return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(err_info, _BEFORE_RETRY_S))  # type: ignore[no-untyped-call]
+            return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(err_info))  # type: ignore[no-untyped-call]
         return super().log_failure_or_retry_event_after_error(step_context, err_info, known_state)

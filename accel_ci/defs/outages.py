@@ -5,13 +5,14 @@ neither belongs here.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from time import sleep
 
 import dagster as dg
 
 from accel_ci.redaction import redact
 
-_BEFORE_RETRY_S = 30
+BEFORE_RETRY_S = 30.0
 """The wait for a store that is away. Clients have tried for some ten seconds before."""
 
 
@@ -41,27 +42,33 @@ def is_canceling(instance: dg.DagsterInstance, run: str) -> bool:
 
 
 @contextmanager
-def retrying_outages(times: int) -> Iterator[None]:
-    """Ask Dagster to try the step again, at most so many times, if a store is away in the context."""
+def retrying_outages(times: int, wait_s: float = BEFORE_RETRY_S) -> Iterator[None]:
+    """Ask Dagster to try the step again, at most so many times, if a store is away in the context; wait before."""
     try:
         yield
     except Exception as error:
         if times and is_outage(error):
-            raise try_again(error, times) from None
+            raise try_again(error, times, wait_s) from None
         raise
 
 
-def try_again(error: BaseException, times: int) -> dg.RetryRequested:
-    """Make the request to try a step again; its description has no secrets."""
-    return _Again(times, _BEFORE_RETRY_S, redact(f"{type(error).__name__}: {error}"))
+def try_again(error: BaseException, times: int, wait_s: float = 0) -> dg.RetryRequested:
+    """Make the request to try a step again, after a wait; its description has no secrets.
+
+    Dagster is told of no wait: a process that resumes the run would take the step for one that still waits
+    (`ActiveExecution.rebuild_from_events`), and fail at its next event.
+    """
+    with suppress(dg.DagsterExecutionInterruptedError):
+        sleep(wait_s)
+    return _Again(times, redact(f"{type(error).__name__}: {error}"))
 
 
 class _Again(dg.RetryRequested):
     """A request to try a step again, which tells why in Dagster's events."""
 
-    def __init__(self, times: int, seconds: float, reason: str) -> None:
-        super().__init__(times, seconds)
+    def __init__(self, times: int, reason: str) -> None:
+        super().__init__(times)
         self._reason = reason
 
     def __str__(self) -> str:
-        return f"the step is tried again in {self.seconds_to_wait} s, since it was stopped from outside: {self._reason}"
+        return f"the step is tried again, since it was stopped from outside: {self._reason}"

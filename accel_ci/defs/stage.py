@@ -12,7 +12,7 @@ import dagster as dg
 from accel_ci.config.executor_settings import KubernetesExecutor
 from accel_ci.config.settings import Settings
 from accel_ci.defs.liveness import end_dead_runs, is_over
-from accel_ci.defs.outages import is_canceling, is_outage, retrying_outages, try_again
+from accel_ci.defs.outages import BEFORE_RETRY_S, is_canceling, is_outage, retrying_outages, try_again
 from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
 from accel_ci.defs.turn_at_build import RunRecord, at_work, pipelines_of_run, say_in_the_log
 from accel_ci.errors import AccelCiError
@@ -150,7 +150,7 @@ class Stages:
             raise
         except Exception as error:
             if self._retries and is_outage(error):
-                raise try_again(error, self._retries) from None
+                raise try_again(error, self._retries, BEFORE_RETRY_S) from None
             if isinstance(error, AccelCiError):
                 raise _failure(str(error)) from _unless_secret(error)
             if (fault := describe_disk_fault(texts_of(error), self.workspace.project.home)) is not None:
