@@ -93,7 +93,7 @@ def test_names_of_secrets(name: str) -> None:
         "PASSENGER",
         "DAGSTER_RUN_STEP_KEY",
         "dagster/partition_key",
-    ],  # fmt: skip
+    ],
 )
 def test_names_of_other_things(name: str) -> None:
     assert not is_secret_name(name)
