@@ -34,12 +34,16 @@ ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
 
 @contextmanager
-def nightly_on_a_cluster(folder: Path, postgres_url: str | None = None) -> Iterator[tuple[Bench, Deployment]]:
+def nightly_on_a_cluster(
+    folder: Path, postgres_url: str | None = None, *, buildah: bool = False
+) -> Iterator[tuple[Bench, Deployment]]:
     """Deploy the example with a nightly that is due in four minutes: the services need some time to start."""
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         pytest.skip(f"a deployment on a cluster needs {', '.join(missing)}")
-    bench, image = make_bench(folder), build_image(os.environ["ACCEL_CI_CLUSTER_REGISTRY"])
+    registry = os.environ["ACCEL_CI_CLUSTER_REGISTRY"]
+    bench, image = make_bench(folder), build_image(registry)
+    with_buildah = build_image(registry, "with-buildah") if buildah else None
     (folder / "overlay").mkdir()
     with ExitStack() as until_the_end:
         address = until_the_end.enter_context(git_daemon(folder))
@@ -47,7 +51,7 @@ def nightly_on_a_cluster(folder: Path, postgres_url: str | None = None) -> Itera
         soon = datetime.now(timezone.utc) + timedelta(minutes=4)
         nightly = {"cron": f"{soon.minute} {soon.hour} * * *", "enabled": True, "variants": ["py311-torch2.13-emu"]}
         changes = {f"jobs__nightly__{name}": value for name, value in nightly.items()}
-        configure(bench, address, f"deployed-{os.getpid()}-{folder.name}", **changes)
+        configure(bench, address, f"deployed-{os.getpid()}-{folder.name}", with_buildah, **changes)
         with deployed(bench, folder / "overlay", image, postgres_url) as deployment:
             yield bench, deployment
 
@@ -100,7 +104,7 @@ def workers_of(deployment: Deployment, run: str) -> list[str]:
 
 
 def test_a_nightly_from_the_tick_of_its_schedule_to_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with nightly_on_a_cluster(tmp_path) as (bench, deployment):
+    with nightly_on_a_cluster(tmp_path, buildah=True) as (bench, deployment):
         run = first_run(deployment)
         wait_for_success(deployment, run)
         jobs = deployment.objects("jobs", f"dagster/run-id={run}")
