@@ -1,11 +1,12 @@
 """The executors of runs: where their steps have their processes, as the section `executor` says.
 
 With a process or a pod for each step, the process of the run has the build to itself (`accel_ci.defs.turn_at_build`) and its
-steps only work. A step whose pod dies is tried again; one that fails by itself is not, since it would fail again.
+steps only work. A step whose pod is ended is tried again; one that fails by itself is not, since it would fail again.
 """
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -24,7 +25,7 @@ from dagster._core.executor.step_delegating import (
 from accel_ci.config.executor_settings import KubernetesExecutor, MultiprocessExecutor, StepPod
 from accel_ci.defs.liveness import living
 from accel_ci.defs.outages import is_canceling, is_outage
-from accel_ci.defs.turn_at_build import at_work
+from accel_ci.defs.turn_at_build import at_work, was_interrupted
 from accel_ci.pipelines import stages_of
 from accel_ci.progress import LineProgress
 from accel_ci.redaction import redact
@@ -51,7 +52,7 @@ def _with_own_steps(
         context = context._replace(executor_config={**given, **ours})
         executor: Any = kind.executor_creation_fn(context)  # type: ignore[misc]
         if retries:
-            executor = _RetryingTheDead(executor._step_handler, executor.retries, config["max_concurrent"], retries)
+            executor = _RetryingTheEnded(executor._step_handler, executor.retries, config["max_concurrent"], retries)
         return _AtWork(executor, workspace)
 
     name, schema = workspace.project.settings.executor.kind, cast(Any, kind.config_schema)
@@ -166,15 +167,29 @@ class _LookingTwice(StepHandler):
         return self._handler.terminate_step(step_handler_context)
 
 
-class _RetryingTheDead(StepDelegatingExecutor):
-    """Starts a step again whose worker has died, at most so many times."""
+class _RetryingTheEnded(StepDelegatingExecutor):
+    """Starts a step again whose worker has died or was asked to end, as by a node that is drained, at most so many times."""
 
     def __init__(self, handler: StepHandler, retries: RetryMode, max_concurrent: int, times: int) -> None:
         super().__init__(_LookingTwice(handler), retries, max_concurrent=max_concurrent, should_verify_step=True)
         self._times = times
+        self._ended: Counter[str] = Counter()
 
     def log_failure_or_retry_event_after_error(self, step_context: Any, err_info: Any, known_state: Any) -> dg.DagsterEvent:
         """Report the end of a worker that did not report it, as a retry or as a failure."""
         if known_state.get_retry_state().get_attempt_count(step_context.step.key) < self._times:
             return dg.DagsterEvent.step_retry_event(step_context, StepRetryData(err_info))  # type: ignore[no-untyped-call]
         return super().log_failure_or_retry_event_after_error(step_context, err_info, known_state)
+
+    def _pop_events(self, instance: dg.DagsterInstance, run_id: str, seen_storage_ids: set[int]) -> list[dg.DagsterEvent]:
+        """Take the failure of a worker that was asked to end for a retry. A cancelled run does not come to this point."""
+        events = super()._pop_events(instance, run_id, seen_storage_ids)
+        return [self._retry(event) if event.is_step_failure and was_interrupted(event) else event for event in events]
+
+    def _retry(self, failure: dg.DagsterEvent) -> dg.DagsterEvent:
+        step = str(failure.step_key)
+        self._ended[step] += 1
+        if self._ended[step] > self._times:
+            return failure
+        retry = StepRetryData(getattr(failure.event_specific_data, "error", None))  # type: ignore[no-untyped-call]
+        return failure._replace(event_type_value=dg.DagsterEventType.STEP_UP_FOR_RETRY.value, event_specific_data=retry)

@@ -1,7 +1,6 @@
-"""Try steps again that were stopped from outside: a store that was away, or a node that was drained.
+"""Try steps again that a store has left: S3, or Dagster's database.
 
-A step that fails by itself would fail again, and one whose process died without a word is for `accel_ci.defs.executors`:
-neither belongs here.
+A step that fails by itself would fail again. One whose process was ended is for `accel_ci.defs.executors`.
 """
 
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ def retrying_outages(times: int, wait_s: float = BEFORE_RETRY_S) -> Iterator[Non
         raise
 
 
-def try_again(error: BaseException, times: int, wait_s: float = 0) -> dg.RetryRequested:
+def try_again(error: BaseException, times: int, wait_s: float) -> dg.RetryRequested:
     """Make the request to try a step again, after a wait; its description has no secrets.
 
     Dagster is told of no wait: a process that resumes the run would take the step for one that still waits
@@ -71,4 +70,4 @@ class _Again(dg.RetryRequested):
         self._reason = reason
 
     def __str__(self) -> str:
-        return f"the step is tried again, since it was stopped from outside: {self._reason}"
+        return f"the step is tried again, since a store was away: {self._reason}"

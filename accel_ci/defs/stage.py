@@ -12,7 +12,7 @@ import dagster as dg
 from accel_ci.config.executor_settings import KubernetesExecutor
 from accel_ci.config.settings import Settings
 from accel_ci.defs.liveness import end_dead_runs, is_over
-from accel_ci.defs.outages import BEFORE_RETRY_S, is_canceling, is_outage, retrying_outages, try_again
+from accel_ci.defs.outages import BEFORE_RETRY_S, is_outage, retrying_outages, try_again
 from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
 from accel_ci.defs.turn_at_build import RunRecord, at_work, pipelines_of_run, say_in_the_log
 from accel_ci.errors import AccelCiError
@@ -113,7 +113,7 @@ class Stages:
     ) -> None:
         """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`.
 
-        A stage that an outage or the end of its machine stops is tried again, `retries` times.
+        A stage that a store leaves is tried again, `retries` times.
         """
         self.workspace = workspace
         self._progress = progress
@@ -144,10 +144,6 @@ class Stages:
                     self._progress.step(name) as step,
                 ):
                     yield step
-        except dg.DagsterExecutionInterruptedError as error:
-            if self._retries and not is_canceling(context.instance, context.run_id):
-                raise try_again(error, self._retries) from None
-            raise
         except Exception as error:
             if self._retries and is_outage(error):
                 raise try_again(error, self._retries, BEFORE_RETRY_S) from None
@@ -215,7 +211,7 @@ def stages_of_a_step(workspace: Workspace) -> dg.ResourceDefinition:
 
 
 def retries_of_steps(settings: Settings) -> int:
-    """Return how many times a step that is stopped from outside is tried again: such a run is only worth it on a cluster."""
+    """Return how many times a step is tried again that a store leaves: only a cluster's, whose runs can wait."""
     return settings.executor.retries if isinstance(settings.executor, KubernetesExecutor) else 0
 
 

@@ -110,14 +110,15 @@ def say_in_the_log(progress: Progress, what: str, text: str) -> None:
 
 
 def _ending(instance: dg.DagsterInstance | None, run: dg.DagsterRun | None) -> Literal["failed", "interrupted"] | None:
-    """Return how a run ends, if not well."""
+    """Return how a run ends, if not well. A step that failed and was tried again counts by its last try."""
     if instance is None or run is None:
         return None
-    logs = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    events = [event for log in logs if (event := log.dagster_event) is not None]
-    if any(was_interrupted(event) for event in events):
+    ends = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.STEP_SUCCESS}
+    events = [event for log in instance.all_logs(run.run_id, of_type=ends) if (event := log.dagster_event) is not None]
+    failures = [event for event in {event.step_key: event for event in events}.values() if event.is_step_failure]
+    if any(was_interrupted(event) for event in failures):
         return "interrupted"
-    return "failed" if events else None
+    return "failed" if failures else None
 
 
 def was_interrupted(event: dg.DagsterEvent) -> bool:
