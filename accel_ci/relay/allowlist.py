@@ -170,7 +170,9 @@ class _Reader:
                 continue
             entries = self._entries(item, f"an entry of {level}")
             if len(entries) > 1:
-                self._mistake(item, f"an entry of {level} has one repository, not {len(entries)}: begin a new entry with '-'")
+                self._mistake(
+                    item, f"an entry of {level} has one repository, not {len(entries)}: begin a new entry with '-'"
+                )
             for key, value in entries[:1]:
                 if (repository := self._repository(key)) is not None:
                     yield self._downstream(repository, level, value, "")
@@ -226,7 +228,9 @@ class _Reader:
         for key, _ in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name is None or name in seen:
-                self._mistake(key, f"{where}: {'a key must be a text' if name is None else f'{name!r} appears twice; keep one'}")
+                self._mistake(
+                    key, f"{where}: {'a key must be a text' if name is None else f'{name!r} appears twice; keep one'}"
+                )
             seen.add(name or "")
         return [(key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)]
 

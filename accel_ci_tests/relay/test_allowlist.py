@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -82,14 +81,12 @@ def test_all_mistakes_are_told_together() -> None:
     assert [line.split(": ")[0] for line in str(raised.value).splitlines()] == ["a.yml:1", "a.yml:2"]
 
 
-def test_a_changed_file_is_reloaded_and_a_wrong_one_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_file_is_reloaded_and_a_wrong_one_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "allowlist.yml"
 
     def replace(text: str) -> None:
         (tmp_path / "new").write_text(text)
-        os.replace(tmp_path / "new", path)
+        (tmp_path / "new").replace(path)
 
     replace("L1: [a/b]\n")
     file = AllowlistFile(path, checked_every_s=0)
