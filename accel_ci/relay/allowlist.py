@@ -24,12 +24,14 @@ LEVELS = ("L1", "L2", "L3", "L4")
 EVENTS = frozenset({"pull_request", "push", "nightly", "periodic"})
 """What an entry may name in `events`: the two that are dispatched, and the two kinds of reports without a dispatch."""
 
+DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""A device of L3: the end of the label `ciflow/crcr/<device>`."""
+
 LARGEST_BYTES = 1 << 20
 CHECKED_EVERY_S = 1.0
 
 _LOG = logging.getLogger(__name__)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
-_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -152,7 +154,7 @@ class _Reader:
     def _devices(self, node: yaml.Node) -> Iterator[Downstream]:
         for device, repositories in self._entries(node, "L3"):
             name = device.value
-            if not _DEVICE.fullmatch(name):
+            if not DEVICE.fullmatch(name):
                 self._mistake(device, f"{name!r} cannot be a device: it is the end of the label ciflow/crcr/<device>")
                 continue
             for key, value in self._entries(repositories, f"L3.{name}"):
@@ -180,7 +182,8 @@ class _Reader:
     def _downstream(self, repository: str, level: str, node: yaml.Node, device: str) -> Downstream:
         if not isinstance(node, yaml.MappingNode):
             return Downstream(repository, level, device, self._names(node, repository))
-        oncalls, events = (), EVENTS
+        oncalls: tuple[str, ...] = ()
+        events = EVENTS
         for key, value in self._entries(node, repository):
             if key.value == "oncalls":
                 oncalls = self._names(value, f"{repository}.oncalls")

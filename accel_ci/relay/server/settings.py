@@ -1,0 +1,153 @@
+"""The settings of the relay's server: `relay.yaml`.
+
+The values and their checks belong here, and reading the secrets that they name. The allowlist is a file of its backends' own
+(`accel_ci.relay.allowlist`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from accel_ci.config.loading import read_section
+from accel_ci.config.section import Section
+from accel_ci.config.values import Endpoint, EnvironmentName, Seconds
+from accel_ci.errors import ConfigError
+from accel_ci.redaction import OF_THIS_PROCESS, credentials_in
+
+SETTINGS_NAME = "relay.yaml"
+Count = Annotated[int, Field(ge=1)]
+
+
+def _repository(value: str) -> str:
+    owner, _, name = value.partition("/")
+    if not owner or not name or "/" in name or any(letter.isspace() for letter in value):
+        raise ValueError("must be owner/name, such as 'pytorch/pytorch'")
+    return value
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("must be HOST:PORT, such as '127.0.0.1:8080'; port 0 stands for a free one")
+    return value
+
+
+class SecretSource(Section):
+    """A place of a secret: an environment variable, or a file with the secret alone."""
+
+    variable: EnvironmentName | None = None
+    file: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_them(cls, value: Any) -> Any:
+        if isinstance(value, dict) and ("variable" in value) == ("file" in value):
+            raise ValueError("must have either 'variable' or 'file'")
+        return value
+
+    def read(self, folder: Path, what: str) -> str:
+        """Read the secret, and keep it out of all that this process shows. Raises `ConfigError` where it is missing."""
+        if self.variable is not None:
+            found, place = os.environ.get(self.variable, ""), f"${self.variable}"
+        else:
+            path = folder / str(self.file)
+            place = str(path)
+            try:
+                found = path.read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{what}: {place} cannot be read: {type(error).__name__}") from None
+        if not found:
+            raise ConfigError(f"{what}: {place} is empty or not set")
+        OF_THIS_PROCESS.learn({found, *credentials_in(found)})
+        return found
+
+
+class GitHubSettings(Section):
+    """GitHub's API, and the token that may send `repository_dispatch` to the downstreams."""
+
+    api: Endpoint = "https://api.github.com"
+    token: SecretSource
+
+
+class WebhookLimits(Section):
+    """Limits of what the server takes from outside."""
+
+    body_bytes: Count = 2 * 1024 * 1024
+    """As the public relay's cap."""
+    request_s: Seconds = 10
+    """For the headers, and again for the body. GitHub itself gives up after 10 s."""
+    json_depth: Count = 64
+    connections: Count = 1000
+
+
+class FanOutSettings(Section):
+    """Tries, pauses and limits of the dispatches."""
+
+    in_flight: Count = 2
+    """At most so many dispatches to one downstream at a time, in each process."""
+    timeout_s: Seconds = 10
+    tries: Count = 8
+    first_pause_s: Seconds = 2
+    longest_pause_s: Seconds = 900
+    breaker_failures: Count = 5
+    """After so many failures in a row, one dispatch at a time is tried, after a pause."""
+    breaker_pause_s: Seconds = 30
+    give_up_s: Seconds = 24 * 3600
+    """An event that has waited for so long becomes a dead letter; `accel-ci relay replay` sends it after all."""
+    keep_s: Seconds = 14 * 24 * 3600
+    """Deliveries are kept for so long once they are sent: a redelivery is known for that long."""
+    poll_s: Seconds = 0.5
+    """A worker in another process learns of new deliveries by looking so often."""
+
+
+class RelaySettings(Section):
+    """All of `relay.yaml`."""
+
+    upstream: Annotated[str, AfterValidator(_repository)]
+    webhook_secret: SecretSource
+    github: GitHubSettings
+    listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8080"
+    allowlist: str = "allowlist.yml"
+    database_file: str = "relay.sqlite"
+    """SQLite; relative to the settings' folder."""
+    database_url: SecretSource | None = None
+    """PostgreSQL instead, which several servers share; the URL holds a password, so it is a secret."""
+    webhook: WebhookLimits = WebhookLimits()
+    fan_out: FanOutSettings = FanOutSettings()
+
+
+@dataclass(frozen=True)
+class RelayProject:
+    """The settings with the folder of their file, to which paths are relative."""
+
+    settings: RelaySettings
+    folder: Path
+
+    @property
+    def allowlist(self) -> Path:
+        """The file of the allowlist."""
+        return self.folder / self.settings.allowlist
+
+    def database_url(self) -> str:
+        """Return the URL for SQLAlchemy. Raises `ConfigError` where its secret is missing."""
+        if self.settings.database_url is None:
+            return f"sqlite:///{(self.folder / self.settings.database_file).absolute()}"
+        return self.settings.database_url.read(self.folder, "database_url")
+
+    def webhook_secret(self) -> bytes:
+        """Read the secret of the webhook's signatures."""
+        return self.settings.webhook_secret.read(self.folder, "webhook_secret").encode()
+
+    def token(self) -> str:
+        """Read the token for GitHub's API."""
+        return self.settings.github.token.read(self.folder, "github.token")
+
+
+def load_relay(path: Path) -> RelayProject:
+    """Read the settings. Raises `ConfigError` with a line for each mistake."""
+    return RelayProject(read_section(RelaySettings, path, path.name), path.absolute().parent)
