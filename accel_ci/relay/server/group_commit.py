@@ -1,0 +1,56 @@
+"""One transaction for all that waits to be written, as a database commits a few hundred times a second at best.
+
+`submit` returns after the commit. While one is under way, others collect for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+_Item = TypeVar("_Item")
+
+
+class GroupCommit(Generic[_Item]):
+    """Writes items by a blocking function, in a thread that is for this alone."""
+
+    def __init__(self, write: Callable[[Sequence[_Item]], None], largest: int = 500) -> None:
+        """Write by `write`, at most `largest` items at a time."""
+        self._write, self._largest = write, largest
+        self._waiting: list[tuple[_Item, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "group-commit")
+
+    async def submit(self, item: _Item) -> None:
+        """Write an item. Raises what `write` raised for the items that were written together."""
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, done))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._drain())
+        await done
+
+    def close(self) -> None:
+        """End the thread. Nothing may be waiting."""
+        self._thread.shutdown()
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
+                error: Exception | None = None
+                try:
+                    await loop.run_in_executor(self._thread, self._write, [item for item, _ in batch])
+                except Exception as caught:
+                    error = caught
+                for _, done in batch:
+                    if done.cancelled():
+                        continue
+                    if error is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(error)
+        finally:
+            self._writer = None

@@ -1,0 +1,416 @@
+"""The queue of deliveries and dispatches in a database: SQLite for one machine, PostgreSQL for several servers.
+
+Only the tables and their transactions belong here. A dispatch is one row per delivery and downstream, and this pair is its
+idempotency key. Its state follows from its columns:
+
+- waits or is under way: `due_at` is set. A worker claims it by moving `due_at` to the end of its lease, and so the lease of
+  a worker that died ends by itself. `dispatched_at` is set by the first claim, before anything is sent: a callback that is
+  faster than the answer of GitHub finds it.
+- sent: `sent_at` is set.
+- dead: neither is set, and `error` has the last reason.
+
+Times are seconds of Unix time, by the clock of the server that writes them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from accel_ci.config.extras import require_extra
+from accel_ci.errors import AccelCiError
+from accel_ci.relay.server.webhook import Delivery
+
+GITHUB = "*"
+"""The row of `downstreams` that stands for GitHub's API: its pause holds for all downstreams, which share the token."""
+
+_CONNECT_S = 10
+_BUSY_MS = 30_000
+_METADATA = sa.MetaData()
+
+DELIVERIES = sa.Table(
+    "relay_deliveries",
+    _METADATA,
+    sa.Column("id", sa.String(100), primary_key=True),
+    sa.Column("event", sa.String(20), nullable=False),
+    sa.Column("device", sa.String(80)),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("received_at", sa.Double, nullable=False),
+    sa.Column("open_since", sa.Double, index=True),
+)
+"""What was received. `open_since` is set until the delivery has its dispatches."""
+
+DISPATCHES = sa.Table(
+    "relay_dispatches",
+    _METADATA,
+    sa.Column("delivery", sa.String(100), sa.ForeignKey(DELIVERIES.c.id), primary_key=True),
+    sa.Column("repository", sa.String(140), primary_key=True),
+    sa.Column("queued_at", sa.Double, nullable=False),
+    sa.Column("due_at", sa.Double),
+    sa.Column("dispatched_at", sa.Double),
+    sa.Column("sent_at", sa.Double),
+    sa.Column("claims", sa.Integer, nullable=False, default=0),
+    sa.Column("failures", sa.Integer, nullable=False, default=0),
+    sa.Column("error", sa.Text),
+    sa.Index("relay_dispatches_due", "repository", "due_at"),
+)
+
+DOWNSTREAMS = sa.Table(
+    "relay_downstreams",
+    _METADATA,
+    sa.Column("repository", sa.String(140), primary_key=True),
+    sa.Column("failures", sa.Integer, nullable=False, default=0),
+    sa.Column("paused_until", sa.Double, nullable=False, default=0),
+)
+"""The circuit breakers: failures in a row, and the end of the pause."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A dispatch that this worker may try until its lease ends. `number` counts the claims of this dispatch."""
+
+    delivery: str
+    repository: str
+    body: bytes
+    received_at: float
+    queued_at: float
+    failures: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The end of a try: sent, or due again at `due_at`, or dead where that is None.
+
+    `failed` counts against the dispatch and its downstream; a rate limit does not. `paused_until` is the pause of the
+    downstream, or of all of GitHub's API with `github_paused_until`.
+    """
+
+    claim: Claim
+    at: float
+    sent: bool = False
+    failed: bool = False
+    due_at: float | None = None
+    error: str | None = None
+    paused_until: float = 0
+    github_paused_until: float = 0
+
+
+@dataclass(frozen=True)
+class DownstreamStatus:
+    """The dispatches of a downstream by state, and its breaker."""
+
+    repository: str
+    waiting: int
+    sent: int
+    dead: int
+    oldest_wait_s: float
+    failures: int
+    paused_s: float
+    last_error: str | None
+
+
+class Queue:
+    """The queue; methods block, and may be called from several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Connect, and create missing tables.
+
+        Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
+        """
+        try:
+            address = sa.make_url(url)
+            if address.drivername == "postgresql":
+                require_extra("postgres", "a PostgreSQL database")
+                address = address.set(drivername="postgresql+psycopg2")
+            self._is_sqlite = address.get_backend_name() == "sqlite"
+            if not self._is_sqlite and address.get_backend_name() != "postgresql":
+                raise AccelCiError(f"the relay keeps its queue in SQLite or PostgreSQL, not in {address.get_backend_name()}")
+            timeout = {} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
+            self._engine = sa.create_engine(address, connect_args=timeout, pool_pre_ping=not self._is_sqlite, pool_size=10)
+            if self._is_sqlite:
+                sa.event.listen(self._engine, "connect", _set_up_sqlite)
+                sa.event.listen(self._engine, "begin", _begin_at_once)
+            with self._engine.begin() as connection:
+                if not self._is_sqlite:  # servers that start together must not create the tables together
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
+                _METADATA.create_all(connection)
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
+        except SQLAlchemyError as error:
+            raise AccelCiError(
+                f"cannot use the relay's database ({brief(error)}); check its address and permissions"
+            ) from None
+        self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
+        self._one_writer = threading.Lock()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        """A transaction that writes. SQLite has one writer: its threads wait in line here, and do not poll for the file."""
+        if self._is_sqlite:
+            with self._one_writer, self._engine.begin() as connection:
+                yield connection
+        else:
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        with self._engine.connect().execution_options(read_only=True) as connection:
+            yield connection
+
+    def ping(self) -> None:
+        """Ask the database for nothing. Raises `SQLAlchemyError` when it does not answer."""
+        with self._read() as connection:
+            connection.execute(sa.text("SELECT 1"))
+
+    def store(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
+        """Store deliveries with the times of their receipt. One whose id is known adds nothing."""
+        rows = [
+            {"id": one.id, "event": one.event, "device": one.device, "body": one.body, "received_at": at, "open_since": at}
+            for one, at in deliveries
+        ]
+        with self._write() as connection:
+            connection.execute(self._insert(DELIVERIES).on_conflict_do_nothing(), rows)
+
+    def expand(self, recipients: Callable[[str, str | None], list[str]], now: float, limit: int = 50) -> int:
+        """Make the dispatches of stored deliveries; return the number of deliveries. `recipients` gets event and device."""
+        oldest = (
+            sa.select(DELIVERIES.c.id, DELIVERIES.c.event, DELIVERIES.c.device)
+            .where(DELIVERIES.c.open_since.is_not(None))
+            .order_by(DELIVERIES.c.open_since)
+            .limit(limit)
+        )
+        with self._read() as connection:
+            if connection.execute(oldest.limit(1)).first() is None:
+                return 0
+        with self._write() as connection:
+            found = connection.execute(oldest.with_for_update(skip_locked=True)).all()
+            rows = [
+                {"delivery": one.id, "repository": repository, "queued_at": now, "due_at": now, "claims": 0, "failures": 0}
+                for one in found
+                for repository in recipients(one.event, one.device)
+            ]
+            if rows:
+                names = sorted({row["repository"] for row in rows})
+                known = set(
+                    connection.scalars(sa.select(DOWNSTREAMS.c.repository).where(DOWNSTREAMS.c.repository.in_(names)))
+                )
+                if new := [{"repository": name, "failures": 0, "paused_until": 0.0} for name in names if name not in known]:
+                    connection.execute(self._insert(DOWNSTREAMS).on_conflict_do_nothing(), new)
+                connection.execute(self._insert(DISPATCHES).on_conflict_do_nothing(), rows)
+            if found:
+                done = sa.update(DELIVERIES).where(DELIVERIES.c.id.in_([one.id for one in found]))
+                connection.execute(done.values(open_since=None))
+        return len(found)
+
+    def due_downstreams(self, now: float) -> dict[str, int]:
+        """Return the downstreams that have something due and are not paused, each with its failures in a row."""
+        due = sa.exists().where(DISPATCHES.c.repository == DOWNSTREAMS.c.repository, DISPATCHES.c.due_at <= now)
+        with self._read() as connection:
+            pause = connection.scalar(sa.select(DOWNSTREAMS.c.paused_until).where(DOWNSTREAMS.c.repository == GITHUB))
+            if (pause or 0) > now:
+                return {}
+            found = connection.execute(
+                sa.select(DOWNSTREAMS.c.repository, DOWNSTREAMS.c.failures).where(DOWNSTREAMS.c.paused_until <= now, due)
+            )
+            return {one.repository: one.failures for one in found}
+
+    def claim(self, repository: str, limit: int, now: float, lease_s: float) -> list[Claim]:
+        """Claim the dispatches of a downstream that have been due the longest; no other worker gets them for `lease_s`."""
+        due = (
+            sa.select(DISPATCHES, DELIVERIES.c.body, DELIVERIES.c.received_at)
+            .join(DELIVERIES)
+            .where(DISPATCHES.c.repository == repository, DISPATCHES.c.due_at <= now)
+            .order_by(DISPATCHES.c.due_at, DELIVERIES.c.received_at)
+            .limit(limit)
+            .with_for_update(skip_locked=True, of=DISPATCHES)
+        )
+        with self._write() as connection:
+            found = connection.execute(due).all()
+            if found:
+                keys = [one.delivery for one in found]
+                connection.execute(
+                    sa.update(DISPATCHES)
+                    .where(DISPATCHES.c.repository == repository, DISPATCHES.c.delivery.in_(keys))
+                    .values(
+                        due_at=now + lease_s,
+                        claims=DISPATCHES.c.claims + 1,
+                        dispatched_at=sa.func.coalesce(DISPATCHES.c.dispatched_at, now),
+                    )
+                )
+        return [
+            Claim(one.delivery, repository, one.body, one.received_at, one.queued_at, one.failures, one.claims + 1)
+            for one in found
+        ]
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        """Write the ends of tries. What was sent stays sent; the failure of a claim that another worker has is dropped."""
+        of_claim = (
+            (DISPATCHES.c.delivery == sa.bindparam("of_delivery"))
+            & (DISPATCHES.c.repository == sa.bindparam("of_repository"))
+            & DISPATCHES.c.sent_at.is_(None)
+        )
+        sent = [one for one in settlements if one.sent]
+        others = [one for one in settlements if not one.sent]
+        with self._write() as connection:
+            if sent:
+                connection.execute(
+                    sa.update(DISPATCHES).where(of_claim).values(sent_at=sa.bindparam("at"), due_at=None, error=None),
+                    [{**_key(one), "at": one.at} for one in sent],
+                )
+                connection.execute(
+                    sa.update(DOWNSTREAMS)
+                    .where(DOWNSTREAMS.c.repository.in_(sorted({one.claim.repository for one in sent})))
+                    .where(DOWNSTREAMS.c.failures > 0)
+                    .values(failures=0, paused_until=0.0)
+                )
+            if others:
+                connection.execute(
+                    sa.update(DISPATCHES)
+                    .where(of_claim & (DISPATCHES.c.claims == sa.bindparam("of_claims")))
+                    .values(
+                        due_at=sa.bindparam("due"),
+                        failures=DISPATCHES.c.failures + sa.bindparam("failed"),
+                        error=sa.bindparam("reason"),
+                    ),
+                    [
+                        {
+                            **_key(one),
+                            "of_claims": one.claim.number,
+                            "due": one.due_at,
+                            "failed": int(one.failed),
+                            "reason": one.error,
+                        }
+                        for one in others
+                    ],
+                )
+            self._pause(connection, others)
+
+    def _pause(self, connection: sa.Connection, settlements: Sequence[Settlement]) -> None:
+        for one in sorted((one for one in settlements if one.failed), key=lambda one: one.claim.repository):
+            longer = sa.case(
+                (DOWNSTREAMS.c.paused_until > one.paused_until, DOWNSTREAMS.c.paused_until), else_=one.paused_until
+            )
+            connection.execute(
+                sa.update(DOWNSTREAMS)
+                .where(DOWNSTREAMS.c.repository == one.claim.repository)
+                .values(failures=DOWNSTREAMS.c.failures + 1, paused_until=longer)
+            )
+        if until := max((one.github_paused_until for one in settlements), default=0):
+            pause = self._insert(DOWNSTREAMS).values(repository=GITHUB, failures=0, paused_until=until)
+            connection.execute(pause.on_conflict_do_update(index_elements=["repository"], set_={"paused_until": until}))
+
+    def give_up(self, queued_before: float) -> int:
+        """Make dead letters of all that waits since before a time; return how many."""
+        late = sa.update(DISPATCHES).where(DISPATCHES.c.due_at.is_not(None), DISPATCHES.c.queued_at < queued_before)
+        reason = sa.func.coalesce(DISPATCHES.c.error, "waited too long")
+        with self._write() as connection:
+            return connection.execute(late.values(due_at=None, error=reason)).rowcount
+
+    def forget(self, received_before: float, limit: int = 1000) -> int:
+        """Delete deliveries of before a time, with their dispatches, except for dead letters; return how many."""
+        unsent = sa.exists().where(DISPATCHES.c.delivery == DELIVERIES.c.id, DISPATCHES.c.sent_at.is_(None))
+        old = (
+            sa.select(DELIVERIES.c.id)
+            .where(DELIVERIES.c.received_at < received_before, DELIVERIES.c.open_since.is_(None), ~unsent)
+            .limit(limit)
+        )
+        with self._write() as connection:
+            ids = connection.scalars(old).all()
+            connection.execute(sa.delete(DISPATCHES).where(DISPATCHES.c.delivery.in_(ids)))
+            connection.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.id.in_(ids)))
+        return len(ids)
+
+    def replay(self, now: float, delivery: str | None = None, repository: str | None = None) -> int:
+        """Queue dead letters again, as new: all, or those of a delivery or a downstream. Return how many."""
+        dead: list[sa.ColumnElement[bool]] = [DISPATCHES.c.due_at.is_(None), DISPATCHES.c.sent_at.is_(None)]
+        if delivery is not None:
+            dead.append(DISPATCHES.c.delivery == delivery)
+        if repository is not None:
+            dead.append(sa.func.lower(DISPATCHES.c.repository) == repository.lower())
+        with self._write() as connection:
+            names = connection.scalars(sa.select(DISPATCHES.c.repository).where(*dead).distinct()).all()
+            again = sa.update(DISPATCHES).where(*dead).values(due_at=now, queued_at=now, failures=0)
+            count = connection.execute(again).rowcount
+            reset = sa.update(DOWNSTREAMS).where(DOWNSTREAMS.c.repository.in_(names))
+            connection.execute(reset.values(failures=0, paused_until=0.0))
+        return count
+
+    def status(self, now: float) -> list[DownstreamStatus]:
+        """Return the state of each downstream, by name; of GitHub's API, too, once it has asked for a pause."""
+        waiting = DISPATCHES.c.due_at.is_not(None)
+        dead = DISPATCHES.c.due_at.is_(None) & DISPATCHES.c.sent_at.is_(None)
+        counts = (
+            sa.select(
+                DISPATCHES.c.repository,
+                sa.func.count().filter(waiting).label("waiting"),
+                sa.func.count(DISPATCHES.c.sent_at).label("sent"),
+                sa.func.count().filter(dead).label("dead"),
+                sa.func.min(DISPATCHES.c.queued_at).filter(waiting).label("oldest"),
+                sa.func.max(DISPATCHES.c.error).label("error"),
+            )
+            .group_by(DISPATCHES.c.repository)
+            .subquery()
+        )
+        with self._read() as connection:
+            found = connection.execute(
+                sa.select(DOWNSTREAMS, counts)
+                .join_from(DOWNSTREAMS, counts, DOWNSTREAMS.c.repository == counts.c.repository, isouter=True)
+                .order_by(DOWNSTREAMS.c.repository)
+            ).mappings()
+            return [
+                DownstreamStatus(
+                    one[DOWNSTREAMS.c.repository],
+                    one["waiting"] or 0,
+                    one["sent"] or 0,
+                    one["dead"] or 0,
+                    max(0.0, now - one["oldest"]) if one["oldest"] is not None else 0.0,
+                    one["failures"],
+                    max(0.0, one["paused_until"] - now),
+                    one["error"],
+                )
+                for one in found
+            ]
+
+    def unexpanded(self) -> int:
+        """Count the deliveries that have no dispatches yet."""
+        with self._read() as connection:
+            count = sa.select(sa.func.count()).select_from(DELIVERIES).where(DELIVERIES.c.open_since.is_not(None))
+            return int(connection.scalar(count) or 0)
+
+
+def brief(error: SQLAlchemyError) -> str:
+    """Return the database's own message, without the statement and the address."""
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
+
+
+def _key(one: Settlement) -> dict[str, object]:
+    return {"of_delivery": one.claim.delivery, "of_repository": one.claim.repository}
+
+
+def _set_up_sqlite(connection: object, _: object) -> None:
+    """Prepare a connection: a write-ahead log, and a commit that is on the disk when it returns."""
+    connection.isolation_level = None  # type: ignore[attr-defined]  # SQLAlchemy's advice: the driver begins too late
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_at_once(connection: sa.Connection) -> None:
+    """Take the lock of the writer at the beginning: one that reads first and writes later may find it taken, and fails."""
+    read_only = connection.get_execution_options().get("read_only")
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
