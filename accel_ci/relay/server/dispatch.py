@@ -1,0 +1,130 @@
+"""The request `repository_dispatch` to GitHub, and the meaning of its answers.
+
+Pauses and tries are decided in `fan_out`; here is what an answer says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+
+SECONDARY_LIMIT_S = 60.0
+"""Pause where GitHub names none: its documentation of rate limits asks for at least a minute."""
+
+LONGEST_WAIT_S = 6 * 3600.0
+_SHOWN = 200
+_READ_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Sent:
+    """GitHub has taken the dispatch."""
+
+
+@dataclass(frozen=True)
+class Limited:
+    """The token has used up a rate limit: nothing may be sent to anybody for `wait_s`."""
+
+    wait_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The dispatch was not taken. If `permanent`, all tries would fail in this way. GitHub may ask to wait for `wait_s`."""
+
+    reason: str
+    permanent: bool = False
+    wait_s: float = 0.0
+
+
+Answer = Sent | Limited | Failed
+
+
+class GitHubClient:
+    """Sends dispatches with one token, over connections that are kept."""
+
+    def __init__(self, api: str, token: str, timeout_s: float) -> None:
+        """Use the API at an address. `timeout_s` is for each whole request."""
+        self._timeout_s = timeout_s
+        self._client = httpx.AsyncClient(
+            base_url=api,
+            headers={
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/vnd.github+json",
+                "X-GitHub-Api-Version": "2022-11-28",
+                "User-Agent": "accel-ci-relay",
+                "Content-Type": "application/json",
+            },
+            timeout=timeout_s,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def send(self, repository: str, body: bytes, now: float) -> Answer:
+        """Send a dispatch. Network errors are answers, too."""
+        try:
+            return await asyncio.wait_for(self._send(repository, body, now), self._timeout_s)
+        except (TimeoutError, asyncio.TimeoutError):
+            return Failed(f"no answer within {self._timeout_s:g} s")
+        except httpx.HTTPError as error:
+            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN])
+
+    async def _send(self, repository: str, body: bytes, now: float) -> Answer:
+        async with self._client.stream("POST", f"/repos/{repository}/dispatches", content=body) as response:
+            start = b""
+            if not response.is_success:
+                async for part in response.aiter_bytes():
+                    start += part
+                    if len(start) >= _READ_BYTES:
+                        break
+            return read_answer(response.status_code, response.headers, start[:_READ_BYTES], now)
+
+
+def read_answer(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Answer:
+    """Say what an answer of GitHub means. Header names do not depend on case, as in httpx."""
+    if 200 <= status < 300:
+        return Sent()
+    message = _message(body)
+    reason = f"HTTP {status}{f': {message}' if message else ''}"
+    wait_s = _retry_after(headers.get("retry-after"), now)
+    if status in (403, 429):
+        if wait_s is None and headers.get("x-ratelimit-remaining") == "0":
+            reset = headers.get("x-ratelimit-reset", "")
+            wait_s = max(1.0, float(reset) - now) if reset.isdecimal() else SECONDARY_LIMIT_S
+        if wait_s is None and (status == 429 or "rate limit" in message.lower()):
+            wait_s = SECONDARY_LIMIT_S
+        if wait_s is not None:
+            return Limited(min(wait_s, LONGEST_WAIT_S), reason)
+    if 300 <= status < 400:
+        return Failed(f"{reason}: the repository was renamed; correct the allowlist", permanent=True)
+    return Failed(reason, permanent=status in (400, 413, 422), wait_s=min(wait_s or 0.0, LONGEST_WAIT_S))
+
+
+def _retry_after(value: str | None, now: float) -> float | None:
+    """Seconds to wait: the header has a number or a date."""
+    if value is None:
+        return None
+    if value.strip().isdecimal():
+        return max(1.0, float(value))
+    with suppress(ValueError, TypeError):
+        return max(1.0, email.utils.parsedate_to_datetime(value).timestamp() - now)
+    return SECONDARY_LIMIT_S
+
+
+def _message(body: bytes) -> str:
+    """GitHub's `message`, on one line."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(body)
+        if isinstance(value, dict) and isinstance(value.get("message"), str):
+            return "".join(letter if letter.isprintable() else " " for letter in value["message"])[:_SHOWN]
+    return ""
