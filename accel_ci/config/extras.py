@@ -10,7 +10,13 @@ from importlib.util import find_spec
 from accel_ci.config.settings import Settings
 from accel_ci.errors import AccelCiError
 
-EXTRAS = {"docker": ("docker",), "kubernetes": ("kubernetes", "boto3"), "s3": ("boto3",), "postgres": ("psycopg2",)}
+EXTRAS = {
+    "docker": ("docker",),
+    "kubernetes": ("kubernetes", "boto3"),
+    "postgres": ("psycopg2",),
+    "relay": ("httptools", "httpx", "starlette", "uvicorn"),
+    "s3": ("boto3",),
+}
 """The extras, each with the modules that it must bring."""
 
 

@@ -1,0 +1,136 @@
+"""The commands of `relay`: the cross-repository CI relay's server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from accel_ci.relay.server.queue import Queue
+    from accel_ci.relay.server.settings import RelayProject
+
+_settings = click.option(
+    "--config",
+    "settings",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="relay.yaml",
+    show_default=True,
+    help="The settings of the relay's server.",
+)
+
+
+@click.group()
+def relay() -> None:
+    """Relay an upstream's events to the CI of its backends."""
+
+
+@relay.command()
+@_settings
+@click.option("--workers/--no-workers", default=True, show_default=True, help="Dispatch in this process, too.")
+def serve(settings: Path, workers: bool) -> None:
+    """Take webhooks at /github/webhook, store them, and dispatch them to the downstreams.
+
+    Ends with 0 on SIGTERM, when all requests under way are finished. Metrics for Prometheus are at /metrics.
+    """
+    project = _load(settings)
+    from accel_ci.relay.server.serve import serve as run
+
+    _log_everything()
+    run(project, workers, partial(click.echo, err=True))
+
+
+@relay.command()
+@_settings
+def work(settings: Path) -> None:
+    """Dispatch what `relay serve` stores, in a process of its own or on another machine."""
+    project = _load(settings)
+    from accel_ci.relay.server.serve import work as run
+
+    _log_everything()
+    run(project)
+
+
+@relay.command("check-allowlist")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def check_allowlist(file: Path) -> None:
+    """Check an allowlist, and print each mistake with its line."""
+    from accel_ci.relay.allowlist import LEVELS, read_allowlist
+
+    found = read_allowlist(file).downstreams
+    counts = {level: sum(one.level == level for one in found) for level in LEVELS}
+    click.echo(f"{file.name} is good: {', '.join(f'{count} at {level}' for level, count in counts.items())}")
+
+
+@relay.command()
+@_settings
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(settings: Path, as_json: bool) -> None:
+    """Show the dispatches of each downstream: waiting, sent and dead."""
+    import time
+
+    from accel_ci.relay.server.queue import GITHUB
+
+    queue = _open(_load(settings))
+    found, waiting = queue.status(time.time()), queue.unexpanded()
+    if as_json:
+        click.echo(json.dumps({"deliveries_waiting": waiting, "downstreams": [asdict(one) for one in found]}, indent=2))
+        return
+    click.echo(f"deliveries without dispatches yet: {waiting}")
+    for one in found:
+        pause = f"; paused for {one.paused_s:.0f} s more" if one.paused_s else ""
+        if one.repository == GITHUB:
+            click.echo(f"GitHub's API{pause or ' is open'}")
+            continue
+        error = f"; an error: {one.last_error}" if one.last_error else ""
+        click.echo(
+            f"{one.repository}: {one.waiting} waiting (the oldest for {one.oldest_wait_s:.0f} s), "
+            f"{one.sent} sent, {one.dead} dead{pause}{error}"
+        )
+
+
+@relay.command()
+@_settings
+@click.option("--delivery", help="Only those of this delivery.")
+@click.option("--downstream", metavar="OWNER/NAME", help="Only those to this repository.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters.")
+def replay(settings: Path, delivery: str | None, downstream: str | None, everything: bool) -> None:
+    """Queue dead letters again: dispatches that failed too often or waited too long."""
+    import time
+
+    if not everything and delivery is None and downstream is None:
+        raise click.UsageError("choose --delivery, --downstream or --all")
+    count = _open(_load(settings)).replay(time.time(), delivery, downstream)
+    click.echo(f"queued {count} again")
+
+
+def _load(settings: Path) -> RelayProject:
+    from accel_ci.config.extras import require_extra
+
+    require_extra("relay", "accel-ci relay")
+    from accel_ci.relay.server.settings import load_relay
+
+    return load_relay(settings)
+
+
+def _open(project: RelayProject) -> Queue:
+    from accel_ci.relay.server.queue import Queue
+
+    return Queue(project.database_url())
+
+
+def _log_everything() -> None:
+    """Print what the relay does: it runs unattended, and its log is read later. uvicorn's own lines go the same way."""
+    handlers = logging.getLogger("accel_ci").handlers
+    for handler in handlers:
+        handler.setLevel(min(handler.level, logging.INFO))
+    for name in ("uvicorn.error", "asyncio"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = handlers
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False

@@ -1,0 +1,16 @@
+"""Fixtures of the relay's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from accel_ci_tests.fixtures.github_server import GitHubServer, github_server
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    """A stand-in for GitHub."""
+    with github_server() as server:
+        yield server

@@ -1,0 +1,125 @@
+"""From a webhook to the downstreams, over real HTTP, with the server as a process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci_tests.fixtures.github_server import TOKEN, Behaviour, GitHubServer
+from accel_ci_tests.fixtures.processes import wait_for
+from accel_ci_tests.fixtures.relay_server import SECRET, RelayServer, pull_request
+
+QUICK = {"first_pause_s": 0.05, "breaker_pause_s": 0.2, "longest_pause_s": 0.4, "poll_s": 0.05, "timeout_s": 1}
+
+
+@pytest.fixture
+def relay(tmp_path: Path, github: GitHubServer) -> Iterator[Callable[..., RelayServer]]:
+    """Makes servers that have not been started."""
+    made = []
+
+    def make(allowlist: str, **sections: Any) -> RelayServer:
+        server = RelayServer(tmp_path, github.url, allowlist, **{"fan_out": QUICK, **sections})
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+def test_every_level_gets_the_whole_webhook(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/l1]\nL2: [a/l2, {a/nights: {events: [nightly]}}]\nL3: {emu: {a/l3: [bob]}}\nL4: [a/l4]\n")
+    server.start()
+    payload = pull_request()
+    answer = server.deliver(payload, delivery="one")
+    assert (answer.status_code, answer.json()) == (202, {"ok": True, "queued": True, "delivery_id": "one"})
+    wait_for(lambda: len(github.dispatches) == 4)
+    assert {one.repository for one in github.dispatches} == {"a/l1", "a/l2", "a/l3", "a/l4"}
+    for one in github.dispatches:
+        assert one.event_type == "pull_request"
+        assert one.client_payload == {"event_type": "pull_request", "delivery_id": "one", "payload": payload}
+
+    # A redelivery answers the same, and adds nothing; what comes after it is dispatched.
+    again = server.deliver(payload, delivery="one")
+    assert (again.status_code, again.json()) == (202, answer.json())
+    server.deliver({"ref": "refs/heads/main", "repository": {"full_name": "UPSTREAM/Project"}}, "push", "two")
+    server.deliver(pull_request("labeled", label={"name": "ciflow/crcr/emu"}), delivery="three")
+    wait_for(lambda: len(github.dispatches) == 9)
+    assert github.taken() == {
+        **{(delivery, f"a/{level}"): 1 for delivery in ("one", "two") for level in ("l1", "l2", "l3", "l4")},
+        ("three", "a/l3"): 1,
+    }
+    assert server.terminate() == 0
+    assert SECRET not in server.log
+    assert TOKEN not in server.log
+
+
+def test_down_slow_and_limited(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/good, a/down, a/recovers, a/hangs, a/refused]\n", fan_out={**QUICK, "tries": 3})
+    github.behaviours["a/down"] = Behaviour(503, message="no server is available")
+    github.behaviours["a/recovers"] = Behaviour(502, times=2)
+    github.behaviours["a/hangs"] = Behaviour(204, delay_s=3)
+    github.behaviours["a/refused"] = Behaviour(422, message="Unprocessable")
+    server.start()
+    assert server.deliver(pull_request(), delivery="one").status_code == 202
+    wait_for(lambda: sum(one["dead"] for one in server.status().values()) == 3, every_s=0.5)
+    status = server.status()
+    assert {name: (one["sent"], one["dead"]) for name, one in status.items()} == {
+        "a/good": (1, 0), "a/down": (0, 1), "a/recovers": (1, 0), "a/hangs": (0, 1), "a/refused": (0, 1),
+    }  # fmt: skip
+    assert (github.requests["a/down"], github.requests["a/recovers"], github.requests["a/refused"]) == (3, 3, 1)
+    assert status["a/down"]["last_error"] == "HTTP 503: no server is available"
+    assert status["a/hangs"]["last_error"] == "no answer within 1 s"
+
+    # Dead letters come to life again when they are asked for.
+    del github.behaviours["a/down"]
+    assert server.command("replay").returncode == 2
+    assert server.command("replay", "--downstream", "A/Down").stdout == "queued 1 again\n"
+    wait_for(lambda: github.taken()["one", "a/down"] == 1)
+
+    # A rate limit holds for all downstreams, and no try is counted.
+    github.behaviours["a/good"] = Behaviour(
+        403, headers={"Retry-After": "2"}, message="You have exceeded a secondary rate limit", times=1
+    )
+    server.deliver({"ref": "x", "repository": {"full_name": "upstream/project"}}, "push", "limited")
+    wait_for(lambda: server.status().get("*", {}).get("paused_s", 0) > 0, every_s=0.1)
+    wait_for(lambda: github.taken()["limited", "a/good"] == 1)
+    metrics = server.post(b"", {}, "/metrics")
+    assert metrics.status_code == 405
+
+
+def test_a_payload_over_githubs_limit_is_cut(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/b]\n")
+    server.start()
+    payload = pull_request()
+    payload["pull_request"]["body"] = "é" * 100_000
+    assert server.deliver(payload).status_code == 202
+    wait_for(lambda: len(github.dispatches) == 1)
+    sent = github.dispatches[0].client_payload["payload"]
+    assert sent["relay"] == {"left_out": ["texts over 1000 characters"]}
+    assert sent["pull_request"]["head"] == payload["pull_request"]["head"]
+
+
+def test_the_end_waits_for_what_is_under_way(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/b]\n")
+    github.behaviours["a/b"] = Behaviour(204, delay_s=0.7)
+    server.start()
+    server.deliver(pull_request(), delivery="one")
+    wait_for(lambda: github.requests["a/b"] == 1)
+    assert server.terminate() == 0
+    assert github.taken() == {("one", "a/b"): 1}
+    assert server.status()["a/b"]["sent"] == 1
+
+
+def test_the_log_is_json_when_asked_for(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/b]\n")
+    server.environment["ACCEL_CI_LOG_FORMAT"] = "json"
+    server.start()
+    server.deliver(pull_request(), delivery="one")
+    wait_for(lambda: "dispatched one" in server.log)
+    lines = [json.loads(line) for line in server.log.splitlines() if not line.startswith("http")]
+    assert lines[-1]["message"] == "dispatched one to a/b"
