@@ -48,7 +48,7 @@ def serve(settings: Path, workers: bool) -> None:
 @relay.command()
 @_settings
 def work(settings: Path) -> None:
-    """Dispatch what `relay serve` stores, in a process of its own or on another machine."""
+    """Dispatch what `relay serve` stores, in a separate process, here or on another machine."""
     project = _load(settings)
     from accel_ci.relay.server.serve import work as run
 

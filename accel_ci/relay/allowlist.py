@@ -22,7 +22,7 @@ LEVELS = ("L1", "L2", "L3", "L4")
 """L1 gets dispatches, L2 reports results, L3 has check runs by label, and L4 has check runs on every pull request."""
 
 EVENTS = frozenset({"pull_request", "push", "nightly", "periodic"})
-"""What an entry may name in `events`: the two that are dispatched, and the two kinds of reports without a dispatch."""
+"""The values of `events` in an entry: the two that are dispatched, and the two kinds of reports without a dispatch."""
 
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """A device of L3: the end of the label `ciflow/crcr/<device>`."""

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Receiver:
-    """What the webhook needs. `store` returns once a delivery is durable."""
+    """All that the webhook needs. `store` returns once a delivery is durable."""
 
     secret: bytes
     upstream: str

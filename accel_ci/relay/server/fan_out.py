@@ -24,9 +24,6 @@ from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.queue import Claim, Queue, Settlement, brief
 from accel_ci.relay.server.settings import FanOutSettings
 
-LEASE_BEYOND_TIMEOUT_S = 30.0
-"""A lease is longer than a request may take by this much, for the writing of its end."""
-
 HOUSEKEEPING_S = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ def settlement_of(
     if isinstance(answer, Limited):
         # A little later than allowed, and not all at once.
         until = now + answer.wait_s
-        return Settlement(claim, now, due_at=until + jitter, error=answer.reason, github_paused_until=until)
+        return Settlement(claim, now, due_at=until + jitter, error=redact(answer.reason), github_paused_until=until)
     failures = claim.failures + 1
     dead = answer.permanent or failures >= settings.tries or now - claim.queued_at > settings.give_up_s
     pause = max(answer.wait_s, back_off(failures, settings.first_pause_s, settings.longest_pause_s, jitter))
@@ -52,7 +49,7 @@ def settlement_of(
         now,
         failed=not answer.permanent,
         due_at=None if dead else now + pause,
-        error=answer.reason,
+        error=redact(answer.reason),
         paused_until=now + max(paused, answer.wait_s) if opened or answer.wait_s else 0.0,
     )
 
@@ -64,7 +61,7 @@ def back_off(failures: int, first_s: float, longest_s: float, jitter: float) -> 
 
 @dataclass(frozen=True)
 class FanOutParts:
-    """What the workers use; all of it belongs to the caller, who closes it."""
+    """All that the workers use; it belongs to the caller, who closes it."""
 
     queue: Queue
     allowlist: AllowlistFile
@@ -126,7 +123,7 @@ class FanOut:
 
     async def _lane(self, repository: str, in_a_row: int) -> None:
         """Send what is due for a downstream, until nothing is due, something fails, or the workers stop."""
-        lease_s = self._settings.timeout_s + LEASE_BEYOND_TIMEOUT_S
+        lease_s = self._settings.lease_s
         limit = 1 if in_a_row >= self._settings.breaker_failures else self._settings.in_flight
         try:
             while not self._stopping:
@@ -149,11 +146,9 @@ class FanOut:
         end = settlement_of(claim, answer, self._settings, now, in_a_row, random.random())  # noqa: S311 - no secret
         await self._settle.submit(end)
         self._parts.metrics.tried(end)
-        where = {"delivery": claim.delivery, "downstream": claim.repository}
         if end.sent:
-            _LOG.info("dispatched %(delivery)s to %(downstream)s", where)
+            _LOG.info("dispatched %s to %s", claim.delivery, claim.repository)
         else:
-            state = "will be tried again" if end.due_at is not None else "is a dead letter"
-            _LOG.warning("the dispatch of %(delivery)s to %(downstream)s %(state)s: %(error)s",
-                         {**where, "state": state, "error": redact(end.error or "")})  # fmt: skip
+            follows = "it will be tried again" if end.due_at is not None else "it is a dead letter"
+            _LOG.warning("%s was not dispatched to %s, %s: %s", claim.delivery, claim.repository, follows, end.error)
         return end.sent

@@ -44,7 +44,7 @@ DELIVERIES = sa.Table(
     sa.Column("received_at", sa.Double, nullable=False),
     sa.Column("open_since", sa.Double, index=True),
 )
-"""What was received. `open_since` is set until the delivery has its dispatches."""
+"""The deliveries that were received. `open_since` is set until the delivery has its dispatches."""
 
 DISPATCHES = sa.Table(
     "relay_dispatches",

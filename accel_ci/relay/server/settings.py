@@ -1,7 +1,7 @@
 """The settings of the relay's server: `relay.yaml`.
 
-The values and their checks belong here, and reading the secrets that they name. The allowlist is a file of its backends' own
-(`accel_ci.relay.allowlist`).
+The values and their checks belong here, and reading the secrets that they name. The allowlist is a
+separate file (`accel_ci.relay.allowlist`).
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ class FanOutSettings(Section):
     in_flight: Count = 2
     """At most so many dispatches to one downstream at a time, in each process."""
     timeout_s: Seconds = 10
+    lease_s: Seconds = 60
+    """A dispatch that a worker has begun, and not finished by then, goes to another one: the worker was killed."""
     tries: Count = 8
     first_pause_s: Seconds = 2
     longest_pause_s: Seconds = 900
@@ -103,6 +105,12 @@ class FanOutSettings(Section):
     """Deliveries are kept for so long once they are sent: a redelivery is known for that long."""
     poll_s: Seconds = 0.5
     """A worker in another process learns of new deliveries by looking so often."""
+
+    @model_validator(mode="after")
+    def _lease_outlasts_a_request(self) -> FanOutSettings:
+        if self.lease_s < 2 * self.timeout_s:
+            raise ValueError("lease_s must be at least twice timeout_s: what takes longer than its lease is sent twice")
+        return self
 
 
 class RelaySettings(Section):
