@@ -14,7 +14,7 @@ help:
 	@echo "make nightly  run a whole nightly of the example backend here"
 	@echo "make test     run the tests; those that need an outside service are skipped where there is none"
 	@echo "make test-fast     run the small tests only, in a minute"
-	@echo "make test-nightly  run the longer tier: whole nights, a fuzzer, 50 kills of an ingest, 200 on pools, 300 of builds, kills of a real Bazel"
+	@echo "make test-nightly  run the longer tier: whole nights, a fuzzer, 50 kills of an ingest, 200 on pools, 300 of builds, 200 of the relay, kills of a real Bazel"
 	@echo "make dev      open the Dagster UI on the same data, http://127.0.0.1:3000"
 	@echo "make lint     run ruff, mypy and the import rules"
 	@echo "make setup    create the environment that all of these share"
@@ -41,7 +41,7 @@ test-fast: setup
 
 test-nightly: setup
 	$(VENV)/bin/python -m pip install -qq --disable-pip-version-check atheris==3.0.0
-	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_BUILD_KILLS=300 ACCEL_CI_LONG=1 $(PYTEST) -n $(PROCESSES) -m "nightly or long" $(ARGS)
+	ACCEL_CI_KILLS=50 ACCEL_CI_FUZZ_RUNS=100000 ACCEL_CI_POOL_KILLS=86 ACCEL_CI_BUILD_KILLS=300 ACCEL_CI_RELAY_KILLS=100 ACCEL_CI_LONG=1 $(PYTEST) -n $(PROCESSES) -m "nightly or long" $(ARGS)
 
 dev: setup
 	$(VENV)/bin/accel-ci dev $(ARGS)

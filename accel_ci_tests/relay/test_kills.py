@@ -37,7 +37,7 @@ def test_killed_under_load(tmp_path: Path, github: GitHubServer, database: str) 
         None if schema is None else next(schema),
         fan_out={
             "first_pause_s": 0.05, "longest_pause_s": 0.2, "breaker_pause_s": 0.1, "tries": 1000, "poll_s": 0.05,
-            "timeout_s": 1, "lease_s": 3,
+            "timeout_s": 3, "lease_s": 6,
         },
     )  # fmt: skip
     accepted: set[str] = set()

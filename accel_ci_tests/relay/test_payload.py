@@ -1,0 +1,101 @@
+"""The body of a dispatch: whole where it fits, and cut in a fixed order where it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accel_ci.relay.server.payload import LARGEST, dispatch_body
+from accel_ci_tests.fixtures.relay_server import pull_request
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=20,
+)
+STEPS = [
+    "texts over 1000 characters",
+    "addresses of the API",
+    "changed files of commits",
+    "all but the newest 20 commits",
+    "all but the essentials",
+]
+
+
+def sent(event: str, payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    body, left_out = dispatch_body(event, "one", payload)
+    request = json.loads(body)
+    assert set(request) == {"event_type", "client_payload"}
+    assert set(request["client_payload"]) == {"event_type", "delivery_id", "payload"}
+    assert len(json.dumps(request["client_payload"], separators=(",", ":"))) <= LARGEST
+    return request["client_payload"]["payload"], left_out
+
+
+@given(payload=st.dictionaries(st.text(max_size=10), JSON, max_size=5))
+def test_what_fits_is_sent_as_it_is(payload: dict[str, Any]) -> None:
+    assert sent("push", payload) == (payload, ())
+
+
+def test_exactly_at_the_limit() -> None:
+    frame = len(json.dumps({"event_type": "push", "delivery_id": "one", "payload": {"x": ""}}, separators=(",", ":")))
+    fits = {"x": "a" * (LARGEST - frame)}
+    assert sent("push", fits) == (fits, ())
+    assert sent("push", {"x": fits["x"] + "a"})[1] == tuple(STEPS[:1])
+
+
+def commits(count: int, files: int) -> list[dict[str, Any]]:
+    names = [f"folder/file{number}" for number in range(files)]
+    return [{"id": f"{number:040}", "message": "m" * 300, "modified": names} for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("payload", "steps"),
+    [
+        ({**pull_request(), "text": "x" * LARGEST}, 1),
+        ({**pull_request(), "repository": {"full_name": "u/p", **{f"a{n}_url": "u" * 900 for n in range(90)}}}, 2),
+        ({"ref": "refs/heads/main", "commits": commits(10, 1000)}, 3),
+        ({"ref": "refs/heads/main", "commits": commits(500, 1)}, 4),
+        ({**pull_request(), "rest": [{"k": "v" * 500}] * 200}, 5),
+    ],
+)
+def test_as_little_as_possible_is_left_out(payload: dict[str, Any], steps: int) -> None:
+    before = json.dumps(payload)
+    found, left_out = sent("push", payload)
+    assert list(left_out) == STEPS[:steps]
+    assert found["relay"] == {"left_out": STEPS[:steps]}
+    assert json.dumps(payload) == before, "the given payload is not changed"
+    for key in ("ref", "action", "number"):
+        assert found.get(key) == payload.get(key)
+    if "pull_request" in payload:
+        assert found["pull_request"]["head"] == payload["pull_request"]["head"]
+    if steps == 4:
+        assert [one["id"] for one in found["commits"]] == [f"{number:040}" for number in range(480, 500)]
+
+
+def test_the_label_that_asks_for_a_backend_stays() -> None:
+    payload = {**pull_request(), "rest": ["x" * 900] * 100}
+    payload["pull_request"]["labels"] = [{"name": "bug"}, {"name": "ciflow/crcr/emu", "color": "red"}]
+    found, left_out = sent("pull_request", payload)
+    assert len(left_out) == 5
+    assert found["pull_request"]["labels"] == [{"name": "ciflow/crcr/emu"}]
+
+
+def test_hostile_values_cannot_make_the_essentials_too_large() -> None:
+    huge = "\U0001f600" * 50_000
+    repository = {"full_name": huge, "clone_url": huge}
+    end = {"sha": huge, "ref": huge, "repo": repository}
+    described = dict.fromkeys(("state", "title", "html_url", "merge_commit_sha"), huge)
+    labels = [{"name": f"ciflow/crcr/{huge}"}] * 1000
+    payload = {
+        **dict.fromkeys(("action", "ref", "before", "after", "base_ref", "number"), huge),
+        "pull_request": {**described, "head": end, "base": end, "labels": labels, "number": 10**4000},
+        "repository": {**repository, "default_branch": huge},
+        "commits": "no list",
+        "padding": [["x" * 900] * 10] * 10,
+    }
+    _, left_out = sent("pull_request", payload)
+    assert len(left_out) == 5
