@@ -88,10 +88,11 @@ def test_hostile_values_cannot_make_the_essentials_too_large() -> None:
     huge = "\U0001f600" * 50_000
     repository = {"full_name": huge, "clone_url": huge}
     end = {"sha": huge, "ref": huge, "repo": repository}
-    described = dict.fromkeys(("state", "title", "html_url", "merge_commit_sha"), huge)
+    described: dict[str, Any] = dict.fromkeys(("state", "title", "html_url", "merge_commit_sha"), huge)
     labels = [{"name": f"ciflow/crcr/{huge}"}] * 1000
+    texts: dict[str, Any] = dict.fromkeys(("action", "ref", "before", "after", "base_ref", "number"), huge)
     payload = {
-        **dict.fromkeys(("action", "ref", "before", "after", "base_ref", "number"), huge),
+        **texts,
         "pull_request": {**described, "head": end, "base": end, "labels": labels, "number": 10**4000},
         "repository": {**repository, "default_branch": huge},
         "commits": "no list",
