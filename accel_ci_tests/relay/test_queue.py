@@ -41,7 +41,8 @@ def fill(queue: Queue, *deliveries: str, at: float = NOW, to: tuple[str, ...] = 
 
 
 def claimed(queue: Queue, at: float = NOW, limit: int = 10, repository: str = "a/b") -> list[Claim]:
-    return queue.claim(repository, limit, at, LEASE_S)
+    (found,) = queue.claim([(repository, limit)], at, LEASE_S)
+    return found
 
 
 def sent(claim: Claim, at: float = NOW) -> Settlement:
@@ -144,8 +145,8 @@ def test_workers_share_the_dispatches(url: str, queue: Queue) -> None:
         mine = Queue(url)
         while mine.expand(lambda event, device: ["a/b", "c/d"], NOW, limit=5):
             pass
-        for repository in ("a/b", "c/d") * 30:
-            claims = mine.claim(repository, 3, NOW, LEASE_S)
+        for _ in range(30):
+            claims = [claim for some in mine.claim([("a/b", 3), ("c/d", 3)], NOW, LEASE_S) for claim in some]
             found.extend((claim.delivery, claim.repository) for claim in claims)
             mine.settle([sent(claim) for claim in claims])
         mine.close()

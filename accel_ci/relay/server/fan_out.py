@@ -78,7 +78,10 @@ class FanOut:
         self._wake = asyncio.Event()
         self._stopping = False
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._settle: GroupCommit[Settlement] = GroupCommit(parts.queue.settle)
+        self._settle: GroupCommit[Settlement, None] = GroupCommit(parts.queue.settle)
+        self._claim: GroupCommit[tuple[str, int], list[Claim]] = GroupCommit(
+            lambda wanted: parts.queue.claim(wanted, time.time(), parts.settings.lease_s)
+        )
         self._housekeeping_at = 0.0
 
     def wake(self) -> None:
@@ -103,6 +106,7 @@ class FanOut:
                 with suppress(asyncio.TimeoutError, TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), self._settings.poll_s)
         await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+        self._claim.close()
         self._settle.close()
 
     async def _round(self) -> bool:
@@ -123,11 +127,10 @@ class FanOut:
 
     async def _lane(self, repository: str, in_a_row: int) -> None:
         """Send what is due for a downstream, until nothing is due, something fails, or the workers stop."""
-        lease_s = self._settings.lease_s
         limit = 1 if in_a_row >= self._settings.breaker_failures else self._settings.in_flight
         try:
             while not self._stopping:
-                claims = await asyncio.to_thread(self._parts.queue.claim, repository, limit, time.time(), lease_s)
+                claims = await self._claim.submit((repository, limit))
                 if not claims:
                     return
                 ends = await asyncio.gather(*(self._try(claim, in_a_row) for claim in claims))

@@ -1,4 +1,4 @@
-"""One transaction for all that waits to be written, as a database commits a few hundred times a second at best.
+"""One transaction for all that waits for the database, which commits a few hundred times a second at best.
 
 `submit` returns after the commit. While one is under way, others collect for the next.
 """
@@ -11,25 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-class GroupCommit(Generic[_Item]):
-    """Writes items by a blocking function, in a thread that is for this alone."""
+class GroupCommit(Generic[_Item, _Result]):
+    """Gives items to a blocking function, in a thread that is for this alone."""
 
-    def __init__(self, write: Callable[[Sequence[_Item]], None], largest: int = 500) -> None:
-        """Write by `write`, at most `largest` items at a time."""
+    def __init__(self, write: Callable[[Sequence[_Item]], Sequence[_Result]], largest: int = 500) -> None:
+        """Write by `write`, which returns a result for each item, at most `largest` items at a time."""
         self._write, self._largest = write, largest
-        self._waiting: list[tuple[_Item, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[_Item, asyncio.Future[_Result]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "group-commit")
 
-    async def submit(self, item: _Item) -> None:
-        """Write an item. Raises what `write` raised for the items that were written together."""
-        done = asyncio.get_running_loop().create_future()
+    async def submit(self, item: _Item) -> _Result:
+        """Write an item, and return its result. Raises what `write` raised for the items that were written together."""
+        done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
         if self._writer is None:
             self._writer = asyncio.create_task(self._drain())
-        await done
+        return await done
 
     def close(self) -> None:
         """End the thread. Nothing may be waiting."""
@@ -40,17 +41,16 @@ class GroupCommit(Generic[_Item]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._largest], self._waiting[self._largest :]
-                error: Exception | None = None
+                waiting = [done for _, done in batch]
                 try:
-                    await loop.run_in_executor(self._thread, self._write, [item for item, _ in batch])
-                except Exception as caught:
-                    error = caught
-                for _, done in batch:
-                    if done.cancelled():
-                        continue
-                    if error is None:
-                        done.set_result(None)
-                    else:
-                        done.set_exception(error)
+                    results = await loop.run_in_executor(self._thread, self._write, [item for item, _ in batch])
+                except Exception as error:
+                    for done in waiting:
+                        if not done.cancelled():
+                            done.set_exception(error)
+                    continue
+                for done, result in zip(waiting, results, strict=True):
+                    if not done.cancelled():
+                        done.set_result(result)
         finally:
             self._writer = None

@@ -14,10 +14,12 @@ Times are seconds of Unix time, by the clock of the server that writes them.
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -149,6 +151,7 @@ class Queue:
             ) from None
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
         self._one_writer = threading.Lock()
+        self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
 
     def close(self) -> None:
         """Close all connections."""
@@ -156,10 +159,12 @@ class Queue:
 
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """A transaction that writes. SQLite has one writer: its threads wait in line here, and do not poll for the file."""
-        if self._is_sqlite:
-            with self._one_writer, self._engine.begin() as connection:
-                yield connection
+        """A transaction that writes. SQLite has one writer: the others wait in line here, as SQLite itself would poll."""
+        if self._lock_file is not None:
+            with self._one_writer, self._lock_file.open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                with self._engine.begin() as connection:
+                    yield connection
         else:
             with self._engine.begin() as connection:
                 yield connection
@@ -174,7 +179,7 @@ class Queue:
         with self._read() as connection:
             connection.execute(sa.text("SELECT 1"))
 
-    def store(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
+    def store(self, deliveries: Sequence[tuple[Delivery, float]]) -> list[None]:
         """Store deliveries with the times of their receipt. One whose id is known adds nothing."""
         rows = [
             {"id": one.id, "event": one.event, "device": one.device, "body": one.body, "received_at": at, "open_since": at}
@@ -182,6 +187,7 @@ class Queue:
         ]
         with self._write() as connection:
             connection.execute(self._insert(DELIVERIES).on_conflict_do_nothing(), rows)
+        return [None] * len(rows)
 
     def expand(self, recipients: Callable[[str, str | None], list[str]], now: float, limit: int = 50) -> int:
         """Make the dispatches of stored deliveries; return the number of deliveries. `recipients` gets event and device."""
@@ -226,8 +232,15 @@ class Queue:
             )
             return {one.repository: one.failures for one in found}
 
-    def claim(self, repository: str, limit: int, now: float, lease_s: float) -> list[Claim]:
-        """Claim the dispatches of a downstream that have been due the longest; no other worker gets them for `lease_s`."""
+    def claim(self, wanted: Sequence[tuple[str, int]], now: float, lease_s: float) -> list[list[Claim]]:
+        """Claim what has been due the longest, for several downstreams, up to a number each.
+
+        No other worker gets these dispatches for `lease_s`.
+        """
+        with self._write() as connection:
+            return [self._claim(connection, repository, limit, now, lease_s) for repository, limit in wanted]
+
+    def _claim(self, connection: sa.Connection, repository: str, limit: int, now: float, lease_s: float) -> list[Claim]:
         due = (
             sa.select(DISPATCHES, DELIVERIES.c.body, DELIVERIES.c.received_at)
             .join(DELIVERIES)
@@ -236,25 +249,24 @@ class Queue:
             .limit(limit)
             .with_for_update(skip_locked=True, of=DISPATCHES)
         )
-        with self._write() as connection:
-            found = connection.execute(due).all()
-            if found:
-                keys = [one.delivery for one in found]
-                connection.execute(
-                    sa.update(DISPATCHES)
-                    .where(DISPATCHES.c.repository == repository, DISPATCHES.c.delivery.in_(keys))
-                    .values(
-                        due_at=now + lease_s,
-                        claims=DISPATCHES.c.claims + 1,
-                        dispatched_at=sa.func.coalesce(DISPATCHES.c.dispatched_at, now),
-                    )
+        found = connection.execute(due).all()
+        if found:
+            keys = [one.delivery for one in found]
+            connection.execute(
+                sa.update(DISPATCHES)
+                .where(DISPATCHES.c.repository == repository, DISPATCHES.c.delivery.in_(keys))
+                .values(
+                    due_at=now + lease_s,
+                    claims=DISPATCHES.c.claims + 1,
+                    dispatched_at=sa.func.coalesce(DISPATCHES.c.dispatched_at, now),
                 )
+            )
         return [
             Claim(one.delivery, repository, one.body, one.received_at, one.queued_at, one.failures, one.claims + 1)
             for one in found
         ]
 
-    def settle(self, settlements: Sequence[Settlement]) -> None:
+    def settle(self, settlements: Sequence[Settlement]) -> list[None]:
         """Write the ends of tries. What was sent stays sent; the failure of a claim that another worker has is dropped."""
         of_claim = (
             (DISPATCHES.c.delivery == sa.bindparam("of_delivery"))
@@ -296,6 +308,7 @@ class Queue:
                     ],
                 )
             self._pause(connection, others)
+        return [None] * len(settlements)
 
     def _pause(self, connection: sa.Connection, settlements: Sequence[Settlement]) -> None:
         for one in sorted((one for one in settlements if one.failed), key=lambda one: one.claim.repository):

@@ -44,7 +44,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     queue = Queue(project.database_url())
     metrics = RelayMetrics(queue)
     listener = _listen(settings.listen)
-    inbox: GroupCommit[tuple[Delivery, float]] = GroupCommit(queue.store)
+    inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(queue.store)
     woken: list[FanOut] = []
 
     async def store(delivery: Delivery) -> None:
