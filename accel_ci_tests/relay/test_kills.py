@@ -17,7 +17,7 @@ from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.relay_server import RelayServer, pull_request
 
-KILLS = int(os.environ.get("ACCEL_CI_RELAY_KILLS", "3"))
+KILLS = int(os.environ.get("ACCEL_CI_RELAY_KILLS", "2"))
 GOOD = [f"a/good{number}" for number in range(4)]
 DOWNSTREAMS = [*GOOD, "a/flaky", "a/slow"]
 
