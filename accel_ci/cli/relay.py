@@ -87,7 +87,7 @@ def status(settings: Path, as_json: bool) -> None:
         if one.repository == GITHUB:
             click.echo(f"GitHub's API{pause or ' is open'}")
             continue
-        error = f"; an error: {one.last_error}" if one.last_error else ""
+        error = f"; an error: {one.error}" if one.error else ""
         click.echo(
             f"{one.repository}: {one.waiting} waiting (the oldest for {one.oldest_wait_s:.0f} s), "
             f"{one.sent} sent, {one.dead} dead{pause}{error}"

@@ -114,7 +114,7 @@ def test_dead_letters_and_replay(queue: Queue) -> None:
         queue.settle([Settlement(claim, NOW, failed=True, due_at=None, error="HTTP 500", paused_until=NOW + 900)])
     assert queue.give_up(NOW) == 0
     assert queue.give_up(NOW + 1) == 2
-    assert [(one.dead, one.last_error) for one in queue.status(NOW)] == [(2, "HTTP 500"), (2, "waited too long")]
+    assert [(one.dead, one.error) for one in queue.status(NOW)] == [(2, "HTTP 500"), (2, "waited too long")]
     assert queue.replay(NOW + 5, delivery="one", repository="A/B") == 1
     assert queue.due_downstreams(NOW + 5) == {"a/b": 0}
     assert queue.replay(NOW + 5, delivery="none") == 0

@@ -66,15 +66,17 @@ class _QueueMetrics(Collector):
         yield from ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        dispatches = GaugeMetricFamily("accel_ci_relay_dispatches", "Dispatches.", labels=["downstream", "state"])
+        dispatches = GaugeMetricFamily(
+            "accel_ci_relay_dispatches", "Dispatches that were not sent.", labels=["downstream", "state"]
+        )
         oldest = GaugeMetricFamily(
             "accel_ci_relay_oldest_wait_seconds", "Wait of the oldest dispatch.", labels=["downstream"]
         )
         paused = GaugeMetricFamily("accel_ci_relay_paused_seconds", "Rest of the pause.", labels=["downstream"])
-        for one in self._queue.status(time.time()):
+        for one in self._queue.status(time.time(), count_sent=False):
             paused.add_metric(["GitHub" if one.repository == GITHUB else one.repository], one.paused_s)
             if one.repository != GITHUB:
-                for state, value in (("waiting", one.waiting), ("sent", one.sent), ("dead", one.dead)):
+                for state, value in (("waiting", one.waiting), ("dead", one.dead)):
                     dispatches.add_metric([one.repository, state], value)
                 oldest.add_metric([one.repository], one.oldest_wait_s)
         waiting = GaugeMetricFamily("accel_ci_relay_deliveries_waiting", "Deliveries without their dispatches yet.")

@@ -61,6 +61,12 @@ DISPATCHES = sa.Table(
     sa.Column("failures", sa.Integer, nullable=False, default=0),
     sa.Column("error", sa.Text),
     sa.Index("relay_dispatches_due", "repository", "due_at"),
+    sa.Index(
+        "relay_dispatches_unsent",
+        "repository",
+        sqlite_where=sa.text("sent_at IS NULL"),
+        postgresql_where=sa.text("sent_at IS NULL"),
+    ),
 )
 
 DOWNSTREAMS = sa.Table(
@@ -106,7 +112,7 @@ class Settlement:
 
 @dataclass(frozen=True)
 class DownstreamStatus:
-    """The dispatches of a downstream by state, and its breaker."""
+    """The dispatches of a downstream by state, and its breaker. `error` is of one that was not sent."""
 
     repository: str
     waiting: int
@@ -115,7 +121,7 @@ class DownstreamStatus:
     oldest_wait_s: float
     failures: int
     paused_s: float
-    last_error: str | None
+    error: str | None
 
 
 class Queue:
@@ -360,38 +366,43 @@ class Queue:
             connection.execute(reset.values(failures=0, paused_until=0.0))
         return count
 
-    def status(self, now: float) -> list[DownstreamStatus]:
-        """Return the state of each downstream, by name; of GitHub's API, too, once it has asked for a pause."""
+    def status(self, now: float, count_sent: bool = True) -> list[DownstreamStatus]:
+        """Return the state of each downstream, by name; of GitHub's API, too, once it has asked for a pause.
+
+        Counting what was sent reads all rows of two weeks, so it can be left out.
+        """
         waiting = DISPATCHES.c.due_at.is_not(None)
-        dead = DISPATCHES.c.due_at.is_(None) & DISPATCHES.c.sent_at.is_(None)
-        counts = (
+        unsent = (
             sa.select(
                 DISPATCHES.c.repository,
                 sa.func.count().filter(waiting).label("waiting"),
-                sa.func.count(DISPATCHES.c.sent_at).label("sent"),
-                sa.func.count().filter(dead).label("dead"),
+                sa.func.count().filter(~waiting).label("dead"),
                 sa.func.min(DISPATCHES.c.queued_at).filter(waiting).label("oldest"),
                 sa.func.max(DISPATCHES.c.error).label("error"),
             )
+            .where(DISPATCHES.c.sent_at.is_(None))
             .group_by(DISPATCHES.c.repository)
             .subquery()
         )
+        sent = sa.select(DISPATCHES.c.repository, sa.func.count().label("sent")).where(DISPATCHES.c.sent_at.is_not(None))
         with self._read() as connection:
+            counted = connection.execute(sent.group_by(DISPATCHES.c.repository)) if count_sent else ()
+            sent_to: dict[str, int] = {one.repository: one.sent for one in counted}
             found = connection.execute(
-                sa.select(DOWNSTREAMS, counts)
-                .join_from(DOWNSTREAMS, counts, DOWNSTREAMS.c.repository == counts.c.repository, isouter=True)
+                sa.select(DOWNSTREAMS, unsent)
+                .join_from(DOWNSTREAMS, unsent, DOWNSTREAMS.c.repository == unsent.c.repository, isouter=True)
                 .order_by(DOWNSTREAMS.c.repository)
             ).mappings()
             return [
                 DownstreamStatus(
-                    one[DOWNSTREAMS.c.repository],
-                    one["waiting"] or 0,
-                    one["sent"] or 0,
-                    one["dead"] or 0,
-                    max(0.0, now - one["oldest"]) if one["oldest"] is not None else 0.0,
-                    one["failures"],
-                    max(0.0, one["paused_until"] - now),
-                    one["error"],
+                    repository=(name := one[DOWNSTREAMS.c.repository]),
+                    waiting=one["waiting"] or 0,
+                    sent=sent_to.get(name, 0),
+                    dead=one["dead"] or 0,
+                    oldest_wait_s=max(0.0, now - one["oldest"]) if one["oldest"] is not None else 0.0,
+                    failures=one["failures"],
+                    paused_s=max(0.0, one["paused_until"] - now),
+                    error=one["error"],
                 )
                 for one in found
             ]
