@@ -72,8 +72,8 @@ def test_down_slow_and_limited(relay: Callable[..., RelayServer], github: GitHub
         "a/good": (1, 0), "a/down": (0, 1), "a/recovers": (1, 0), "a/hangs": (0, 1), "a/refused": (0, 1),
     }  # fmt: skip
     assert (github.requests["a/down"], github.requests["a/recovers"], github.requests["a/refused"]) == (3, 3, 1)
-    assert status["a/down"]["last_error"] == "HTTP 503: no server is available"
-    assert status["a/hangs"]["last_error"] == "no answer within 1 s"
+    assert status["a/down"]["error"] == "HTTP 503: no server is available"
+    assert status["a/hangs"]["error"] == "no answer within 1 s"
 
     # Dead letters come to life again when they are asked for.
     del github.behaviours["a/down"]
@@ -111,6 +111,41 @@ def test_the_end_waits_for_what_is_under_way(relay: Callable[..., RelayServer], 
     assert server.terminate() == 0
     assert github.taken() == {("one", "a/b"): 1}
     assert server.status()["a/b"]["sent"] == 1
+
+
+def test_a_worker_in_another_process_and_a_changed_allowlist(
+    relay: Callable[..., RelayServer], github: GitHubServer
+) -> None:
+    server = relay("L1: [a/stays, a/goes]\n")
+    server.start("--no-workers")
+    worker = server.start_worker()
+    server.deliver(pull_request(), delivery="one")
+    wait_for(lambda: len(github.dispatches) == 2)
+    (server.folder / "allowlist.yml").write_text("L1: [a/stays, a/comes, oops]\n")
+    wait_for(lambda: "allowlist.yml:1: 'oops' is no repository" in server.log)
+    (server.folder / "allowlist.yml").write_text("L1: [a/stays, a/comes]\n")
+    wait_for(lambda: "the allowlist was reloaded: 2 downstreams" in server.log)
+    server.deliver(pull_request(), delivery="two")
+    wait_for(lambda: len(github.dispatches) == 4)
+    assert set(github.taken()) == {("one", "a/stays"), ("one", "a/goes"), ("two", "a/stays"), ("two", "a/comes")}
+    worker.terminate()
+    assert worker.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "mistake"),
+    [
+        ({"RELAY_SECRET": ""}, "webhook_secret: $RELAY_SECRET is empty or not set"),
+        ({"RELAY_TOKEN": ""}, "github.token: $RELAY_TOKEN is empty or not set"),
+        ({"allowlist": "L1: [oops]\n"}, "allowlist.yml:1: 'oops' is no repository"),
+    ],
+)
+def test_what_stops_the_start(relay: Callable[..., RelayServer], change: dict[str, str], mistake: str) -> None:
+    server = relay(change.get("allowlist", ""))
+    server.environment |= change
+    done = server.command("serve")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert mistake in done.stderr
 
 
 def test_the_log_is_json_when_asked_for(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
