@@ -59,6 +59,7 @@ class GitHubClient:
                 "Authorization": f"Bearer {token}",
                 "Accept": "application/vnd.github+json",
                 "X-GitHub-Api-Version": "2022-11-28",
+                "Accept-Encoding": "identity",  # a small answer must not become a large one
                 "User-Agent": "accel-ci-relay",
                 "Content-Type": "application/json",
             },
@@ -83,7 +84,7 @@ class GitHubClient:
         async with self._client.stream("POST", f"/repos/{repository}/dispatches", content=body) as response:
             start = b""
             if not response.is_success:
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():
                     start += part
                     if len(start) >= _READ_BYTES:
                         break

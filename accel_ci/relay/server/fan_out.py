@@ -21,7 +21,7 @@ from accel_ci.relay.allowlist import AllowlistFile
 from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.queue import Claim, Queue, Settlement, brief
+from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement, brief
 from accel_ci.relay.server.settings import FanOutSettings
 
 HOUSEKEEPING_S = 60.0
@@ -118,11 +118,12 @@ class FanOut:
             if repository not in self._lanes and allowlist.find(repository) is not None and not self._stopping:
                 self._lanes[repository] = asyncio.create_task(self._lane(repository, failures))
         if time.monotonic() >= self._housekeeping_at:
-            self._housekeeping_at = time.monotonic() + HOUSEKEEPING_S
             now = time.time()
             if dead := await asyncio.to_thread(queue.give_up, now - self._settings.give_up_s):
                 _LOG.warning("%d dispatches have waited too long and are dead letters", dead)
-            await asyncio.to_thread(queue.forget, now - self._settings.keep_s)
+            forgotten = await asyncio.to_thread(queue.forget, now - self._settings.keep_s)
+            pause_s = HOUSEKEEPING_S if forgotten < FORGOTTEN_AT_ONCE else 1.0
+            self._housekeeping_at = time.monotonic() + pause_s
         return expanded > 0
 
     async def _lane(self, repository: str, in_a_row: int) -> None:

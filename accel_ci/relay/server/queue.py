@@ -23,7 +23,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from accel_ci.config.extras import require_extra
 from accel_ci.errors import AccelCiError
@@ -32,9 +33,17 @@ from accel_ci.relay.server.webhook import Delivery
 GITHUB = "*"
 """The row of `downstreams` that stands for GitHub's API: its pause holds for all downstreams, which share the token."""
 
+FORGOTTEN_AT_ONCE = 1000
+"""Deliveries that are deleted in one transaction, for which other writers wait."""
+
 _CONNECT_S = 10
 _BUSY_MS = 30_000
 _METADATA = sa.MetaData()
+
+_repeated = retry(
+    retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.2), reraise=True
+)
+"""Repeats a transaction that may be repeated, after a deadlock of two servers or a restart of the database."""
 
 DELIVERIES = sa.Table(
     "relay_deliveries",
@@ -42,11 +51,14 @@ DELIVERIES = sa.Table(
     sa.Column("id", sa.String(100), primary_key=True),
     sa.Column("event", sa.String(20), nullable=False),
     sa.Column("device", sa.String(80)),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sa.Column("received_at", sa.Double, nullable=False),
+    sa.Column("received_at", sa.Double, nullable=False, index=True),
     sa.Column("open_since", sa.Double, index=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
 )
-"""The deliveries that were received. `open_since` is set until the delivery has its dispatches."""
+"""The deliveries that were received. `open_since` is set until the delivery has its dispatches.
+
+The body is last: SQLite reads all of it to get at a column behind it.
+"""
 
 DISPATCHES = sa.Table(
     "relay_dispatches",
@@ -185,6 +197,7 @@ class Queue:
         with self._read() as connection:
             connection.execute(sa.text("SELECT 1"))
 
+    @_repeated
     def store(self, deliveries: Sequence[tuple[Delivery, float]]) -> list[None]:
         """Store deliveries with the times of their receipt. One whose id is known adds nothing."""
         rows = [
@@ -272,6 +285,7 @@ class Queue:
             for one in found
         ]
 
+    @_repeated
     def settle(self, settlements: Sequence[Settlement]) -> list[None]:
         """Write the ends of tries. What was sent stays sent; the failure of a claim that another worker has is dropped."""
         of_claim = (
@@ -337,7 +351,7 @@ class Queue:
         with self._write() as connection:
             return connection.execute(late.values(due_at=None, error=reason)).rowcount
 
-    def forget(self, received_before: float, limit: int = 1000) -> int:
+    def forget(self, received_before: float, limit: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete deliveries of before a time, with their dispatches, except for dead letters; return how many."""
         unsent = sa.exists().where(DISPATCHES.c.delivery == DELIVERIES.c.id, DISPATCHES.c.sent_at.is_(None))
         old = (
