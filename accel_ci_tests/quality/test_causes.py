@@ -176,14 +176,26 @@ def test_nothing_is_blamed_that_stood_still() -> None:
 
 @pytest.mark.parametrize(("elsewhere", "cause"), [("passed", "upstream"), ("failed", "backend"), (None, "unknown")])
 def test_another_variant_tells_upstream_from_the_backend(elsewhere: str | None, cause: str) -> None:
-    line = [point(night, upstream=f"u{night}") for night in range(NIGHTS)]
-    now = point(NIGHTS, upstream=f"u{NIGHTS}")
-    sibling = Sibling(Point(Build(now.build.revision, "pinned"), now.backend, "u0"), lambda *_: elsewhere)
+    line = [point(night, upstream=f"{night:040x}") for night in range(NIGHTS)]
+    now = point(NIGHTS, upstream=f"{NIGHTS:040x}")
+    sibling = Sibling(Point(Build(now.build.revision, "pinned"), now.backend, f"{0:040x}"), lambda *_: elsewhere)
     found = blame(TWICE, history(points=line), at=now, siblings=[sibling])
     assert found.cause == cause
     verdict = triage_verdict(found)
     assert verdict["category"] == cause
     assert ("suspected_upstream" in verdict) == (cause == "upstream")
+    assert (verdict["schema_version"], verdict["analyzer"]) == (1, {"name": "accel-ci"})
+    assert all({"job", "test", "excerpt"} == set(entry) and all(entry.values()) for entry in verdict["evidence"])
+
+
+def test_a_suspect_that_is_no_commit_is_left_out_of_the_verdict() -> None:
+    """The relay drops a verdict whole for one such value. A PyTorch that does not tell its commit has a version alone."""
+    line = [point(night, upstream="2.12.0") for night in range(NIGHTS)]
+    now = point(NIGHTS, upstream="2.13.0")
+    sibling = Sibling(Point(Build(now.build.revision, "pinned"), now.backend, "2.12.0"), lambda *_: "passed")
+    found = blame(TWICE, history(points=line), at=now, siblings=[sibling])
+    assert (found.cause, found.suspect) == ("upstream", "2.13.0")
+    assert "suspected_upstream" not in triage_verdict(found)
 
 
 def test_upstream_is_not_blamed_where_it_stood_still() -> None:
