@@ -35,5 +35,7 @@ def require_configured_extras(settings: Settings) -> None:
         require_extra("s3", "store.bucket")
     if settings.results.bucket is not None:
         require_extra("s3", "results.bucket")
+    if settings.relay is not None and settings.relay.callbacks:
+        require_extra("relay", "relay.callbacks")
     if settings.executor.kind == "kubernetes":
         require_extra("kubernetes", "executor.kind: kubernetes")

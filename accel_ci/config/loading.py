@@ -170,6 +170,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     known = {"suites": list(suites), "variants": [] if None in variants else variants}
     yield from _unfit_torch(content)
     yield from _unfit_images(content)
+    yield from _unfit_relay(content)
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"
@@ -215,6 +216,17 @@ def _unfit_images(content: dict[str, Any]) -> Iterator[Mistake]:
             yield (*where, "registry"), "is missing: images by Buildah are used from there"
         if builder.get("cache") and not is_buildah:
             yield (*where, "builder", "cache"), "needs the kind 'buildah'; a Docker engine keeps its layers itself"
+
+
+def _unfit_relay(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find variants that the relay is to build and nobody knows, and a token that comes from nowhere."""
+    relay = as_mapping(content.get("relay"))
+    variants = [str(as_mapping(entry).get("name")) for entry in as_sequence(content.get("variants"))]
+    for index, variant in enumerate(as_sequence(relay.get("variants"))):
+        if variant not in variants:
+            yield ("relay", "variants", index), f"there is no variant {variant!r}{_did_you_mean(str(variant), variants)}"
+    if relay.get("callbacks") and relay.get("identity", "file") == "file" and not relay.get("token_file"):
+        yield ("relay", "token_file"), "is missing: a callback needs a token; or set 'identity' to github or buildkite"
 
 
 def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:

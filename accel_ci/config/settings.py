@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from accel_ci.config.executor_settings import Executor, InProcessExecutor
 from accel_ci.config.pool_settings import Pool
+from accel_ci.config.relay_settings import Relay
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
@@ -585,6 +586,7 @@ class Settings(Section):
     rbe: Rbe | None = None
     quality: Quality = Quality()
     ramp: Ramp = Ramp()
+    relay: Relay | None = None
     results: Results = Results()
     store: Store | None = None
     addresses: Addresses | None = None

@@ -19,6 +19,7 @@ from accel_ci.ledger.close import close_ledger
 from accel_ci.ledger.comparison import count_newly_failing
 from accel_ci.ledger.completeness import judge_completeness
 from accel_ci.ledger.status import collected_drop, shortcomings
+from accel_ci.ledger.wanted_suites import wanted_suites
 from accel_ci.model import (
     INFORMATIVE,
     VERDICTS,
@@ -87,7 +88,7 @@ def _account(workspace: Workspace, revision: Revision, build: Build) -> Ledger:
         build,
         [results for results in device if results is not None],
         manifests.find(BAZEL_TEST_RESULTS, build, BazelTestResults),
-        _wanted_suites(workspace, revision, build),
+        [suite for _, suite in wanted_suites(workspace, revision, build)],
         workspace.artifacts,
         workspace.results.around(day),
     )
@@ -116,24 +117,6 @@ def _metadata(workspace: Workspace, account: Ledger, path: Path) -> dict[str, An
         "suites": table(["suite", *VERDICTS], suites),
         "not_passed": table(["suite", "test", "verdict", "attempts", "message"], not_passed),
     }
-
-
-def _wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> list[str]:
-    """Return the suites of the pipelines that such a build always has, and of those that have begun on this one.
-
-    A build that confirms failures has those of its failures.
-    """
-    if revision.confirms is not None:
-        selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
-        return [suite.suite for suite in selection.suites] if selection is not None else []
-    settings, begun = workspace.project.settings, workspace.manifests.begun(build)
-    return [
-        suite
-        for pipeline in workspace.pipelines
-        if pipeline.stages[0] in begun or pipeline.expected(settings, revision, build.variant)
-        for suite in pipeline.suites(settings, revision)
-        if suite not in settings.suites or settings.suites[suite].runs_in(build.variant)
-    ]
 
 
 def _collected_check(workspace: Workspace, account: Ledger) -> CheckResult:

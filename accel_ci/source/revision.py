@@ -44,8 +44,19 @@ def revision_key(
     if trigger == "pr":
         if pull_request is None:
             raise ConfigError("a revision of a pull request needs the pull request's number")
-        return f"pr-{pull_request}-{(backend.sha or 'unknown')[:12]}"
+        changed = upstream if is_pull_request(upstream) and not is_pull_request(backend) else backend
+        return f"pr-{pull_request}-{(changed.sha or 'unknown')[:12]}"
     return f"manual-{re.sub(r'[^a-z0-9]+', '-', (slug or now.strftime('%Y%m%dt%H%M%S')).lower()).strip('-')[:60]}"
+
+
+def is_pull_request(source: Source) -> bool:
+    """Return whether a source is a pull request of its repository."""
+    return source.ref.startswith("refs/pull/")
+
+
+def tests_upstreams_change(revision: Revision) -> bool:
+    """Return whether a revision tests a pull request of upstream, with the backend as it is."""
+    return revision.trigger == "pr" and is_pull_request(revision.upstream) and not is_pull_request(revision.backend)
 
 
 def confirming_revision(confirmed: Revision, number: int = 1, now: datetime | None = None) -> Revision:
