@@ -18,6 +18,8 @@ from accel_ci.workspace import Workspace
 DELIVERY_TAG = "accel_ci/delivery"
 """The delivery that a run was asked for by."""
 
+_TO_END = [status for status in UNFINISHED if status != dg.DagsterRunStatus.CANCELING]
+
 
 def relay_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
     """Make the sensors, if the project has a section `relay`.
@@ -138,7 +140,7 @@ def _runs(
 ) -> list[dg.DagsterRun]:
     location = workspace.project.settings.location
     wanted = dg.RunsFilter(
-        tags={DELIVERY_TAG: delivery.id, **location_tags(location)}, statuses=UNFINISHED if unfinished else None
+        tags={DELIVERY_TAG: delivery.id, **location_tags(location)}, statuses=_TO_END if unfinished else None
     )
     return [run for run in instance.get_runs(wanted) if is_of(run, location)]
 

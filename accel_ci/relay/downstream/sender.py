@@ -80,10 +80,16 @@ class Sender:
             own = wait_random_exponential(multiplier=0.3, max=_LONGEST_WAIT_S)(state)
             return max(0.0, min(max(own, asked), _LONGEST_WAIT_S, self._left_s()))
 
+        was_lost = False
         try:
             for attempt in Retrying(retry=retry_if_exception_type(_AgainError), stop=stop, wait=wait, reraise=True):
                 with attempt:
-                    return self._post(url, body, headers)
+                    try:
+                        answer, reason = self._post(url, body, headers)
+                    except _AgainError as error:
+                        was_lost = was_lost or error.answer is Answer.UNKNOWN
+                        raise
+                    return Answer.TAKEN if was_lost and answer is Answer.REPEATED else answer, reason
         except _AgainError as error:
             self._away.add(url)
             _LOG.warning("%s does not take callbacks for now: %s", url, error)

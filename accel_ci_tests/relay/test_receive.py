@@ -1,0 +1,86 @@
+"""The web server for dispatches, over real HTTP."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from accel_ci.config.settings import Project
+from accel_ci.process.waiting import poll
+from accel_ci.relay.downstream.deliveries import Deliveries
+from accel_ci.relay.downstream.receive import PATH, receiver
+from accel_ci.relay.messages import LARGEST_DISPATCH
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.relay import event, pull_request
+
+SECRET = b"a secret of the webhook"
+BODY = event(pull_request("a" * 40))
+
+
+class Receiver:
+    """The server, and what it has stored."""
+
+    def __init__(self, url: str, deliveries: Deliveries) -> None:
+        self.url, self.deliveries = url, deliveries
+
+    def post(self, body: bytes, secret: bytes = SECRET, **headers: str | None) -> httpx.Response:
+        given = {
+            "X-GitHub-Event": "repository_dispatch",
+            "X-Hub-Signature-256": f"sha256={hmac.new(secret, body, sha256).hexdigest()}",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        return httpx.post(self.url, content=body, headers={key: value for key, value in given.items() if value is not None})
+
+
+@pytest.fixture
+def server(make_project: Callable[..., Project]) -> Iterator[Receiver]:
+    workspace = Workspace(make_project(relay={}))
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        running = uvicorn.Server(uvicorn.Config(receiver(workspace, SECRET), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+        thread.start()
+        import logging
+
+        for _ in poll(logging.getLogger(__name__), "the server", 0.02, 30):
+            if running.started:
+                break
+        yield Receiver(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}", Deliveries(workspace))
+        running.should_exit = True
+        thread.join(30)
+
+
+def test_a_signed_dispatch_is_stored_once(server: Receiver) -> None:
+    first, second = server.post(BODY), server.post(BODY)
+    assert (first.status_code, first.json()) == (202, {"ok": True, "delivery_id": "d-1", "new": True})
+    assert (second.status_code, second.json()["new"]) == (200, False)
+    [kept] = server.deliveries.all()
+    assert kept.delivery.change.sha == "a" * 40
+
+
+def test_what_is_not_signed_or_no_dispatch_is_refused_and_nothing_is_stored(server: Receiver, tmp_path: Path) -> None:
+    assert server.post(BODY, b"another secret").status_code == 401
+    assert server.post(BODY, X_Hub_Signature_256=None).status_code == 400
+    assert server.post(BODY, X_Hub_Signature_256="sha256=").status_code == 401
+    assert server.post(BODY, X_Hub_Signature_256="sha1=" + "0" * 40).status_code == 401
+    assert (
+        server.post(BODY + b" ", X_Hub_Signature_256=f"sha256={hmac.new(SECRET, BODY, sha256).hexdigest()}").status_code
+        == 401
+    )
+    assert server.post(b"{").status_code == 400
+    assert server.post(event(pull_request("a" * 40), "../../x")).status_code == 400
+    assert server.post(b"x" * (LARGEST_DISPATCH + 1)).status_code == 413
+    assert server.post(b"[" * 100_000).status_code == 400
+    ignored = server.post(BODY, b"another secret", X_GitHub_Event="push")
+    assert (ignored.status_code, ignored.json()) == (200, {"ignored": True})
+    assert httpx.get(server.url).status_code == 405
+    assert httpx.post(f"{server.url}/more").status_code == 404
+    assert server.deliveries.all() == []
