@@ -16,6 +16,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 from pydantic import TypeAdapter
@@ -244,7 +245,9 @@ def _send(
     elif answer is Answer.LATER and before is None:
         del sent.answers[key]
     keep()
-    return f"{build.name} {callback.workflow.job_name} {callback.status}: {answer.value} by {url} ({reason})"
+    return (
+        f"{build.name} {callback.workflow.job_name} {callback.status}: {answer.value} by {urlsplit(url).netloc} ({reason})"
+    )
 
 
 def _key(url: str, callback: Callback) -> str:

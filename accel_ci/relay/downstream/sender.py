@@ -92,7 +92,7 @@ class Sender:
                     return Answer.TAKEN if was_lost and answer is Answer.REPEATED else answer, reason
         except _AgainError as error:
             self._away.add(url)
-            _LOG.warning("%s does not take callbacks for now: %s", url, error)
+            _LOG.warning("%s does not take callbacks for now: %s", httpx.URL(url).host, error)
             return error.answer, str(error)
         raise AssertionError("tenacity ends with a result or an error")
 
