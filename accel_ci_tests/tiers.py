@@ -39,6 +39,8 @@ SLOW = (
     "relay/test_delivery.py",
     "relay/test_kills.py",
     "relay/test_end_to_end.py",
+    "relay/test_receive.py",
+    "relay/test_report.py",
     "relay/test_sensors.py",
     "results/test_ingest.py",
     "results/test_questions.py",

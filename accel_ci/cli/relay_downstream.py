@@ -39,14 +39,14 @@ def dispatch(workspace: Workspace, report: bool, hours: float) -> None:
     \b
       accel-ci relay dispatch < "$GITHUB_EVENT_PATH"
     """  # noqa: D301 - click takes the control character
-    from accel_ci.relay.downstream.deliveries import Deliveries, read_dispatch
+    from accel_ci.relay.downstream.deliveries import deliveries_of, read_dispatch
     from accel_ci.relay.downstream.relayed_builds import relay_settings
     from accel_ci.relay.messages import LARGEST_DISPATCH
 
     settings = relay_settings(workspace)
     document = sys.stdin.buffer.read(LARGEST_DISPATCH + 1)
     delivery = read_dispatch(document, settings.repository, datetime.now(timezone.utc), calling_workflow(os.environ))
-    is_new = Deliveries(workspace).add(delivery)
+    is_new = deliveries_of(workspace).add(delivery)
     click.echo(
         f"{delivery.id}: {delivery.change.ref} {delivery.change.sha[:12]}{'' if is_new else ', which is known already'}"
     )
@@ -73,7 +73,7 @@ def _report_until_the_end(workspace: Workspace, delivery_id: str, hours: float) 
     from accel_ci.process.waiting import poll
 
     require_extra("relay", "relay.callbacks")
-    from accel_ci.relay.downstream.deliveries import Deliveries
+    from accel_ci.relay.downstream.deliveries import deliveries_of
     from accel_ci.relay.downstream.report import new_sender, report_deliveries
 
     for _ in poll(logging.getLogger(__name__), f"the builds of {delivery_id}", _REPORT_EVERY_S, hours * 3600):
@@ -85,7 +85,7 @@ def _report_until_the_end(workspace: Workspace, delivery_id: str, hours: float) 
         for line in progress.lines:
             click.echo(line)
         if progress.is_complete:
-            kept = Deliveries(workspace).find(delivery_id)
+            kept = deliveries_of(workspace).find(delivery_id)
             if kept is not None and kept.outcome.reason:
                 click.echo(f"{delivery_id}: {kept.outcome.reason}")
             return
@@ -153,13 +153,13 @@ def report(workspace: Workspace, build: str | None, dry_run: bool) -> None:
 def _subjects(workspace: Workspace, revision_key: str, variant: str) -> list[Subject]:
     """Return what a build is reported for."""
     from accel_ci.model import Build
-    from accel_ci.relay.downstream.deliveries import Deliveries
+    from accel_ci.relay.downstream.deliveries import deliveries_of
     from accel_ci.relay.downstream.relayed_builds import relay_settings
     from accel_ci.relay.downstream.report import nightly_subject, subject_of
 
     own = [
         subject_of(kept)
-        for kept in Deliveries(workspace).all()
+        for kept in deliveries_of(workspace).all()
         if kept.outcome.revision == revision_key and variant in kept.outcome.variants
     ]
     if own or (revision := workspace.manifests.revision(revision_key)) is None:

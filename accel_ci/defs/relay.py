@@ -11,7 +11,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Trigger
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.redaction import redact
-from accel_ci.relay.downstream.deliveries import Deliveries, Delivery, KeptDelivery, obsolete_since
+from accel_ci.relay.downstream.deliveries import Deliveries, Delivery, KeptDelivery, deliveries_of, obsolete_since
 from accel_ci.relay.downstream.relayed_builds import relay_settings, relay_variants
 from accel_ci.workspace import Workspace
 
@@ -44,7 +44,7 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
         default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
     )
     def relay_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        deliveries = Deliveries(workspace)
+        deliveries = deliveries_of(workspace)
         known = deliveries.all()
         own = [kept for kept in known if (kept.delivery.change.pull_request is not None) == (trigger == "pr")]
         requests, reasons = [], []

@@ -19,11 +19,15 @@ from accel_ci.relay.downstream.deliveries import (
     Deliveries,
     Delivery,
     DispatchError,
+    deliveries_of,
     obsolete_since,
     read_dispatch,
 )
+from accel_ci.storage.bucket import BucketStore
+from accel_ci.storage.shared_folder import SharedFolder
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.relay import REPOSITORY, client_payload, event, pull_request, push
+from accel_ci_tests.fixtures.stored_attempts import real_s3
 
 NOW = datetime(2026, 11, 30, 9, tzinfo=timezone.utc)
 SHA, OTHER = "a" * 40, "b" * 40
@@ -114,7 +118,7 @@ def test_any_json_is_a_dispatch_or_refused(document: Any) -> None:
 
 
 def test_a_delivery_is_kept_once_however_often_it_comes(make_project: Callable[..., Project]) -> None:
-    deliveries = Deliveries(Workspace(make_project()))
+    deliveries = deliveries_of(Workspace(make_project()))
     caller = CallingWorkflow("123", "1", "https://github.com/o/r/actions/runs/123")
     first = read_dispatch(event(pull_request(SHA)), REPOSITORY, NOW, caller)
     assert deliveries.add(first)
@@ -134,7 +138,7 @@ def test_a_delivery_is_kept_once_however_often_it_comes(make_project: Callable[.
 
 def test_a_damaged_file_is_passed_over(make_project: Callable[..., Project]) -> None:
     project = make_project()
-    deliveries = Deliveries(Workspace(project))
+    deliveries = deliveries_of(Workspace(project))
     deliveries.add(read(event(push(SHA))))
     Path(project.home, "relay", "deliveries", "torn.json").write_text('{"id": ')
     assert [kept.delivery.id for kept in deliveries.all()] == ["d-1"]
@@ -158,3 +162,22 @@ def test_a_newer_commit_or_the_end_of_a_pull_request_makes_a_delivery_obsolete()
     assert obsolete_since(older, [of_pull_request(OTHER, 2, number=8)], supersede=True) is None
     commits = [read(event(push(SHA), "a")), read(event(push(OTHER), "b"))]
     assert [obsolete_since(each, commits, supersede=True) for each in commits] == [None, None]
+
+
+@real_s3
+def test_machines_that_share_a_project_keep_a_delivery_once(
+    tmp_path: Path, open_bucket_store: Callable[..., BucketStore]
+) -> None:
+    one, other = (
+        Deliveries(tmp_path / name, SharedFolder(tmp_path / name, open_bucket_store(f"{name}-cache")))
+        for name in ("one", "other")
+    )
+    first, second = read(event(pull_request(SHA))), read(event(pull_request(OTHER)))
+    assert one.add(first)
+    assert not other.add(second)
+    [kept] = other.all()
+    assert kept.delivery == first
+    other.note(kept, state="refused", reason="why")
+    assert [each.outcome.reason for each in one.all()] == ["why"]
+    one.forget_old(one.all(), NOW + 2 * KEPT)
+    assert (one.all(), other.all()) == ([], [])

@@ -14,7 +14,7 @@ import pytest
 
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
-from accel_ci.relay.downstream.deliveries import Deliveries
+from accel_ci.relay.downstream.deliveries import deliveries_of
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.relay import TOKEN, StandInRelay, client_payload, event, pull_request, stand_in_relay
@@ -86,6 +86,6 @@ def test_a_pull_request_of_upstream_is_built_and_its_results_come_back(
     assert sorted(test["name"].rpartition("::")[2] for test in unit["failed_tests_detail"]) == ["test_n[0]", "test_n[3]"]
     assert unit["url"] == "https://github.com/o/r/actions/runs/11"
     assert all(body["payload"] == client_payload(pull_request(sha))["payload"] for body in relay.taken)
-    kept = Deliveries(Workspace(night.project)).find("d-1")
+    kept = deliveries_of(Workspace(night.project)).find("d-1")
     assert kept is not None
     assert kept.outcome.state == "reported"

@@ -15,7 +15,7 @@ import uvicorn
 
 from accel_ci.config.settings import Project
 from accel_ci.process.waiting import poll
-from accel_ci.relay.downstream.deliveries import Deliveries
+from accel_ci.relay.downstream.deliveries import Deliveries, deliveries_of
 from accel_ci.relay.downstream.receive import PATH, receiver
 from accel_ci.relay.messages import LARGEST_DISPATCH
 from accel_ci.workspace import Workspace
@@ -53,7 +53,7 @@ def server(make_project: Callable[..., Project]) -> Iterator[Receiver]:
         for _ in poll(logging.getLogger(__name__), "the server", 0.02, 30):
             if running.started:
                 break
-        yield Receiver(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}", Deliveries(workspace))
+        yield Receiver(f"http://127.0.0.1:{listening.getsockname()[1]}{PATH}", deliveries_of(workspace))
         running.should_exit = True
         thread.join(30)
 

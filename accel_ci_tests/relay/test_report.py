@@ -16,7 +16,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import VERDICTS, Build, Ledger, Revision, RuntimeImage, Source
 from accel_ci.pipelines import INTEGRATION, LEDGER, RUNTIME_IMAGE
 from accel_ci.quality.judgement import judge_new_builds
-from accel_ci.relay.downstream.deliveries import CallingWorkflow, Deliveries, read_dispatch
+from accel_ci.relay.downstream.deliveries import CallingWorkflow, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.report import new_sender, report_all, report_deliveries
 from accel_ci.relay.downstream.sender import Sender
 from accel_ci.relay.downstream.tokens import TokenError
@@ -54,7 +54,7 @@ class Downstream:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.deliveries = Deliveries(workspace)
+        self.deliveries = deliveries_of(workspace)
 
     def deliver(self, caller: CallingWorkflow | None = None) -> None:
         """Take a dispatch and have its build begin."""
@@ -113,7 +113,7 @@ def make_downstream(tmp_path: Path, relay: StandInRelay, make_project: Callable[
 
     def make(**changes: Any) -> Downstream:
         section = {"callbacks": [relay.url], "token_file": "token", **changes}
-        [variant] = minimal_config()["variants"]  # type: ignore[misc]
+        variant = minimal_config()["variants"][0]  # type: ignore[index]
         addresses = {"ui": "https://ui.example.org", "hud": "https://hud.example.org/"}
         project = make_project(relay=section, variants=[{**variant, "torch_source": "main"}], addresses=addresses)
         return Downstream(Workspace(project))

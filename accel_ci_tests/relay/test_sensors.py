@@ -14,7 +14,7 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.runs import create_run
 from accel_ci.model import Build
-from accel_ci.relay.downstream.deliveries import Deliveries, Outcome, read_dispatch
+from accel_ci.relay.downstream.deliveries import Outcome, deliveries_of, read_dispatch
 from accel_ci.source.revision import tests_upstreams_change as is_of_upstream
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
@@ -39,7 +39,7 @@ def project(tmp_path: Path, repository: Path, make_project: Callable[..., Projec
     (tmp_path / "upstream").mkdir()
     git(tmp_path / "upstream", "init", "--quiet")
     commit(tmp_path / "upstream", {"version.txt": "1"})
-    [variant] = minimal_config()["variants"]  # type: ignore[misc]
+    variant = minimal_config()["variants"][0]  # type: ignore[index]
     variants = [{**variant, "name": "pinned"}, {**variant, "name": "main", "torch_source": "main"}]
     return make_project(variants=variants, relay={"enabled": True})
 
@@ -50,7 +50,7 @@ class Downstream:
     def __init__(self, project: Project, instance: dg.DagsterInstance) -> None:
         self.project, self.instance = project, instance
         self.definitions = build_definitions(project)
-        self.deliveries = Deliveries(Workspace(project))
+        self.deliveries = deliveries_of(Workspace(project))
 
     def dispatch(self, payload: dict[str, Any], delivery_id: str) -> None:
         self.deliveries.add(read_dispatch(event(payload, delivery_id), REPOSITORY, datetime.now(timezone.utc)))

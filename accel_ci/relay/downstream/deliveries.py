@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +21,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.redaction import redact_bytes
 from accel_ci.relay.messages import LARGEST_DISPATCH, Dispatch
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
+from accel_ci.storage.shared_folder import FolderShare
 from accel_ci.workspace import Workspace
 
 KEPT = timedelta(days=14)
@@ -182,13 +184,17 @@ def obsolete_since(delivery: Delivery, others: Iterable[Delivery], *, supersede:
     return None
 
 
+def deliveries_of(workspace: Workspace) -> Deliveries:
+    """Return the deliveries of a project."""
+    return Deliveries(workspace.project.home, workspace.manifests.share)
+
+
 class Deliveries:
     """The deliveries of a project, in its data folder."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._share = workspace.manifests.share
-        home = workspace.project.home / "relay"
-        self._deliveries, self._outcomes = home / "deliveries", home / "outcomes"
+    def __init__(self, home: Path, share: FolderShare) -> None:
+        self._share = share
+        self._deliveries, self._outcomes = home / "relay" / "deliveries", home / "relay" / "outcomes"
 
     def add(self, delivery: Delivery) -> bool:
         """Keep a delivery. Return False if it is known already: the first one stays."""

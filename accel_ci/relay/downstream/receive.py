@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from accel_ci.errors import AccelCiError
 from accel_ci.redaction import redact
-from accel_ci.relay.downstream.deliveries import Deliveries, DispatchError, read_dispatch
+from accel_ci.relay.downstream.deliveries import DispatchError, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.relayed_builds import relay_settings
 from accel_ci.relay.messages import LARGEST_DISPATCH
 from accel_ci.workspace import Workspace
@@ -52,7 +52,7 @@ def receiver(workspace: Workspace, secret: bytes) -> Starlette:
         except DispatchError as error:
             return _refused(400, redact(str(error)))
         try:
-            is_new = await run_in_threadpool(Deliveries(workspace).add, delivery)
+            is_new = await run_in_threadpool(deliveries_of(workspace).add, delivery)
         except (AccelCiError, OSError):
             return _refused(503, "the dispatch could not be stored; send it again")
         return JSONResponse({"ok": True, "delivery_id": delivery.id, "new": is_new}, 202 if is_new else 200)

@@ -28,7 +28,7 @@ from accel_ci.ledger.wanted_suites import wanted_suites
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, Trigger
 from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, Pipeline
 from accel_ci.quality.judgement import read_causes
-from accel_ci.relay.downstream.deliveries import CallingWorkflow, Deliveries, KeptDelivery
+from accel_ci.relay.downstream.deliveries import CallingWorkflow, KeptDelivery, deliveries_of
 from accel_ci.relay.downstream.jobs import (
     conclude,
     count_tests,
@@ -120,7 +120,7 @@ def report_deliveries(workspace: Workspace, sender: Sender, now: datetime, only:
 
     Raises `AccelCiError` for what concerns all of them, such as a missing token.
     """
-    settings, deliveries = relay_settings(workspace), Deliveries(workspace)
+    settings, deliveries = relay_settings(workspace), deliveries_of(workspace)
     lines: list[str] = []
     complete = True
     for kept in deliveries.all():
