@@ -30,7 +30,8 @@ NOT_IMPORTED = {
 }  # fmt: skip
 
 ONLY_WITH_AN_EXTRA = (
-    "boto3*", "botocore*", "dagster_aws*", "dagster_docker*", "dagster_k8s*", "dagster_postgres*", "docker*", "kubernetes*",
+    "boto3*", "botocore*", "dagster_aws*", "dagster_docker*", "dagster_k8s*", "dagster_postgres*", "docker*", "httpx*",
+    "kubernetes*",
     "psycopg2*", "s3transfer*",
 )  # fmt: skip
 
@@ -48,6 +49,11 @@ NEEDING_AN_EXTRA: dict[str, tuple[str, str, dict[str, object]]] = {
     ),
     "results.bucket": ("boto3", "s3", {"results": BUCKET}),
     "store.bucket": ("boto3", "s3", {"store": BUCKET}),
+    "relay.callbacks": (
+        "httpx",
+        "relay",
+        {"relay": {"callbacks": ["https://relay.example.org/github/callback"], "token_file": "token"}},
+    ),
 }
 """The setting that needs an extra → the package that is missing, the extra, and the sections of a configuration."""
 

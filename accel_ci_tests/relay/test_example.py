@@ -12,7 +12,7 @@ from accel_ci.cli import main
 from accel_ci_tests.fixtures.checkout import ROOT
 
 TEXT = (ROOT / "examples" / "github_actions" / "upstream.yaml").read_text()
-WORKFLOW = yaml.load(TEXT, Loader=yaml.BaseLoader)  # noqa: S506 - it keeps the key `on`
+WORKFLOW = yaml.load(TEXT, Loader=yaml.BaseLoader)
 
 
 def test_the_workflow_starts_on_dispatches_alone_and_may_only_have_a_token() -> None:

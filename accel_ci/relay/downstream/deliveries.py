@@ -28,7 +28,7 @@ KEPT = timedelta(days=14)
 """For so long a delivery is kept, so that it is known if it comes again."""
 
 State = Literal["new", "asked", "started", "obsolete", "refused", "reported"]
-"""What became of a delivery.
+"""The state of a delivery.
 
 Its runs were `asked` for; they are known to have `started`; it is `obsolete`, since its pull request was closed or has a
 newer commit; it was `refused`, or needs no build; all its results are `reported`.
@@ -77,7 +77,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a delivery: the builds that were asked for at `asked_at`, or the reason why there are none."""
+    """The outcome of a delivery: the builds that were asked for at `asked_at`, or the reason why there are none."""
 
     state: State = "new"
     asked_at: datetime | None = None

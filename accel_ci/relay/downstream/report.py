@@ -56,7 +56,7 @@ _NIGHTLY: dict[Trigger, str] = {"nightly": "nightly", "intraday": "periodic"}
 
 @dataclass(frozen=True)
 class Subject:
-    """What a build is reported for: the `client_payload` that each callback repeats, and the id in it.
+    """The reason to report a build: the `client_payload` that each callback repeats, and the id in it.
 
     Builds that were begun before `since` do not count. With `once`, only the end of a job is reported. `wanted` is the
     commit of PyTorch that is to be tested, None if any.
@@ -82,7 +82,7 @@ class Callback:
 
 @dataclass
 class _Sent:
-    """What was sent for a build and a subject: the answer by place and callback, and the runs that were reported."""
+    """The callbacks that were sent for a build and a subject: the answer by place and callback, and the runs reported."""
 
     answers: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[str]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ _SENDING = "sending"
 
 @dataclass(frozen=True)
 class Progress:
-    """What a report did: a line for each callback, and whether nothing more is to come."""
+    """The work of a report: a line for each callback, and whether nothing more is to come."""
 
     lines: tuple[str, ...]
     is_complete: bool
