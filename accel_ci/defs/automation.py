@@ -22,7 +22,8 @@ from accel_ci.source.refs import resolve_source, resolved_sha
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.workspace import Workspace
 
-_PREVIEW = "this is a preview, which writes nothing"
+PREVIEW = "this is a preview, which writes nothing"
+"""The beginning of what a preview says instead."""
 
 
 def build_schedules(workspace: Workspace, pipeline: Pipeline) -> list[dg.ScheduleDefinition]:
@@ -46,9 +47,9 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
             location = workspace.project.settings.location
             for record in runs_of(context.instance, location, job=job.name, statuses=UNFINISHED):
                 return dg.SkipReason(f"the {job.command} run {record.dagster_run.run_id} has not finished")
-        if _is_preview(context):
+        if is_preview(context):
             variants = ", ".join(job.variants(workspace.project.settings))
-            return dg.SkipReason(f"{_PREVIEW}: a tick resolves a revision and starts {job.name} for {variants}")
+            return dg.SkipReason(f"{PREVIEW}: a tick resolves a revision and starts {job.name} for {variants}")
         now = context.scheduled_execution_time
         try:
             revision = tonights_revision(workspace.manifests, now) if pipeline.follows else None
@@ -60,7 +61,7 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
     return schedule
 
 
-def _is_preview(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> bool:
+def is_preview(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> bool:
     """Return whether a person looks at a tick in the UI, so that it may write nothing.
 
     The daemon gives the log of a tick a key that ends in its number. For a preview, Dagster makes one from the time.
@@ -91,9 +92,9 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
             last_started = last.create_timestamp if last else None
             if (reason := reason_to_wait(context.cursor, sha, last_started, now, interval)) is not None:
                 return dg.SkipReason(reason)
-            if _is_preview(context):
+            if is_preview(context):
                 return dg.SkipReason(
-                    f"{_PREVIEW}: a tick resolves a revision of {upstream.ref} at {sha} and starts {job.name}"
+                    f"{PREVIEW}: a tick resolves a revision of {upstream.ref} at {sha} and starts {job.name}"
                 )
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
         except SourceError as error:
@@ -141,8 +142,8 @@ def _confirm_sensor(workspace: Workspace) -> dg.SensorDefinition:
         for variant in job.variants(project.settings):
             try:
                 build = build_to_confirm(workspace, variant, asked.get(variant))
-                if _is_preview(context):
-                    return dg.SkipReason(f"{_PREVIEW}: in {build.name}, {plan_reruns(workspace, build).in_words()}")
+                if is_preview(context):
+                    return dg.SkipReason(f"{PREVIEW}: in {build.name}, {plan_reruns(workspace, build).in_words()}")
                 wanted = start_confirmation(context.instance, workspace, build)
             except AccelCiError as error:
                 reasons.append(redact(f"{variant}: {error}"))

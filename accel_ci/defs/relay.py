@@ -1,9 +1,11 @@
 """The sensors of the relay: they start the builds of deliveries, end those that are obsolete, and report the results."""
 
 from datetime import datetime, timezone
+from time import monotonic
 
 import dagster as dg
 
+from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.location import is_of, location_tags
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
@@ -17,6 +19,9 @@ from accel_ci.workspace import Workspace
 
 DELIVERY_TAG = "accel_ci/delivery"
 """The delivery that a run was asked for by."""
+
+_TICK_S = 30.0
+"""After so long, a tick takes up no further delivery: Dagster allows it 60 seconds, which include the start of its runs."""
 
 _TO_END = [status for status in UNFINISHED if status != dg.DagsterRunStatus.CANCELING]
 
@@ -47,8 +52,14 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
         deliveries = deliveries_of(workspace)
         known = deliveries.all()
         own = [kept for kept in known if (kept.delivery.change.pull_request is not None) == (trigger == "pr")]
-        requests, reasons = [], []
+        if is_preview(context):
+            waiting = [kept.delivery.id for kept in own if kept.outcome.state == "new"]
+            return dg.SkipReason(f"{PREVIEW}: a tick starts {job.name} for the deliveries {', '.join(waiting) or 'none'}")
+        requests, reasons, began = [], [], monotonic()
         for kept in own:
+            if monotonic() - began > _TICK_S:
+                reasons.append("the other deliveries wait for the next tick")
+                break
             try:
                 made, reason = _handle(context.instance, workspace, deliveries, kept, own)
             except AccelCiError as error:
@@ -168,6 +179,8 @@ def _report_sensor(workspace: Workspace) -> dg.SensorDefinition:
 
         if not settings.callbacks:
             return dg.SkipReason("relay.callbacks names no place to report to")
+        if is_preview(context):
+            return dg.SkipReason(f"{PREVIEW}: a tick sends the callbacks that are due")
         try:
             lines = report_all(workspace, datetime.now(timezone.utc))
         except AccelCiError as error:

@@ -55,11 +55,13 @@ class Downstream:
     def dispatch(self, payload: dict[str, Any], delivery_id: str) -> None:
         self.deliveries.add(read_dispatch(event(payload, delivery_id), REPOSITORY, datetime.now(timezone.utc)))
 
-    def tick(self, name: str = "relay_pr_sensor") -> Any:
+    def tick(self, name: str = "relay_pr_sensor", *, log: str = "1") -> Any:
+        """Evaluate a sensor. The daemon gives its log the number of the tick."""
         repository = self.definitions.get_repository_def()
         context = dg.build_sensor_context(
             instance=self.instance, instance_ref=self.instance.get_ref(), repository_def=repository
         )
+        context._log_key = ["a", name, log]
         return repository.get_sensor_def(name).evaluate_tick(context)
 
     def launch(self, request: Any) -> str:
@@ -185,3 +187,13 @@ def test_an_upstream_sha_that_the_backend_cannot_be_resolved_with_is_tried_again
 def test_a_project_without_the_section_has_no_such_sensors(make_project: Callable[..., Project]) -> None:
     sensors = build_definitions(make_project()).get_repository_def().sensor_defs
     assert not [sensor.name for sensor in sensors if sensor.name.startswith("relay")]
+
+
+def test_a_preview_writes_nothing(downstream: Downstream) -> None:
+    downstream.dispatch(pull_request(SHA), "d-1")
+    for name in ("relay_pr_sensor", "relay_main_sensor"):
+        tick = downstream.tick(name, log="a-preview")
+        assert not tick.run_requests
+        assert "this is a preview" in tick.skip_message
+    assert downstream.outcome("d-1").state == "new"
+    assert Workspace(downstream.project).manifests.revisions() == []
