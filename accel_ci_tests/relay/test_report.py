@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -34,7 +37,7 @@ from accel_ci_tests.fixtures.relay import (
     pull_request,
     stand_in_relay,
 )
-from accel_ci_tests.fixtures.stored_attempts import write_attempts
+from accel_ci_tests.fixtures.stored_attempts import real_s3, write_attempts
 
 SHA = "a" * 40
 NOW = datetime(2026, 11, 30, 9, tzinfo=timezone.utc)
@@ -111,11 +114,12 @@ MakeDownstream = Callable[..., Downstream]
 def make_downstream(tmp_path: Path, relay: StandInRelay, make_project: Callable[..., Project]) -> MakeDownstream:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
 
-    def make(**changes: Any) -> Downstream:
+    def make(store: dict[str, str] | None = None, **changes: Any) -> Downstream:
         section = {"callbacks": [relay.url], "token_file": "token", **changes}
+        shared = {"store": store} if store is not None else {}
         variant = minimal_config()["variants"][0]  # type: ignore[index]
         addresses = {"ui": "https://ui.example.org", "hud": "https://hud.example.org/"}
-        project = make_project(relay=section, variants=[{**variant, "torch_source": "main"}], addresses=addresses)
+        project = make_project(relay=section, variants=[{**variant, "torch_source": "main"}], addresses=addresses, **shared)
         return Downstream(Workspace(project))
 
     return make
@@ -299,6 +303,30 @@ def test_a_report_ends_when_its_time_is_over(downstream: Downstream, relay: Stan
     sender = Sender(lambda: TOKEN, seconds=0)
     assert not report_deliveries(downstream.workspace, sender, NOW).is_complete
     assert relay.requests == 0
+
+
+def test_reporters_at_the_same_time_send_each_callback_once(downstream: Downstream, relay: StandInRelay) -> None:
+    downstream.finish()
+    with ThreadPoolExecutor(4) as threads:
+        done = [threads.submit(downstream.report) for _ in range(4)]
+    assert sorted(len(each.result()) for each in done) == [0, 0, 0, 4]
+    assert (relay.requests, relay.refused) == (4, [])
+
+
+@real_s3
+def test_machines_that_share_a_project_send_each_callback_once(
+    make_downstream: MakeDownstream, relay: StandInRelay, tmp_path: Path
+) -> None:
+    endpoint, bucket = os.environ["ACCEL_CI_S3_ENDPOINT"], os.environ["ACCEL_CI_S3_BUCKET"]
+    downstream = make_downstream({"bucket": bucket, "endpoint": endpoint, "prefix": f"test-{uuid.uuid4().hex}"})
+    downstream.deliver()
+    downstream.finish()
+    project = downstream.workspace.project
+    machines = [downstream, *(Downstream(Workspace(replace(project, home=tmp_path / name))) for name in ("two", "three"))]
+    with ThreadPoolExecutor(3) as threads:
+        lines = [line for each in threads.map(Downstream.report, machines) for line in each]
+    assert (len(lines), relay.requests, relay.refused) == (4, 4, [])
+    assert [each.state for each in machines] == ["reported"] * 3
 
 
 def test_a_damaged_record_is_reported_and_nothing_is_sent_twice(downstream: Downstream, relay: StandInRelay) -> None:
