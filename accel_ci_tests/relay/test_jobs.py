@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from accel_ci.model import VERDICTS, Build, Ledger, TestVerdict, Verdict
 from accel_ci.relay.downstream.jobs import conclude, count_tests, failed_tests, job_name
-from accel_ci.relay.messages import LARGEST_CALLBACK, Workflow, callback_body, cut
+from accel_ci.relay.messages import LARGEST_CALLBACK, Dispatch, Workflow, callback_body, cut
 from accel_ci_tests.fixtures.relay import client_payload, pull_request
 
 
@@ -91,6 +94,32 @@ def test_failed_tests_stay_within_the_limits() -> None:
     assert failed_tests(some, "smoke") == ()
     assert cut("aé", 2) == "a"
     assert cut("\ud800", 10) == "?"
+
+
+def test_what_is_sent_can_be_read_with_the_same_types() -> None:
+    payload = {**client_payload(pull_request("a" * 40)), "a_key_of_a_later_relay": [1, {"x": None}]}
+    assert Dispatch.model_validate(payload).model_dump() == payload
+    flow = Workflow(
+        status="completed", conclusion="failure", name="accel-ci", url="", run_id="1", run_attempt="1", job_name="py3~unit",
+        check_run_id="2", started_at=None, completed_at=datetime(2026, 11, 30, tzinfo=timezone.utc),
+        test_results=count_tests({"passed": 1, "failed": 1}),
+        failed_tests_detail=failed_tests([verdict_of("é\ud800", "x")], "unit"),
+        artifact_url="https://hud.example.org/", triage_verdict={"schema_version": 1},
+    )  # fmt: skip
+    body = json.loads(callback_body(payload, flow))
+    assert Workflow.model_validate(body.pop("workflow")) == flow
+    assert body == payload
+
+
+@pytest.mark.parametrize("fields", [{"run_id": "x"}, {"run_attempt": ""}, {"job_name": ""}, {"conclusion": "green"}])
+def test_a_callback_that_the_relay_would_refuse_cannot_be_made(fields: dict[str, Any]) -> None:
+    good = {
+        "status": "in_progress", "conclusion": None, "name": "accel-ci", "url": "", "run_id": "1", "run_attempt": "1",
+        "job_name": "py3~unit", "check_run_id": "2", "started_at": None, "completed_at": None,
+    }  # fmt: skip
+    assert Workflow.model_validate(good)
+    with pytest.raises(ValidationError):
+        Workflow.model_validate({**good, **fields})
 
 
 def test_a_callback_stays_within_two_megabytes() -> None:

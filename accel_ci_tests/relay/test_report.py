@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -327,6 +330,24 @@ def test_machines_that_share_a_project_send_each_callback_once(
         lines = [line for each in threads.map(Downstream.report, machines) for line in each]
     assert (len(lines), relay.requests, relay.refused) == (4, 4, [])
     assert [each.state for each in machines] == ["reported"] * 3
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_reporter_that_is_killed_loses_and_repeats_nothing(
+    downstream: Downstream, relay: StandInRelay, number: int
+) -> None:
+    downstream.finish()
+    project = downstream.workspace.project
+    command = [sys.executable, "-m", "accel_ci.cli", "--config", str(project.config_path), "relay", "report", BUILD.name]
+    process = subprocess.Popen(command, cwd=project.root, env={**os.environ, "ACCEL_CI_HOME": str(project.home)})
+    relay.before_answer = lambda count: process.kill() if count == number else None
+    assert process.wait(60) == -signal.SIGKILL
+    assert len(relay.taken) == number
+    downstream.report()
+    states = [(body["workflow"]["job_name"], body["workflow"]["status"]) for body in relay.taken]
+    assert states == [(job, status) for job in JOBS for status in ("in_progress", "completed")]
+    assert relay.requests == 5, "the callback whose answer did not come was repeated, and refused"
+    assert downstream.state == "reported"
 
 
 def test_a_damaged_record_is_reported_and_nothing_is_sent_twice(downstream: Downstream, relay: StandInRelay) -> None:
