@@ -1,4 +1,4 @@
-"""The commands of `relay`: the cross-repository CI relay's server."""
+"""The commands of `relay`: those of the server of the cross-repository CI relay; a backend's are in `relay_downstream`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from accel_ci.cli.relay_downstream import dispatch, receive, report
 
 if TYPE_CHECKING:
     from accel_ci.relay.server.queue import Queue
@@ -27,7 +29,7 @@ _settings = click.option(
 
 @click.group()
 def relay() -> None:
-    """Relay an upstream's events to the CI of its backends."""
+    """Relay an upstream's events to the CI of its backends, and their results back."""
 
 
 @relay.command()
@@ -134,3 +136,7 @@ def _log_everything() -> None:
         logger.handlers[:] = handlers
         logger.setLevel(logging.WARNING)
         logger.propagate = False
+
+
+for _command in (dispatch, receive, report):
+    relay.add_command(_command)

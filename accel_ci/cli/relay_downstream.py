@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 _REPORT_EVERY_S = 15.0
 
 
-@click.group()
-def relay() -> None:
-    """Take part in the cross-repository CI relay: build upstream's changes, and report the results."""
-
-
 @click.command()
 @click.option("--report", is_flag=True, help="Stay until the builds have ended, and report them from here.")
 @click.option("--hours", type=click.FloatRange(0.01, 24), default=6.0, show_default=True, help="The time for --report.")
@@ -166,7 +161,3 @@ def _subjects(workspace: Workspace, revision_key: str, variant: str) -> list[Sub
         return own
     nightly = nightly_subject(workspace, relay_settings(workspace), revision, Build(revision_key, variant))
     return [nightly] if nightly is not None else []
-
-
-for _command in (dispatch, receive, report):
-    relay.add_command(_command)
