@@ -1,4 +1,4 @@
-"""The speed of the relay's server: `python -m benchmarks.relay [--seconds S] [--json]`.
+"""The speed of the relay's server: `python -m benchmarks.relay [--seconds S] [--postgresql] [--json]`.
 
 Two questions. How many webhooks are accepted each second, and how long does an answer take: `--connections` connections send
 20 KB webhooks one after the other, to a server without workers, to one with a worker in a process beside it, and to one that
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from typing import Any
 import httpx
 
 from accel_ci_tests.fixtures.github_server import Behaviour, GitHubServer
+from accel_ci_tests.fixtures.postgres import empty_postgres
 from accel_ci_tests.fixtures.relay_server import RelayServer, headers_for, pull_request
 
 HEALTHY = [f"healthy/d{number}" for number in range(15)]
@@ -43,36 +46,28 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="length of each of the four measurements")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2, help="deliveries each second, for the waits of healthy downstreams")
-    parser.add_argument("--database", help="URL of a PostgreSQL [default: SQLite]")
+    parser.add_argument("--postgresql", action="store_true", help="use the database of ACCEL_CI_POSTGRES_URL, not SQLite")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     stand_in = multiprocessing.get_context("spawn").Process(target=_stand_in, args=(theirs,), daemon=True)
     stand_in.start()
     github = ours.recv()
-    found: dict[str, Any] = {"cores": os.cpu_count(), "database": "postgresql" if options.database else "sqlite"}
+    found: dict[str, Any] = {"cores": os.cpu_count(), "database": "postgresql" if options.postgresql else "sqlite"}
     for workers in ("none", "beside", "inside"):
-        with tempfile.TemporaryDirectory() as folder:
-            relay = _relay(Path(folder), github, options.database)
+        with _relay(github, options.postgresql) as relay:
             relay.start(*([] if workers == "inside" else ["--no-workers"]))
             if workers == "beside":
                 relay.start_worker()
-            try:
-                found[f"accepted_with_workers_{workers}"] = asyncio.run(
-                    _accept(relay.url, options.connections, options.seconds)
-                )
-            finally:
-                relay.stop()
-    with tempfile.TemporaryDirectory() as folder:
-        relay = _relay(Path(folder), github, options.database)
+            accepted = asyncio.run(_accept(relay.url, options.connections, options.seconds))
+            found[f"accepted_with_workers_{workers}"] = accepted
+    with _relay(github, options.postgresql) as relay:
         relay.start()
-        try:
-            answered = _deliver_steadily(relay, options.rate, options.seconds)
-            time.sleep(SLOW_S + 1)
-            ours.send("taken")
-            found["waits_of_healthy"] = _waits(answered, ours.recv())
-        finally:
-            relay.stop()
+        answered = _deliver_steadily(relay, options.rate, options.seconds)
+        time.sleep(SLOW_S + 1)
+        ours.send("taken")
+        found["waits_of_healthy"] = _waits(answered, ours.recv())
+    ours.send("end")
     text = json.dumps(found, indent=2) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items())
     sys.stdout.write(text + "\n")
 
@@ -86,8 +81,15 @@ def _stand_in(pipe: Connection) -> None:
         pipe.send([(one.delivery, one.repository, one.at) for one in server.dispatches])
 
 
-def _relay(folder: Path, github: str, database: str | None) -> RelayServer:
-    return RelayServer(folder, github, f"L1: [{', '.join([*HEALTHY, *SLOW, *DOWN])}]\n", database)
+@contextmanager
+def _relay(github: str, postgresql: bool) -> Iterator[RelayServer]:
+    """A server on an empty database; it ends afterwards."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        database = stack.enter_context(contextmanager(empty_postgres)()) if postgresql else None
+        relay = RelayServer(folder, github, f"L1: [{', '.join([*HEALTHY, *SLOW, *DOWN])}]\n", database)
+        stack.callback(relay.stop)
+        yield relay
 
 
 async def _accept(url: str, connections: int, seconds: float) -> dict[str, float]:
