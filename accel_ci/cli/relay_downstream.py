@@ -139,7 +139,7 @@ def report(workspace: Workspace, build: str | None, dry_run: bool) -> None:
     for subject in subjects:
         if dry_run:
             for callback in due_callbacks(workspace, chosen, subject, now)[0]:
-                click.echo(json.dumps(json.loads(callback_body(subject.client_payload, callback.workflow))))
+                click.echo(json.dumps(json.loads(callback_body(subject.client_payload, callback.make()))))
         else:
             lines = report_build(workspace, settings, chosen, subject, new_sender(workspace), now).lines
             click.echo("\n".join(lines) or f"{chosen.name}: nothing is due for {subject.id}")

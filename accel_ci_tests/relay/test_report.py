@@ -85,7 +85,7 @@ class Downstream:
             record = replace(record, ending=ending)  # type: ignore[arg-type]
         manifests.write(manifests.run_file(INTEGRATION, build), replace(record, **fields))
 
-    def finish(self, build: Build = BUILD, *, torch: str = SHA, run: str = "run-1", **changes: Any) -> None:
+    def finish(self, build: Build = BUILD, *, torch: str | None = SHA, run: str = "run-1", **changes: Any) -> None:
         """Lay a finished build: one smoke test that passes, and two tests of which one fails."""
         manifests, results = self.workspace.manifests, self.workspace.results
         told = attempts_of({"test_a": [("passed", "0", None)], "test_b": fails()}, NOW, {"test_b": "b is 1, not 2"})
@@ -208,14 +208,15 @@ def test_a_run_that_stopped_reports_no_results_of_an_earlier_one(
     assert not any("test_results" in flow for flow in relay.jobs("completed").values())
 
 
+@pytest.mark.parametrize(("torch", "words"), [("b" * 40, "bbbbbbbbbbbb"), (None, "of an unknown commit")])
 def test_a_build_with_another_pytorch_than_the_pull_requests_says_nothing_of_it(
-    downstream: Downstream, relay: StandInRelay
+    downstream: Downstream, relay: StandInRelay, torch: str | None, words: str
 ) -> None:
-    downstream.finish(torch="b" * 40)
+    downstream.finish(torch=torch)
     downstream.report()
     for flow in relay.jobs("completed").values():
         assert (flow["conclusion"], flow["triage_verdict"]["category"]) == ("neutral", "infra")
-        assert "bbbbbbbbbbbb was tested instead of aaaaaaaaaaaa" in flow["triage_verdict"]["summary"]
+        assert f"PyTorch {words} was tested instead of aaaaaaaaaaaa" in flow["triage_verdict"]["summary"]
 
 
 def test_a_second_run_is_a_second_attempt(downstream: Downstream, relay: StandInRelay) -> None:

@@ -93,9 +93,10 @@ def verdict_of_job(blames: Iterable[Blame], suite: str, now: datetime) -> dict[s
     return verdict
 
 
-def other_commit_verdict(tested: str, wanted: str, now: datetime) -> dict[str, Any]:
-    """Return the `triage_verdict` of a job whose PyTorch is not the one that it was to test."""
-    summary = f"PyTorch {tested[:12]} was tested instead of {wanted[:12]}: no wheel of that commit was found."
+def other_commit_verdict(tested: str | None, wanted: str, now: datetime) -> dict[str, Any]:
+    """Return the `triage_verdict` of a job whose PyTorch is not, or may not be, the one that it was to test."""
+    found = tested[:12] if tested else "of an unknown commit"
+    summary = f"PyTorch {found} was tested instead of {wanted[:12]}, so that this says nothing of the change."
     return {
         "schema_version": 1, "category": "infra", "confidence": "high", "summary": summary,
         "analyzer": {"name": "accel-ci"}, "analyzed_at": now.isoformat(timespec="seconds"),

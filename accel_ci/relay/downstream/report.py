@@ -8,7 +8,7 @@ counts as taken. Nothing here changes a build, and no failure here is one of a b
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from accel_ci.config.relay_settings import Relay
+from accel_ci.config.values import COMMIT_PLACE
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.wanted_suites import wanted_suites
@@ -73,11 +74,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Callback:
-    """A callback that is due; `key` tells it from all others of its subject."""
+    """A callback that is due; `key` tells it from all others of its subject.
+
+    `make` reads the results, which takes time, so that it is only called for what has not been sent.
+    """
 
     key: str
+    job: str
     status: Status
-    workflow: Workflow
+    make: Callable[[], Workflow]
 
 
 @dataclass
@@ -133,8 +138,10 @@ def report_deliveries(workspace: Workspace, sender: Sender, now: datetime, only:
         except AccelCiError as error:  # that of one build, which must not keep the others from being reported
             progress = Progress((f"{kept.delivery.id}: {error}",), False)
         lines += progress.lines
-        if progress.is_complete or now - kept.delivery.received_at > GIVEN_UP:
+        if progress.is_complete:
             deliveries.note(kept, state="reported")
+        elif now - kept.delivery.received_at > GIVEN_UP:
+            deliveries.note(kept, state="reported", reason=f"not all of it: given up after {GIVEN_UP.days} days")
         else:
             complete = False
     return Progress(tuple(lines), complete)
@@ -171,7 +178,12 @@ def report_nightlies(workspace: Workspace, sender: Sender, now: datetime) -> Pro
         for build in workspace.manifests.builds_of(each.key):
             subject = nightly_subject(workspace, settings, revision, build) if revision is not None else None
             if subject is not None:
-                progress = report_build(workspace, settings, build, subject, sender, now)
+                try:
+                    progress = report_build(workspace, settings, build, subject, sender, now)
+                except TokenError:
+                    raise
+                except AccelCiError as error:
+                    progress = Progress((f"{build.name}: {error}",), False)
                 lines += progress.lines
                 complete = complete and progress.is_complete
     return Progress(tuple(lines), complete)
@@ -230,10 +242,10 @@ def _send(
     if before not in (None, _SENDING) or sender.is_away(url):
         return ""
     try:
-        body = callback_body(subject.client_payload, callback.workflow)
+        body = callback_body(subject.client_payload, callback.make())
     except ValueError as error:
         sent.answers[key] = f"refused: {error}"
-        return f"{build.name} {callback.workflow.job_name}: {error}"
+        return f"{build.name} {callback.job}: {error}"
     sender.authorize()
     sent.answers[key] = _SENDING
     keep()
@@ -245,9 +257,7 @@ def _send(
     elif answer is Answer.LATER and before is None:
         del sent.answers[key]
     keep()
-    return (
-        f"{build.name} {callback.workflow.job_name} {callback.status}: {answer.value} by {urlsplit(url).netloc} ({reason})"
-    )
+    return f"{build.name} {callback.job} {callback.status}: {answer.value} by {urlsplit(url).netloc} ({reason})"
 
 
 def _key(url: str, callback: Callback) -> str:
@@ -277,9 +287,9 @@ def _due(
         attempt = _attempt(sent, pipeline, run)
         job = _Job(settings, workspace, build, subject, pipeline, run, suite, attempt)
         if not subject.once:
-            due.append(job.callback("in_progress"))
+            due.append(job.callback("in_progress", partial(job.workflow, "in_progress")))
         if has_ended:
-            due.append(results.completed(job))
+            due.append(job.callback("completed", partial(results.completed, job)))
         is_open = is_open or not has_ended
     return due, is_open
 
@@ -311,29 +321,37 @@ class _Job:
     suite: str
     attempt: int
 
-    def callback(self, status: Status, **results: Any) -> Callback:
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return job_name(self.build.variant, self.suite)
+
+    def callback(self, status: Status, make: Callable[[], Workflow]) -> Callback:
         """Make the callback of a status."""
-        name, caller = job_name(self.build.variant, self.suite), self.subject.caller
+        return Callback(f"{self.pipeline.name} {self.attempt} {self.name} {status}", self.name, status, make)
+
+    def workflow(self, status: Status, **results: Any) -> Workflow:
+        """Make the state of the job in a status."""
+        caller = self.subject.caller
         addresses = self.workspace.project.settings.addresses
         page = f"{addresses.hud.rstrip('/')}/{build_address(self.build)}" if addresses is not None else None
         ui = f"{addresses.ui.rstrip('/')}/runs/{self.run.run}" if addresses is not None else ""
         run_id = caller.run_id if caller is not None else _number(self.subject.id, self.build.name)
         attempt = int(caller.run_attempt) - 1 + self.attempt if caller is not None else self.attempt
-        workflow = Workflow(
+        return Workflow(
             status=status,
             conclusion=results.pop("conclusion", None),
             name=self.settings.workflow,
             url=caller.url if caller is not None else ui,
             run_id=run_id,
             run_attempt=str(attempt),
-            job_name=name,
-            check_run_id=_number(self.subject.id, self.build.name, name, str(attempt)),
+            job_name=self.name,
+            check_run_id=_number(self.subject.id, self.build.name, self.name, str(attempt)),
             started_at=(self.run.started_at or self.run.asked_at) if status == "in_progress" else None,
             completed_at=self.run.ended_at if status == "completed" else None,
             artifact_url=page,
             **results,
         )
-        return Callback(f"{self.pipeline.name} {self.attempt} {name} {status}", status, workflow)
 
 
 def _number(*parts: str) -> str:
@@ -347,29 +365,34 @@ class _Results:
     def __init__(self, workspace: Workspace, build: Build, revision: Revision, subject: Subject, now: datetime) -> None:
         self._workspace, self._build, self._revision, self._subject, self._now = workspace, build, revision, subject, now
 
-    def completed(self, job: _Job) -> Callback:
-        """Make the callback of a job whose run has ended."""
+    def completed(self, job: _Job) -> Workflow:
+        """Make the state of a job whose run has ended."""
         ledger = self._ledger() if job.run.reported else None
         if ledger is None:  # that of an earlier run tells nothing of this one
             conclusion: Conclusion = "cancelled" if job.run.ending == "interrupted" or self._subject.obsolete else "failure"
-            return job.callback("completed", conclusion=conclusion)
+            return job.workflow("completed", conclusion=conclusion)
         conclusion, tested = conclude(ledger, job.suite), _tested_commit(self._workspace, self._build)
         verdict: dict[str, Any] | None = None
         if conclusion != "success":
             causes = read_causes(self._workspace, self._build)
             verdict = verdict_of_job(causes.blames if causes is not None else (), job.suite, self._now)
-        if self._subject.wanted is not None and tested is not None and tested != self._subject.wanted:
-            conclusion, verdict = "neutral", other_commit_verdict(tested, self._subject.wanted, self._now)
+        if (wanted := self._subject.wanted) is not None and not self._is_of(tested, wanted):
+            conclusion, verdict = "neutral", other_commit_verdict(tested, wanted, self._now)
         verdicts = ledger.suites.get(job.suite, {})
         counts = count_tests(verdicts)
         bad = bad_tests(self._workspace.results, self._build, [job.suite]) if counts.failed else ()
-        return job.callback(
+        return job.workflow(
             "completed",
             conclusion=conclusion,
             test_results=counts,
             failed_tests_detail=failed_tests(bad, job.suite),
             triage_verdict=verdict,
         )
+
+    def _is_of(self, tested: str | None, wanted: str) -> bool:
+        """Return whether the PyTorch is of a commit. One that does not tell is, if it came from the place of that commit."""
+        variant = self._workspace.project.settings.variant(self._build.variant)
+        return tested == wanted or (tested is None and COMMIT_PLACE in (variant.torch_index or ""))
 
     def _ledger(self) -> Ledger | None:
         return self._workspace.manifests.find(LEDGER, self._build, Ledger)
