@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +233,28 @@ def test_a_second_run_is_a_second_attempt(downstream: Downstream, relay: StandIn
     assert attempts == [("1", None), ("1", "failure"), ("2", None), ("2", "success")]
     assert len({body["workflow"]["run_id"] for body in relay.taken}) == 1
     assert relay.refused == []
+
+
+def test_a_build_that_waits_in_the_queue_gets_no_folder(downstream: Downstream, relay: StandInRelay) -> None:
+    shutil.rmtree(downstream.workspace.manifests.folder(BUILD))
+    assert downstream.report() == ()
+    assert (relay.requests, downstream.state) == (0, "started")
+    assert downstream.workspace.manifests.builds_of(BUILD.revision) == []
+    kept = downstream.deliveries.find("d-1")
+    assert kept is not None
+    downstream.deliveries.note(kept, state="obsolete")
+    assert downstream.report() == ()
+    assert (relay.requests, downstream.state) == (0, "reported"), "nothing was in progress, so nothing is cancelled"
+
+
+def test_a_build_that_is_ended_at_work_is_cancelled(downstream: Downstream, relay: StandInRelay) -> None:
+    downstream.run("interrupted")
+    kept = downstream.deliveries.find("d-1")
+    assert kept is not None
+    downstream.deliveries.note(kept, state="obsolete")
+    downstream.report()
+    assert [relay.jobs("completed")[job]["conclusion"] for job in JOBS] == ["cancelled"] * 2
+    assert downstream.state == "reported"
 
 
 def test_a_run_before_the_delivery_does_not_count(downstream: Downstream, relay: StandInRelay) -> None:

@@ -208,8 +208,8 @@ def report_build(
     """Send what is due for a build and a subject."""
     workspace.manifests.bring(build)
     revision = workspace.manifests.revision(build.revision)
-    if revision is None:
-        return Progress((), False)
+    if revision is None or not workspace.manifests.folder(build).is_dir():  # a folder would look like a build that has begun
+        return Progress((), subject.obsolete)
     with _record(workspace, build, subject) as (sent, keep):
         due, open_jobs = _due(workspace, settings, revision, build, subject, sent, now)
         lines = [_send(settings, url, build, callback, subject, sent, keep, sender)
