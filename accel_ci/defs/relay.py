@@ -1,6 +1,8 @@
 """The sensors of the relay: they start the builds of deliveries, end those that are obsolete, and report the results."""
 
-from datetime import datetime, timezone
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from time import monotonic
 
 import dagster as dg
@@ -22,6 +24,9 @@ DELIVERY_TAG = "accel_ci/delivery"
 
 _TICK_S = 30.0
 """After so long, a tick takes up no further delivery: Dagster allows it 60 seconds, which include the start of its runs."""
+
+_ENDING = timedelta(days=1)
+"""For so long, runs of an obsolete delivery are looked for."""
 
 _TO_END = [status for status in UNFINISHED if status != dg.DagsterRunStatus.CANCELING]
 
@@ -55,13 +60,18 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
         if is_preview(context):
             waiting = [kept.delivery.id for kept in own if kept.outcome.state == "new"]
             return dg.SkipReason(f"{PREVIEW}: a tick starts {job.name} for the deliveries {', '.join(waiting) or 'none'}")
+        of_change: dict[int | None, list[Delivery]] = defaultdict(list)
+        for kept in own:
+            of_change[kept.delivery.change.pull_request].append(kept.delivery)
         requests, reasons, began = [], [], monotonic()
         for kept in own:
             if monotonic() - began > _TICK_S:
                 reasons.append("the other deliveries wait for the next tick")
                 break
             try:
-                made, reason = _handle(context.instance, workspace, deliveries, kept, own)
+                made, reason = _handle(
+                    context.instance, workspace, deliveries, kept, of_change[kept.delivery.change.pull_request]
+                )
             except AccelCiError as error:
                 made, reason = [], redact(str(error))
             requests += made
@@ -79,16 +89,20 @@ def _handle(
     workspace: Workspace,
     deliveries: Deliveries,
     kept: KeptDelivery,
-    known: list[KeptDelivery],
+    others: Sequence[Delivery],
 ) -> tuple[list[dg.RunRequest], str]:
-    """Do what a delivery needs now: return the runs to ask for, and a reason where something else was done."""
+    """Do what a delivery needs now: return the runs to ask for, and a reason where something else was done.
+
+    `others` are the deliveries of the same pull request.
+    """
     settings, delivery = relay_settings(workspace), kept.delivery
     if kept.outcome.state == "obsolete":  # a run that was about to start could not be ended then
-        ended = _end_runs(instance, workspace, delivery)
+        is_recent = datetime.now(timezone.utc) - delivery.received_at < _ENDING
+        ended = _end_runs(instance, workspace, delivery) if is_recent and kept.outcome.asked_at is not None else 0
         return [], f"{ended} runs were ended" if ended else ""
     if kept.outcome.state not in ("new", "asked", "started"):
         return [], ""
-    if (reason := obsolete_since(delivery, [each.delivery for each in known], supersede=settings.supersede)) is not None:
+    if (reason := obsolete_since(delivery, others, supersede=settings.supersede)) is not None:
         ended = _end_runs(instance, workspace, delivery)
         deliveries.note(kept, state="obsolete", reason=reason)
         return [], f"{reason}{f'; {ended} runs were ended' if ended else ''}"
@@ -171,7 +185,9 @@ def _report_sensor(workspace: Workspace) -> dg.SensorDefinition:
         minimum_interval_seconds=settings.check_every_seconds,
         description="Reports builds to the relay: that they are in progress, and their results. It delays no build.",
         default_status=(
-            dg.DefaultSensorStatus.RUNNING if settings.enabled and settings.callbacks else dg.DefaultSensorStatus.STOPPED
+            dg.DefaultSensorStatus.RUNNING
+            if settings.enabled and settings.callbacks and settings.identity == "file"
+            else dg.DefaultSensorStatus.STOPPED
         ),
     )
     def relay_report_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:

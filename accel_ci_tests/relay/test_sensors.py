@@ -197,3 +197,12 @@ def test_a_preview_writes_nothing(downstream: Downstream) -> None:
         assert "this is a preview" in tick.skip_message
     assert downstream.outcome("d-1").state == "new"
     assert Workspace(downstream.project).manifests.revisions() == []
+
+
+def test_the_daemon_reports_only_where_it_has_a_token(make_project: Callable[..., Project]) -> None:
+    """A token of GitHub's is one of a workflow, which the daemon does not run in."""
+    section = {"enabled": True, "callbacks": ["https://relay.example.org/github/callback"]}
+    for identity, status in (({"token_file": "token"}, "RUNNING"), ({"identity": "github"}, "STOPPED")):
+        sensors = build_definitions(make_project(relay={**section, **identity})).get_repository_def()
+        assert sensors.get_sensor_def("relay_report_sensor").default_status.value == status
+        assert sensors.get_sensor_def("relay_pr_sensor").default_status.value == "RUNNING"
