@@ -22,15 +22,18 @@ spec: {template: {spec: {restartPolicy: Never, containers: [{name: one, image: n
 """
 
 ALLOWED = {
-    "accel-ci-dagster": ("get pods", "get events", "get jobs", "create job", "delete job rights --ignore-not-found"),
+    "accel-ci-dagster": (
+        "get pods", "get events", "get jobs", "create job", "delete job rights --ignore-not-found",
+        "delete pod rights --ignore-not-found",
+    ),
     "accel-ci-run": ("get pods", "get events", "get jobs", "create job", "delete pod rights --ignore-not-found"),
     "accel-ci-public": (),
     "accel-ci-test": (),
-}
+}  # fmt: skip
 """The requests that each account may make in the namespace."""
 
 REFUSED = {
-    "accel-ci-dagster": ("delete pod rights", "create pod", "get secrets", "get configmaps", "exec rights -- true"),
+    "accel-ci-dagster": ("patch job rights -p {}", "create pod", "get secrets", "get configmaps", "exec rights -- true"),
     "accel-ci-run": (
         "create pod",
         "get secrets",
