@@ -33,7 +33,7 @@ ALLOWED = {
 """The requests that each account may make in the namespace."""
 
 REFUSED = {
-    "accel-ci-dagster": ("patch job rights -p {}", "create pod", "get secrets", "get configmaps", "exec rights -- true"),
+    "accel-ci-dagster": ("get roles", "create pod", "get secrets", "get configmaps", "exec rights -- true"),
     "accel-ci-run": (
         "create pod",
         "get secrets",
