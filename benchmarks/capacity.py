@@ -57,7 +57,7 @@ class RoundUnits:
 
 @dataclass(frozen=True)
 class Load:
-    """What a night's rounds ask for, on so many cards: requests, by who asks and method."""
+    """The requests of a night's rounds on a number of cards, by sender and method."""
 
     cards: int
     seconds: float

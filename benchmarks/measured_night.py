@@ -30,7 +30,7 @@ class Table:
 
 @dataclass(frozen=True)
 class MeasuredNight:
-    """What one nightly added: rows and bytes by table, and requests to S3."""
+    """The cost of one nightly: rows and bytes by table, and requests to S3."""
 
     tables: dict[str, Table]
     requests: Requests

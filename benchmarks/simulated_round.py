@@ -41,7 +41,7 @@ _SUITE = "suite"
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """What a round took: its requests, and the seconds between two passes of the driver over the bucket, on average."""
+    """The cost of a round: its requests, and the mean time in seconds between two passes of the driver over the bucket."""
 
     seconds: float
     attempts: int
@@ -150,7 +150,7 @@ class _SimulatedGroup:
 
 
 class _Known:
-    """What the workers of this process have downloaded."""
+    """The files that the workers of this process have downloaded."""
 
     def __init__(self, url: str) -> None:
         store = SignedStore()

@@ -54,8 +54,8 @@ def retrying_outages(times: int, wait_s: float = BEFORE_RETRY_S) -> Iterator[Non
 def try_again(error: BaseException, times: int, wait_s: float) -> dg.RetryRequested:
     """Make the request to try a step again, after a wait; its description has no secrets.
 
-    Dagster is told of no wait: a process that resumes the run would take the step for one that still waits
-    (`ActiveExecution.rebuild_from_events`), and fail at its next event.
+    Dagster does not learn of the wait. Otherwise, a process that resumes the run would replay the retry as one that is still
+    waiting (`ActiveExecution.rebuild_from_events`), and the step's next event would fail the run.
     """
     with suppress(dg.DagsterExecutionInterruptedError):
         sleep(wait_s)

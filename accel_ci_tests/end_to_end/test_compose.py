@@ -81,7 +81,7 @@ def images_removed(data: Path) -> Iterator[None]:
 
 
 def variables_of(folder: Path, network_name: str, image: str) -> dict[str, str]:
-    """What a user writes into `.env`."""
+    """The values that a user writes into `.env`."""
     socket = os.environ["DOCKER_HOST"].removeprefix("unix://")
     return {
         "ACCEL_CI_IMAGE": image,
