@@ -121,9 +121,10 @@ def _load(settings: Path) -> RelayProject:
 
 
 def _open(project: RelayProject) -> Queue:
+    from accel_ci.relay.server.database import RelayDatabase
     from accel_ci.relay.server.queue import Queue
 
-    return Queue(project.database_url())
+    return Queue(RelayDatabase(project.database_url()))
 
 
 def _log_everything() -> None:

@@ -14,7 +14,7 @@ EXTRAS = {
     "docker": ("docker",),
     "kubernetes": ("kubernetes", "boto3"),
     "postgres": ("psycopg2",),
-    "relay": ("httptools", "httpx", "starlette", "uvicorn"),
+    "relay": ("clickhouse_connect", "cryptography", "httptools", "httpx", "jwt", "starlette", "uvicorn"),
     "s3": ("boto3",),
 }
 """The extras, each with the modules that it must bring."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from accel_ci.errors import AccelCiError
+from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.queue import GITHUB, Claim, Queue, Settlement
 from accel_ci.relay.server.webhook import Delivery
 from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
@@ -30,9 +31,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def queue(url: str) -> Iterator[Queue]:
     """An empty queue."""
-    made = Queue(url)
-    yield made
-    made.close()
+    database = RelayDatabase(url)
+    yield Queue(database)
+    database.close()
 
 
 def fill(queue: Queue, *deliveries: str, at: float = NOW, to: tuple[str, ...] = ("a/b",)) -> None:
@@ -142,7 +143,7 @@ def test_workers_share_the_dispatches(url: str, queue: Queue) -> None:
     found: list[tuple[str, str]] = []
 
     def work() -> None:
-        mine = Queue(url)
+        mine = Queue(RelayDatabase(url))
         while mine.expand(lambda event, device: ["a/b", "c/d"], NOW, limit=5):
             pass
         for _ in range(30):
@@ -165,5 +166,5 @@ def test_workers_share_the_dispatches(url: str, queue: Queue) -> None:
 )
 def test_databases_that_cannot_be_used(address: str) -> None:
     with pytest.raises(AccelCiError) as raised:
-        Queue(address)
+        RelayDatabase(address)
     assert "pass-word-1" not in str(raised.value)

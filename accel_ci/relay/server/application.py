@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from accel_ci.redaction import redact
+from accel_ci.relay.server.database import RelayDatabase, brief
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.queue import Queue, brief
 from accel_ci.relay.server.settings import WebhookLimits
 from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_known_event
 
@@ -36,7 +36,7 @@ class Receiver:
     upstream: str
     limits: WebhookLimits
     store: Callable[[Delivery], Awaitable[None]]
-    queue: Queue
+    database: RelayDatabase
     metrics: RelayMetrics
 
 
@@ -61,7 +61,7 @@ def make_application(
 
     async def health(_: Request) -> Response:
         try:
-            await asyncio.to_thread(receiver.queue.ping)
+            await asyncio.to_thread(receiver.database.ping)
         except SQLAlchemyError:
             return _detail(503, "the database does not answer")
         return JSONResponse({"ok": True})

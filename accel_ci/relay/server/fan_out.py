@@ -18,10 +18,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from accel_ci.redaction import redact
 from accel_ci.relay.allowlist import AllowlistFile
+from accel_ci.relay.server.database import brief
 from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement, brief
+from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement
 from accel_ci.relay.server.settings import FanOutSettings
 
 HOUSEKEEPING_S = 60.0

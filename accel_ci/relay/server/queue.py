@@ -1,4 +1,4 @@
-"""The queue of deliveries and dispatches in a database: SQLite for one machine, PostgreSQL for several servers.
+"""The queue of deliveries and dispatches, in the database of the relay.
 
 Only the tables and their transactions belong here. A dispatch is one row per delivery and downstream, and this pair is its
 idempotency key. Its state follows from its columns:
@@ -14,20 +14,12 @@ Times are seconds of Unix time, by the clock of the server that writes them.
 
 from __future__ import annotations
 
-import fcntl
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-from accel_ci.config.extras import require_extra
-from accel_ci.errors import AccelCiError
+from accel_ci.relay.server.database import METADATA, RelayDatabase, repeated
 from accel_ci.relay.server.webhook import Delivery
 
 GITHUB = "*"
@@ -36,18 +28,9 @@ GITHUB = "*"
 FORGOTTEN_AT_ONCE = 1000
 """Deliveries that are deleted in one transaction, for which other writers wait."""
 
-_CONNECT_S = 10
-_BUSY_MS = 30_000
-_METADATA = sa.MetaData()
-
-_repeated = retry(
-    retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.2), reraise=True
-)
-"""Repeats a transaction that may be repeated, after a deadlock of two servers or a restart of the database."""
-
 DELIVERIES = sa.Table(
     "relay_deliveries",
-    _METADATA,
+    METADATA,
     sa.Column("id", sa.String(100), primary_key=True),
     sa.Column("event", sa.String(20), nullable=False),
     sa.Column("device", sa.String(80)),
@@ -62,7 +45,7 @@ The body is last: SQLite reads all of it to get at a column behind it.
 
 DISPATCHES = sa.Table(
     "relay_dispatches",
-    _METADATA,
+    METADATA,
     sa.Column("delivery", sa.String(100), sa.ForeignKey(DELIVERIES.c.id), primary_key=True),
     sa.Column("repository", sa.String(140), primary_key=True),
     sa.Column("queued_at", sa.Double, nullable=False),
@@ -83,7 +66,7 @@ DISPATCHES = sa.Table(
 
 DOWNSTREAMS = sa.Table(
     "relay_downstreams",
-    _METADATA,
+    METADATA,
     sa.Column("repository", sa.String(140), primary_key=True),
     sa.Column("failures", sa.Integer, nullable=False, default=0),
     sa.Column("paused_until", sa.Double, nullable=False, default=0),
@@ -139,65 +122,13 @@ class DownstreamStatus:
 class Queue:
     """The queue; methods block, and may be called from several threads."""
 
-    def __init__(self, url: str) -> None:
-        """Connect, and create missing tables.
+    def __init__(self, database: RelayDatabase) -> None:
+        """Use the tables of a database."""
+        self._database = database
+        self._insert = database.insert
+        self._write, self._read = database.write, database.read
 
-        Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
-        """
-        try:
-            address = sa.make_url(url)
-            if address.drivername == "postgresql":
-                require_extra("postgres", "a PostgreSQL database")
-                address = address.set(drivername="postgresql+psycopg2")
-            self._is_sqlite = address.get_backend_name() == "sqlite"
-            if not self._is_sqlite and address.get_backend_name() != "postgresql":
-                raise AccelCiError(f"the relay keeps its queue in SQLite or PostgreSQL, not in {address.get_backend_name()}")
-            timeout = {} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
-            self._engine = sa.create_engine(address, connect_args=timeout, pool_pre_ping=not self._is_sqlite, pool_size=10)
-            if self._is_sqlite:
-                sa.event.listen(self._engine, "connect", _set_up_sqlite)
-                sa.event.listen(self._engine, "begin", _begin_at_once)
-            with self._engine.begin() as connection:
-                if not self._is_sqlite:  # servers that start together must not create the tables together
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
-                _METADATA.create_all(connection)
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
-        except SQLAlchemyError as error:
-            raise AccelCiError(
-                f"cannot use the relay's database ({brief(error)}); check its address and permissions"
-            ) from None
-        self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
-        self._one_writer = threading.Lock()
-        self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _write(self) -> Iterator[sa.Connection]:
-        """A transaction that writes. SQLite has one writer: the others wait in line here, as SQLite itself would poll."""
-        if self._lock_file is not None:
-            with self._one_writer, self._lock_file.open("ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                with self._engine.begin() as connection:
-                    yield connection
-        else:
-            with self._engine.begin() as connection:
-                yield connection
-
-    @contextmanager
-    def _read(self) -> Iterator[sa.Connection]:
-        with self._engine.connect().execution_options(read_only=True) as connection:
-            yield connection
-
-    def ping(self) -> None:
-        """Ask the database for nothing. Raises `SQLAlchemyError` when it does not answer."""
-        with self._read() as connection:
-            connection.execute(sa.text("SELECT 1"))
-
-    @_repeated
+    @repeated
     def store(self, deliveries: Sequence[tuple[Delivery, float]]) -> list[None]:
         """Store deliveries with the times of their receipt. One whose id is known adds nothing."""
         rows = [
@@ -285,7 +216,7 @@ class Queue:
             for one in found
         ]
 
-    @_repeated
+    @repeated
     def settle(self, settlements: Sequence[Settlement]) -> list[None]:
         """Write the ends of tries. What was sent stays sent; the failure of a claim that another worker has is dropped."""
         of_claim = (
@@ -428,27 +359,5 @@ class Queue:
             return int(connection.scalar(count) or 0)
 
 
-def brief(error: SQLAlchemyError) -> str:
-    """Return the database's own message, without the statement and the address."""
-    cause = getattr(error, "orig", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
-
-
 def _key(one: Settlement) -> dict[str, object]:
     return {"of_delivery": one.claim.delivery, "of_repository": one.claim.repository}
-
-
-def _set_up_sqlite(connection: object, _: object) -> None:
-    """Prepare a connection: a write-ahead log, and a commit that is on the disk when it returns."""
-    connection.isolation_level = None  # type: ignore[attr-defined]  # SQLAlchemy's advice: the driver begins too late
-    cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
-def _begin_at_once(connection: sa.Connection) -> None:
-    """Take the lock of the writer at the beginning: one that reads first and writes later may find it taken, and fails."""
-    read_only = connection.get_execution_options().get("read_only")
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from accel_ci.errors import AccelCiError
 from accel_ci.relay.allowlist import AllowlistFile
 from accel_ci.relay.server.application import Receiver, make_application
+from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.fan_out import FanOut, FanOutParts
 from accel_ci.relay.server.group_commit import GroupCommit
@@ -41,7 +42,8 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     """
     settings = project.settings
     secret, token, allowlist = project.webhook_secret(), project.token(), AllowlistFile(project.allowlist)
-    queue = Queue(project.database_url())
+    database = RelayDatabase(project.database_url())
+    queue = Queue(database)
     metrics = RelayMetrics(queue)
     listener = _listen(settings.listen)
     inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(queue.store)
@@ -68,7 +70,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         await working
         await github.close()
 
-    receiver = Receiver(secret, settings.upstream, settings.webhook, store, queue, metrics)
+    receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics)
     config = uvicorn.Config(
         make_application(receiver, lifespan),
         http=_timed_protocol(settings.webhook.request_s),
@@ -85,14 +87,15 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     finally:
         listener.close()
         inbox.close()
-        queue.close()
+        database.close()
 
 
 def work(project: RelayProject) -> None:
     """Dispatch what servers store, until SIGTERM or SIGINT. Raises `AccelCiError` as `serve`."""
     settings = project.settings
     token, allowlist = project.token(), AllowlistFile(project.allowlist)
-    queue = Queue(project.database_url())
+    database = RelayDatabase(project.database_url())
+    queue = Queue(database)
 
     async def run() -> None:
         github = GitHubClient(settings.github.api, token, settings.fan_out.timeout_s)
@@ -105,7 +108,7 @@ def work(project: RelayProject) -> None:
     try:
         asyncio.run(run())
     finally:
-        queue.close()
+        database.close()
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,118 @@
+"""The database of the relay's server: SQLite for one machine, PostgreSQL for several servers.
+
+Connections, transactions and the errors of both belong here. The tables are where they are used; each is in `METADATA`, and
+is created when the database is opened. Times in all of them are seconds of Unix time, by the clock of the server that writes
+them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from accel_ci.config.extras import require_extra
+from accel_ci.errors import AccelCiError
+
+METADATA = sa.MetaData()
+
+_CONNECT_S = 10
+_BUSY_MS = 30_000
+
+repeated = retry(
+    retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.2), reraise=True
+)
+"""Repeats a transaction that may be repeated, after a deadlock of two servers or a restart of the database."""
+
+
+class RelayDatabase:
+    """The connections; methods block, and may be called from several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Connect, and create missing tables.
+
+        Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
+        """
+        try:
+            address = sa.make_url(url)
+            if address.drivername == "postgresql":
+                require_extra("postgres", "a PostgreSQL database")
+                address = address.set(drivername="postgresql+psycopg2")
+            self._is_sqlite = address.get_backend_name() == "sqlite"
+            if not self._is_sqlite and address.get_backend_name() != "postgresql":
+                raise AccelCiError(f"the relay keeps its queue in SQLite or PostgreSQL, not in {address.get_backend_name()}")
+            timeout = {} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
+            self._engine = sa.create_engine(address, connect_args=timeout, pool_pre_ping=not self._is_sqlite, pool_size=10)
+            if self._is_sqlite:
+                sa.event.listen(self._engine, "connect", _set_up_sqlite)
+                sa.event.listen(self._engine, "begin", _begin_at_once)
+            with self._engine.begin() as connection:
+                if not self._is_sqlite:  # servers that start together must not create the tables together
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
+                METADATA.create_all(connection)
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
+        except SQLAlchemyError as error:
+            raise AccelCiError(
+                f"cannot use the relay's database ({brief(error)}); check its address and permissions"
+            ) from None
+        self.insert = sqlite.insert if self._is_sqlite else postgresql.insert
+        """The `INSERT` of this database, which knows `ON CONFLICT`."""
+        self._one_writer = threading.Lock()
+        self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """A transaction that writes. SQLite has one writer: the others wait in line here, as SQLite itself would poll."""
+        if self._lock_file is not None:
+            with self._one_writer, self._lock_file.open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                with self._engine.begin() as connection:
+                    yield connection
+        else:
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A transaction that reads."""
+        with self._engine.connect().execution_options(read_only=True) as connection:
+            yield connection
+
+    def ping(self) -> None:
+        """Ask the database for nothing. Raises `SQLAlchemyError` when it does not answer."""
+        with self.read() as connection:
+            connection.execute(sa.text("SELECT 1"))
+
+
+def brief(error: SQLAlchemyError) -> str:
+    """Return the database's own message, without the statement and the address."""
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
+
+
+def _set_up_sqlite(connection: object, _: object) -> None:
+    """Prepare a connection: a write-ahead log, and a commit that is on the disk when it returns."""
+    connection.isolation_level = None  # type: ignore[attr-defined]  # SQLAlchemy's advice: the driver begins too late
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_at_once(connection: sa.Connection) -> None:
+    """Take the lock of the writer at the beginning: one that reads first and writes later may find it taken, and fails."""
+    read_only = connection.get_execution_options().get("read_only")
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
