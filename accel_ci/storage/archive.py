@@ -11,7 +11,7 @@ from typing import IO
 if sys.version_info >= (3, 12):
     import tarfile
 else:  # filters came with 3.10.12 and 3.11.4, and Debian 12 has 3.11.2
-    from backports import tarfile
+    import backports.tarfile as tarfile
 
 TarError = tarfile.TarError
 

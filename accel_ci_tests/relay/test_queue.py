@@ -143,14 +143,15 @@ def test_workers_share_the_dispatches(url: str, queue: Queue) -> None:
     found: list[tuple[str, str]] = []
 
     def work() -> None:
-        mine = Queue(RelayDatabase(url))
+        database = RelayDatabase(url)
+        mine = Queue(database)
         while mine.expand(lambda event, device: ["a/b", "c/d"], NOW, limit=5):
             pass
         for _ in range(30):
             claims = [claim for some in mine.claim([("a/b", 3), ("c/d", 3)], NOW, LEASE_S) for claim in some]
             found.extend((claim.delivery, claim.repository) for claim in claims)
             mine.settle([sent(claim) for claim in claims])
-        mine.close()
+        database.close()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
