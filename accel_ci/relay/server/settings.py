@@ -6,10 +6,13 @@ separate file (`accel_ci.relay.allowlist`).
 
 from __future__ import annotations
 
+import ipaddress
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -35,6 +38,29 @@ def _address(value: str) -> str:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError("must be HOST:PORT, such as '127.0.0.1:8080'; port 0 stands for a free one")
     return value
+
+
+def is_safe(url: str) -> bool:
+    """Return whether nobody between can change what an address answers: it is https, or on this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    on_this_machine = host == "localhost"
+    with suppress(ValueError):
+        on_this_machine = ipaddress.ip_address(host).is_loopback
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and on_this_machine))
+
+
+def _safe(value: str) -> str:
+    if not is_safe(value):
+        raise ValueError("must begin with https://, since who changes the keys can forge every token")
+    return value
+
+
+Repository = Annotated[str, AfterValidator(_repository)]
+SafeEndpoint = Annotated[Endpoint, AfterValidator(_safe)]
 
 
 class SecretSource(Section):
@@ -72,6 +98,64 @@ class GitHubSettings(Section):
 
     api: Endpoint = "https://api.github.com"
     token: SecretSource
+
+
+class Issuer(Section):
+    """An issuer of OIDC tokens, and the way from a token to a repository.
+
+    With `identity: repository` that is the claim of this name, as GitHub Actions sets it. With `identity: buildkite`, it is
+    the entry of `pipelines` for `<organization_id>/<pipeline_id>`: the ids stay when a name is given up and taken by others.
+    """
+
+    issuer: SafeEndpoint
+    """Exactly as in the claim `iss`, also with or without a slash at the end."""
+    identity: Literal["repository", "buildkite"] = "repository"
+    pipelines: dict[str, Repository] = Field(default_factory=dict)
+    jwks_url: SafeEndpoint | None = None
+    """The keys; without it, `<issuer>/.well-known/openid-configuration` names their address."""
+
+    @model_validator(mode="after")
+    def _pipelines_are_buildkites(self) -> Issuer:
+        if self.pipelines and self.identity != "buildkite":
+            raise ValueError("pipelines need identity: buildkite")
+        if wrong := next((one for one in self.pipelines if len(one.split("/")) != 2 or not all(one.split("/"))), None):
+            raise ValueError(f"pipelines: {wrong!r} must be organization_id/pipeline_id")
+        return self
+
+
+ISSUERS = (
+    Issuer(issuer="https://token.actions.githubusercontent.com"),
+    Issuer(issuer="https://agent.buildkite.com", identity="buildkite"),
+)
+"""Those of the public relay."""
+
+
+def _distinct(value: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
+    names = [one.issuer for one in value]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is there twice")
+    return value
+
+
+class OidcSettings(Section):
+    """Limits of the tokens of callbacks, and of the keys that prove them."""
+
+    leeway_s: Annotated[float, Field(ge=0, le=300)] = 60
+    """The clocks of an issuer and of the relay may differ by so much."""
+    keys_s: Seconds = 300
+    """An issuer's keys are fetched again after so long: a key that it has withdrawn is good for no longer."""
+    stale_keys_s: Seconds = 24 * 3600
+    """While an issuer is down, its last keys stay good for so long."""
+    cool_down_s: Seconds = 10
+    """A key that is not known, and an issuer that is down, lead to a fetch no more often than this."""
+    timeout_s: Seconds = 5
+    """For a whole fetch of keys."""
+
+    @model_validator(mode="after")
+    def _keys_grow_old_before_they_end(self) -> OidcSettings:
+        if self.stale_keys_s < self.keys_s:
+            raise ValueError("stale_keys_s must be at least keys_s")
+        return self
 
 
 class WebhookLimits(Section):
@@ -116,7 +200,7 @@ class FanOutSettings(Section):
 class RelaySettings(Section):
     """All of `relay.yaml`."""
 
-    upstream: Annotated[str, AfterValidator(_repository)]
+    upstream: Repository
     webhook_secret: SecretSource
     github: GitHubSettings
     listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8080"
@@ -127,6 +211,9 @@ class RelaySettings(Section):
     """PostgreSQL instead, which several servers share; the URL holds a password, so it is a secret."""
     webhook: WebhookLimits = WebhookLimits()
     fan_out: FanOutSettings = FanOutSettings()
+    issuers: Annotated[tuple[Issuer, ...], Field(min_length=1), AfterValidator(_distinct)] = ISSUERS
+    """Those that are trusted to say who calls."""
+    oidc: OidcSettings = OidcSettings()
 
 
 @dataclass(frozen=True)
