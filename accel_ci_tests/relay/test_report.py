@@ -479,7 +479,8 @@ def test_buildkites_agent_is_asked_for_a_token(
 ) -> None:
     agent = tmp_path / "bin" / "buildkite-agent"
     agent.parent.mkdir()
-    agent.write_text(f'#!/bin/sh\ntest "$*" = "oidc request-token --audience {AUDIENCE}" && echo {TOKEN}\n')
+    arguments = f"oidc request-token --audience {AUDIENCE} --claim organization_id --claim pipeline_id"
+    agent.write_text(f'#!/bin/sh\ntest "$*" = "{arguments}" && echo {TOKEN}\n')
     agent.chmod(0o755)
     downstream = make_downstream(identity="buildkite")
     downstream.deliver()

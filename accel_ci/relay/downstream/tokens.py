@@ -62,7 +62,9 @@ def _of_github(environment: Mapping[str, str]) -> str:
 
 
 def _of_buildkite() -> str:
-    command = ["buildkite-agent", "oidc", "request-token", "--audience", AUDIENCE]
+    # The relay knows a pipeline by these two claims, which Buildkite leaves out unless it is asked for them.
+    claims = ["--claim", "organization_id", "--claim", "pipeline_id"]
+    command = ["buildkite-agent", "oidc", "request-token", "--audience", AUDIENCE, *claims]
     try:
         finished = run_apart(command, timeout_s=_TIMEOUT_S)
     except (FileNotFoundError, TimeoutExpired) as error:
