@@ -40,10 +40,19 @@ class Redactor:
 
     def learn(self, secrets: Iterable[str]) -> None:
         """Take these out, too. Those that are too short are left alone."""
-        new = self._secrets | {part for secret in secrets for part in _parts(secret) if len(part) >= SHORTEST}
+        self._take_out(self._secrets | {part for secret in secrets for part in _parts(secret) if len(part) >= SHORTEST})
+
+    def forget(self, secrets: Iterable[str]) -> None:
+        """Take these out no more: they are good for nothing now, and a long process would learn ever more."""
+        self._take_out(self._secrets - {part for secret in secrets for part in _parts(secret)})
+
+    def _take_out(self, new: frozenset[str]) -> None:
         if new == self._secrets:
             return
         self._secrets = new
+        if not new:
+            self._pattern = self._bytes = None
+            return
         forms = sorted({form for secret in new for form in _forms(secret)}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, forms)))
         encoded = sorted({form.encode("utf-8", "surrogatepass") for form in forms}, key=len, reverse=True)

@@ -11,13 +11,25 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import httpx
+
+from accel_ci.errors import AccelCiError
 
 SECONDARY_LIMIT_S = 60.0
 """Pause where GitHub names none: its documentation of rate limits asks for at least a minute."""
 
 LONGEST_WAIT_S = 6 * 3600.0
+HEADERS = {
+    "Accept": "application/vnd.github+json",
+    "X-GitHub-Api-Version": "2022-11-28",
+    "Accept-Encoding": "identity",  # a small answer must not become a large one
+    "User-Agent": "accel-ci-relay",
+    "Content-Type": "application/json",
+}
+"""Of each request to GitHub's API; its `Authorization` comes with the request."""
+
 _SHOWN = 200
 _READ_BYTES = 4096
 
@@ -47,22 +59,54 @@ class Failed:
 Answer = Sent | Limited | Failed
 
 
-class GitHubClient:
-    """Sends dispatches with one token, over connections that are kept."""
+class NoTokenError(AccelCiError):
+    """There is no token for a request; `answer` says what follows, as if GitHub had answered the request with it."""
 
-    def __init__(self, api: str, token: str, timeout_s: float) -> None:
-        """Use the API at an address. `timeout_s` is for each whole request."""
-        self._timeout_s = timeout_s
+    def __init__(self, answer: Limited | Failed) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
+class Authorization(Protocol):
+    """The tokens with which a process acts at GitHub. Who made it closes it."""
+
+    async def token(self, repository: str, now: float) -> str:
+        """Return a token for a repository. Raises `NoTokenError` and `httpx.HTTPError`."""
+
+    def drop(self, repository: str, token: str) -> bool:
+        """Use a token no more that GitHub has refused with 401. Return whether there may be another one."""
+
+    async def close(self) -> None:
+        """Close connections."""
+
+
+@dataclass(frozen=True)
+class FixedToken:
+    """One token for all repositories, such as a fine-grained one of a user."""
+
+    value: str
+
+    async def token(self, repository: str, now: float) -> str:
+        """Return the token."""
+        return self.value
+
+    def drop(self, repository: str, token: str) -> bool:
+        """Return False: there is no other one."""
+        return False
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class GitHubClient:
+    """Sends dispatches over connections that are kept."""
+
+    def __init__(self, api: str, authorization: Authorization, timeout_s: float) -> None:
+        """Use the API at an address. `timeout_s` is for each whole request, with that for a token."""
+        self._timeout_s, self._authorization = timeout_s, authorization
         self._client = httpx.AsyncClient(
             base_url=api,
-            headers={
-                "Authorization": f"Bearer {token}",
-                "Accept": "application/vnd.github+json",
-                "X-GitHub-Api-Version": "2022-11-28",
-                "Accept-Encoding": "identity",  # a small answer must not become a large one
-                "User-Agent": "accel-ci-relay",
-                "Content-Type": "application/json",
-            },
+            headers=HEADERS,
             timeout=timeout_s,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
         )
@@ -77,18 +121,34 @@ class GitHubClient:
             return await asyncio.wait_for(self._send(repository, body, now), self._timeout_s)
         except (TimeoutError, asyncio.TimeoutError):
             return Failed(f"no answer within {self._timeout_s:g} s")
+        except NoTokenError as error:
+            return error.answer
         except httpx.HTTPError as error:
             return Failed(f"{type(error).__name__}: {error}"[:_SHOWN])
 
     async def _send(self, repository: str, body: bytes, now: float) -> Answer:
-        async with self._client.stream("POST", f"/repos/{repository}/dispatches", content=body) as response:
-            start = b""
-            if not response.is_success:
-                async for part in response.aiter_raw():
-                    start += part
-                    if len(start) >= _READ_BYTES:
-                        break
-            return read_answer(response.status_code, response.headers, start[:_READ_BYTES], now)
+        token = await self._authorization.token(repository, now)
+        status, answer = await self._post(repository, body, token, now)
+        if status == 401 and self._authorization.drop(repository, token):
+            token = await self._authorization.token(repository, now)
+            _, answer = await self._post(repository, body, token, now)
+        return answer
+
+    async def _post(self, repository: str, body: bytes, token: str, now: float) -> tuple[int, Answer]:
+        path, headers = f"/repos/{repository}/dispatches", {"Authorization": f"Bearer {token}"}
+        async with self._client.stream("POST", path, content=body, headers=headers) as response:
+            start = b"" if response.is_success else await read_start(response, _READ_BYTES)
+            return response.status_code, read_answer(response.status_code, response.headers, start, now)
+
+
+async def read_start(response: httpx.Response, limit: int) -> bytes:
+    """Read an answer up to so many bytes."""
+    start = b""
+    async for part in response.aiter_raw():
+        start += part
+        if len(start) >= limit:
+            break
+    return start[:limit]
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Answer:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from accel_ci.errors import AccelCiError
 from accel_ci.relay.allowlist import AllowlistFile
+from accel_ci.relay.server.app_tokens import authorization_for
 from accel_ci.relay.server.application import Receiver, make_application
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.dispatch import GitHubClient
@@ -41,7 +42,8 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     Raises `AccelCiError` where a secret, the allowlist, the database or the address cannot be used.
     """
     settings = project.settings
-    secret, token, allowlist = project.webhook_secret(), project.token(), AllowlistFile(project.allowlist)
+    secret, authorization = project.webhook_secret(), authorization_for(project)
+    allowlist = AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
     queue = Queue(database)
     metrics = RelayMetrics(queue)
@@ -61,7 +63,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         if not with_workers:
             yield
             return
-        github = GitHubClient(settings.github.api, token, settings.fan_out.timeout_s)
+        github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
         fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
         woken.append(fan_out)
         working = asyncio.create_task(fan_out.run())
@@ -69,6 +71,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         fan_out.stop()
         await working
         await github.close()
+        await authorization.close()
 
     receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics)
     config = uvicorn.Config(
@@ -93,17 +96,18 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
 def work(project: RelayProject) -> None:
     """Dispatch what servers store, until SIGTERM or SIGINT. Raises `AccelCiError` as `serve`."""
     settings = project.settings
-    token, allowlist = project.token(), AllowlistFile(project.allowlist)
+    authorization, allowlist = authorization_for(project), AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
     queue = Queue(database)
 
     async def run() -> None:
-        github = GitHubClient(settings.github.api, token, settings.fan_out.timeout_s)
+        github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
         fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, RelayMetrics(queue)))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, fan_out.stop)
         await fan_out.run()
         await github.close()
+        await authorization.close()
 
     try:
         asyncio.run(run())

@@ -93,11 +93,30 @@ class SecretSource(Section):
         return found
 
 
+class GitHubApp(Section):
+    """A GitHub App, which each downstream installs."""
+
+    id: Annotated[int, Field(ge=1)] | str
+    """Its id, or its client id."""
+    private_key: SecretSource
+    """In PEM, as GitHub gives it."""
+    installation: Annotated[int, Field(ge=1)] | None = None
+    """One for all repositories; without it, GitHub is asked for that of each owner."""
+
+
 class GitHubSettings(Section):
-    """GitHub's API, and the token that may send `repository_dispatch` to the downstreams."""
+    """GitHub's API, and the token or App that may send `repository_dispatch` to the downstreams."""
 
     api: Endpoint = "https://api.github.com"
-    token: SecretSource
+    token: SecretSource | None = None
+    app: GitHubApp | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_of_them(cls, value: Any) -> Any:
+        if isinstance(value, dict) and ("token" in value) == ("app" in value):
+            raise ValueError("must have either 'token' or 'app'")
+        return value
 
 
 class Issuer(Section):
@@ -239,7 +258,9 @@ class RelayProject:
         return self.settings.webhook_secret.read(self.folder, "webhook_secret").encode()
 
     def token(self) -> str:
-        """Read the token for GitHub's API."""
+        """Read the token for GitHub's API. Raises `ConfigError` where it is missing, or an App is used."""
+        if self.settings.github.token is None:
+            raise ConfigError("github.token: is not set; the settings have a GitHub App instead")
         return self.settings.github.token.read(self.folder, "github.token")
 
 
