@@ -1,6 +1,7 @@
 """The HTTP side of the server: what is read from a connection, and the answers.
 
-The checks are in `webhook`; here are the limits of size and time, and the order of storing and answering.
+The checks are in `webhook` and `callback`; here are the limits of size and time, and the order of checking, storing and
+answering.
 """
 
 from __future__ import annotations
@@ -20,12 +21,31 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from accel_ci.redaction import redact
+from accel_ci.relay.allowlist import AllowlistFile, Downstream
+from accel_ci.relay.server.callback import REPORTS, CallbackError, parse_callback
 from accel_ci.relay.server.database import RelayDatabase, brief
+from accel_ci.relay.server.identity import NotIdentified
+from accel_ci.relay.server.jobs import Call, Outcome, Refused
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.settings import WebhookLimits
+from accel_ci.relay.server.settings import CallbackSettings, WebhookLimits
+from accel_ci.relay.server.strict_json import JsonError, parse_object
 from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_known_event
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CallbackReceiver:
+    """All that callbacks need.
+
+    `identify` gets the header `Authorization` and the time, and returns the repository, or raises `NotIdentified`. `take`
+    returns once a step and its forwards are durable.
+    """
+
+    identify: Callable[[str | None, float], Awaitable[str]]
+    allowlist: AllowlistFile
+    limits: CallbackSettings
+    take: Callable[[Call], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,7 @@ class Receiver:
     store: Callable[[Delivery], Awaitable[None]]
     database: RelayDatabase
     metrics: RelayMetrics
+    callbacks: CallbackReceiver
 
 
 def make_application(
@@ -50,6 +71,11 @@ def make_application(
         event = request.headers.get("x-github-event", "")
         response = await _answer(request, receiver)
         receiver.metrics.answered(event if event in EVENTS else "other", response.status_code, time.perf_counter() - began)
+        return response
+
+    async def callback(request: Request) -> Response:
+        status, response = await _answer_callback(request, receiver)
+        receiver.metrics.called_back(status)
         return response
 
     async def metrics(_: Request) -> Response:
@@ -73,6 +99,7 @@ def make_application(
     application = Starlette(
         routes=[
             Route("/github/webhook", webhook, methods=["POST"]),
+            Route("/github/callback", callback, methods=["POST"]),
             Route("/metrics", metrics, methods=["GET"]),
             Route("/healthz", health, methods=["GET"]),
         ],
@@ -87,14 +114,9 @@ async def _answer(request: Request, receiver: Receiver) -> Response:
     if not is_known_event(request.headers):
         return JSONResponse({"ignored": True})
     limits = receiver.limits
-    try:
-        body = await asyncio.wait_for(_read(request, limits.body_bytes), limits.request_s)
-    except (TimeoutError, asyncio.TimeoutError):
-        return _detail(408, "the body took too long", close=True)
-    except ClientDisconnect:
-        return _detail(400, "the body is incomplete", close=True)
-    if body is None:
-        return _detail(413, f"the body has more than {limits.body_bytes} bytes", close=True)
+    body = await _read_in_time(request, limits.body_bytes, limits.request_s)
+    if isinstance(body, Response):
+        return body
     decision = decide(request.headers, body, receiver.secret, receiver.upstream, limits.json_depth)
     if isinstance(decision, Refusal):
         _LOG.warning("refused a webhook with %d: %s", decision.status, decision.detail)
@@ -109,6 +131,63 @@ async def _answer(request: Request, receiver: Receiver) -> Response:
     if decision.left_out:
         _LOG.info("delivery %s was cut down: %s", decision.id, ", ".join(decision.left_out))
     return JSONResponse({"ok": True, "queued": True, "delivery_id": decision.id}, 202)
+
+
+async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, Response]:
+    """Answer a callback; return also the outcome for the metrics: a step, `ignored`, or the status of the answer."""
+    parts, limits = receiver.callbacks, receiver.callbacks.limits
+    try:
+        caller = await parts.identify(request.headers.get("authorization"), time.time())
+    except NotIdentified as error:
+        _LOG.warning("refused a callback with %d: %s", error.status, error.detail)
+        headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
+        return _refused(error.status, error.detail, {**headers, "Connection": "close"})
+    body = await _read_in_time(request, limits.body_bytes, limits.request_s)
+    if isinstance(body, Response):
+        _LOG.warning("refused a callback of %s with %d", caller, body.status_code)
+        return str(body.status_code), body
+    try:
+        document = parse_object(body, limits.json_depth)
+        downstream = parts.allowlist.current().find(caller)
+        if downstream is None or not _may_report(downstream, document.get("event_type")):
+            return "ignored", JSONResponse({"ok": True, "status": "ignored"})
+        call = Call(parse_callback(document, receiver.upstream), downstream, time.time())
+    except (JsonError, CallbackError) as error:
+        _LOG.warning("refused a callback of %s with 400: %s", caller, error)
+        return _refused(400, f"the body is refused: {error}")
+    one = call.callback
+    job = f"{caller} {one.delivery_id} {one.run_id}/{one.run_attempt} {one.job_name}"
+    try:
+        end = await parts.take(call)
+    except SQLAlchemyError as error:
+        _LOG.error("the callback of %s was not stored: %s", job, redact(brief(error)))
+        return _refused(503, "the callback was not stored; send it again")
+    if isinstance(end, Refused):
+        _LOG.warning("refused a callback of %s with %d: %s", job, end.status, end.detail)
+        return _refused(end.status, end.detail, {"Retry-After": str(end.retry_after_s)} if end.retry_after_s else None)
+    receiver.metrics.stepped(end)
+    _LOG.info("%s: %s%s", job, end.step, f", {one.conclusion}" if one.conclusion else "")
+    return end.step, JSONResponse({"ok": True, "status": "known" if end.step == "known" else one.status})
+
+
+def _may_report(downstream: Downstream, event: object) -> bool:
+    """Return whether a downstream reports results at all, and this event if it is a report without a dispatch."""
+    return downstream.level != "L1" and not any(event == one for one in REPORTS - downstream.events)
+
+
+def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> tuple[str, Response]:
+    return str(status), JSONResponse({"detail": detail}, status, headers)
+
+
+async def _read_in_time(request: Request, limit: int, seconds: float) -> bytes | Response:
+    """Read the body; the answer where that takes too long, or the body is too large or ends early."""
+    try:
+        body = await asyncio.wait_for(_read(request, limit), seconds)
+    except (TimeoutError, asyncio.TimeoutError):
+        return _detail(408, "the body took too long", close=True)
+    except ClientDisconnect:
+        return _detail(400, "the body is incomplete", close=True)
+    return _detail(413, f"the body has more than {limit} bytes", close=True) if body is None else body
 
 
 async def _read(request: Request, limit: int) -> bytes | None:

@@ -12,16 +12,18 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from accel_ci.relay.server.jobs import Jobs, Taken
 from accel_ci.relay.server.queue import GITHUB, Queue, Settlement
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
+_JOB_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
 class RelayMetrics:
     """The counters of one server or worker."""
 
-    def __init__(self, queue: Queue) -> None:
-        """Count from zero. The state of `queue` is read whenever somebody asks."""
+    def __init__(self, queue: Queue, jobs: Jobs) -> None:
+        """Count from zero. The state of `queue` and `jobs` is read whenever somebody asks."""
         self._registry = CollectorRegistry()
         self._webhooks = Counter(
             "accel_ci_relay_webhooks", "Webhooks by the status of the answer.", ["event", "status"], registry=self._registry
@@ -39,7 +41,28 @@ class RelayMetrics:
             registry=self._registry,
             buckets=_SECONDS,
         )
+        self._callbacks = Counter(
+            "accel_ci_relay_callbacks", "Callbacks by their end: a step, or a status.", ["end"], registry=self._registry
+        )
+        self._queue_s = Histogram(
+            "accel_ci_relay_job_queue_seconds",
+            "From the dispatch of a job until it was in progress.",
+            ["downstream"],
+            registry=self._registry,
+            buckets=_JOB_SECONDS,
+        )
+        self._execution_s = Histogram(
+            "accel_ci_relay_job_execution_seconds",
+            "From the start of a job to its end.",
+            ["downstream"],
+            registry=self._registry,
+            buckets=_JOB_SECONDS,
+        )
+        self._lost = Counter(
+            "accel_ci_relay_jobs_lost", "Jobs that the relay has ended itself.", ["downstream"], registry=self._registry
+        )
         self._registry.register(_QueueMetrics(queue))
+        self._registry.register(_JobMetrics(jobs))
 
     def answered(self, event: str, status: int, seconds: float) -> None:
         """Count a webhook. `event` must be of a fixed set: each value is a time series."""
@@ -52,6 +75,22 @@ class RelayMetrics:
         self._tries.labels(end.claim.repository, name).inc()
         if end.sent:
             self._age.labels(end.claim.repository).observe(max(0.0, end.at - end.claim.received_at))
+
+    def called_back(self, end: str) -> None:
+        """Count a callback. `end` must be of a fixed set, as `event` above."""
+        self._callbacks.labels(end).inc()
+
+    def stepped(self, taken: Taken) -> None:
+        """Count the times of a job."""
+        row = taken.row
+        if taken.step == "in_progress" and row.queue_s is not None:
+            self._queue_s.labels(row.repository).observe(row.queue_s)
+        if taken.step == "completed" and row.execution_s is not None:
+            self._execution_s.labels(row.repository).observe(row.execution_s)
+
+    def lost(self, repository: str) -> None:
+        """Count a job that the relay has ended itself."""
+        self._lost.labels(repository).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -82,3 +121,17 @@ class _QueueMetrics(Collector):
         waiting = GaugeMetricFamily("accel_ci_relay_deliveries_waiting", "Deliveries without their dispatches yet.")
         waiting.add_metric([], self._queue.unexpanded())
         yield from (dispatches, oldest, paused, waiting)
+
+
+class _JobMetrics(Collector):
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield from ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        running = GaugeMetricFamily("accel_ci_relay_jobs_in_progress", "Jobs in progress.", labels=["downstream"])
+        for one in self._jobs.status():
+            running.add_metric([one.repository], one.in_progress)
+        yield running

@@ -43,6 +43,8 @@ class Forward:
 
     destination: Destination
     row: JobRow
+    step: str = ""
+    """The step where it is not the status of the row: `corrected`, of an end that came after the relay had given up."""
 
 
 def job_key(row: JobRow) -> str:
@@ -55,7 +57,7 @@ def enqueue(database: RelayDatabase, connection: sa.Connection, forwards: Sequen
     rows = [
         {
             "job": job_key(one.row),
-            "status": one.row.status,
+            "status": one.step or one.row.status,
             "destination": one.destination,
             "queued_at": now,
             "due_at": now,

@@ -22,11 +22,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from accel_ci.errors import AccelCiError
 from accel_ci.relay.allowlist import AllowlistFile
 from accel_ci.relay.server.app_tokens import authorization_for
-from accel_ci.relay.server.application import Receiver, make_application
+from accel_ci.relay.server.application import CallbackReceiver, Receiver, make_application
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.fan_out import FanOut, FanOutParts
 from accel_ci.relay.server.group_commit import GroupCommit
+from accel_ci.relay.server.identity import Identities
+from accel_ci.relay.server.jobs import Call, Jobs, Outcome
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.queue import Queue
 from accel_ci.relay.server.settings import RelayProject
@@ -46,9 +48,12 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     allowlist = AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
     queue = Queue(database)
-    metrics = RelayMetrics(queue)
+    jobs = Jobs(database, settings.upstream, settings.callback)
+    metrics = RelayMetrics(queue, jobs)
     listener = _listen(settings.listen)
     inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(queue.store)
+    callbacks: GroupCommit[Call, Outcome] = GroupCommit(jobs.take)
+    identities = Identities(settings.issuers, settings.oidc)
     woken: list[FanOut] = []
 
     async def store(delivery: Delivery) -> None:
@@ -73,7 +78,8 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         await github.close()
         await authorization.close()
 
-    receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics)
+    called = CallbackReceiver(identities.identify, allowlist, settings.callback, callbacks.submit)
+    receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics, called)
     config = uvicorn.Config(
         make_application(receiver, lifespan),
         http=_timed_protocol(settings.webhook.request_s),
@@ -90,6 +96,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     finally:
         listener.close()
         inbox.close()
+        callbacks.close()
         database.close()
 
 
@@ -99,10 +106,11 @@ def work(project: RelayProject) -> None:
     authorization, allowlist = authorization_for(project), AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
     queue = Queue(database)
+    jobs = Jobs(database, settings.upstream, settings.callback)
 
     async def run() -> None:
         github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
-        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, RelayMetrics(queue)))
+        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, RelayMetrics(queue, jobs)))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, fan_out.stop)
         await fan_out.run()

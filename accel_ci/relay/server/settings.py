@@ -21,6 +21,7 @@ from accel_ci.config.section import Section
 from accel_ci.config.values import Endpoint, EnvironmentName, Seconds
 from accel_ci.errors import ConfigError
 from accel_ci.redaction import OF_THIS_PROCESS, credentials_in
+from accel_ci.relay.messages import LARGEST_CALLBACK
 
 SETTINGS_NAME = "relay.yaml"
 Count = Annotated[int, Field(ge=1)]
@@ -216,6 +217,26 @@ class FanOutSettings(Section):
         return self
 
 
+class CallbackSettings(Section):
+    """Limits of callbacks, and times of jobs."""
+
+    body_bytes: Count = LARGEST_CALLBACK
+    request_s: Seconds = 10
+    """For the body; the headers have the time of a webhook."""
+    json_depth: Count = 72
+    """A callback repeats its webhook, one level deeper."""
+    per_minute: Annotated[int, Field(ge=1, le=10_000)] = 100
+    """At most so many callbacks of one downstream are taken in any 60 s, as by the public relay."""
+    keep_s: Seconds = 3 * 24 * 3600
+    """A job can begin for so long after its dispatch, and is remembered for so long after its end."""
+    zombie_s: Seconds = 6 * 3600
+    """A job in progress for so long is looked for at GitHub, and ended as lost unless its run goes on."""
+    longest_s: Seconds = 24 * 3600
+    """No job is in progress for longer, whatever GitHub says."""
+    sweep_s: Seconds = 60
+    """The pause between two looks for such jobs."""
+
+
 class RelaySettings(Section):
     """All of `relay.yaml`."""
 
@@ -233,6 +254,7 @@ class RelaySettings(Section):
     issuers: Annotated[tuple[Issuer, ...], Field(min_length=1), AfterValidator(_distinct)] = ISSUERS
     """Those that are trusted to say who calls."""
     oidc: OidcSettings = OidcSettings()
+    callback: CallbackSettings = CallbackSettings()
 
 
 @dataclass(frozen=True)
