@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Literal
 
-from accel_ci.model import Build, Trigger
+from accel_ci.model import Trigger
 from accel_ci.quality.flakiness import wilson_interval
 from accel_ci.quality.grid import LINE
 
@@ -27,13 +27,13 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Job:
-    """A build as a job of the relay: when it was asked for, how long its signal took, and how it ended.
+    """A job of the relay, or a build as one: when it was asked for, how long its signal took, and how it ended.
 
-    `signal_s` are the seconds from the revision to its ledger, `queue_s` those before it began; None while not known.
-    `upstream_only` is true if all failures are upstream's.
+    `name` is that of the build. `signal_s` are the seconds from the revision to its ledger, or from the dispatch to the end,
+    `queue_s` those before it began; None while not known. `upstream_only` is true if all failures are upstream's.
     """
 
-    build: Build
+    name: str
     trigger: Trigger
     at: datetime
     outcome: Outcome
@@ -44,7 +44,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its 95 % interval and its goal. `met` is None where there is no data."""
+    """A number with its 95 % interval and its goal. `met` is None where there is no data.
+
+    `limit` is the number of the goal; None where the goal has none.
+    """
 
     name: str
     value: float | None
@@ -54,6 +57,12 @@ class Figure:
     goal: str
     met: bool | None
     builds: tuple[str, ...]
+    limit: float | None = None
+
+    @property
+    def is_certain(self) -> bool:
+        """The interval does not reach over the limit."""
+        return self.limit is None or self.low is None or self.high is None or not self.low < self.limit < self.high
 
     @property
     def query(self) -> str:
@@ -161,7 +170,7 @@ def _timed(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _names(jobs: Sequence[Job]) -> tuple[str, ...]:
-    return tuple(job.build.name for job in jobs)
+    return tuple(job.name for job in jobs)
 
 
 def _share(
@@ -173,13 +182,13 @@ def _share(
     hits = sum(map(hit, jobs))
     value, (low, high) = hits / len(jobs), wilson_interval(hits, len(jobs))
     met = value < below if below is not None else value > (above or 0)
-    return Figure(name, value, low, high, "share", goal, met, _names(jobs))
+    return Figure(name, value, low, high, "share", goal, met, _names(jobs), below if below is not None else above)
 
 
 def _quantile(name: str, jobs: Sequence[Job], at: float, below_s: float | None) -> Figure:
     """A quantile of the seconds to a signal, with the order-statistics interval (H. A. David, Order Statistics, 2.5)."""
     goal = f"< {below_s / _HOUR_S:g} h" if below_s is not None else "shown"
-    known = sorted((job.signal_s, job.build.name) for job in jobs if job.signal_s is not None)
+    known = sorted((job.signal_s, job.name) for job in jobs if job.signal_s is not None)
     if not known:
         return Figure(name, None, None, None, "s", goal, None, ())
     seconds = [each for each, _ in known]
@@ -188,7 +197,7 @@ def _quantile(name: str, jobs: Sequence[Job], at: float, below_s: float | None) 
     high = seconds[min(count - 1, math.ceil(count * at + spread))]
     value = seconds[min(count - 1, math.ceil(count * at) - 1 if count > 1 else 0)]
     met = value < below_s if below_s is not None else True
-    return Figure(name, value, low, high, "s", goal, met, tuple(build for _, build in known))
+    return Figure(name, value, low, high, "s", goal, met, tuple(build for _, build in known), below_s)
 
 
 def _mean_queue(name: str, jobs: Sequence[Job], below_s: float) -> Figure:
@@ -199,7 +208,15 @@ def _mean_queue(name: str, jobs: Sequence[Job], below_s: float) -> Figure:
     mean = sum(waits) / len(waits)
     deviation = math.sqrt(sum((wait - mean) ** 2 for wait in waits) / max(1, len(waits) - 1) / len(waits))
     return Figure(
-        name, mean, max(0.0, mean - 1.96 * deviation), mean + 1.96 * deviation, "s", goal, mean < below_s, _names(known)
+        name,
+        mean,
+        max(0.0, mean - 1.96 * deviation),
+        mean + 1.96 * deviation,
+        "s",
+        goal,
+        mean < below_s,
+        _names(known),
+        below_s,
     )
 
 
@@ -217,7 +234,7 @@ def _silence(jobs: Sequence[Job], today: date) -> Figure:
         return Figure("days without a result", None, None, None, "days", goal, None, ())
     newest = max(reported, key=lambda job: job.at)
     days = (today - newest.at.date()).days
-    return Figure("days without a result", days, days, days, "days", goal, days < SILENCE_DAYS, (newest.build.name,))
+    return Figure("days without a result", days, days, days, "days", goal, days < SILENCE_DAYS, (newest.name,))
 
 
 def _flaky(flaky: int, tests: int) -> Figure:

@@ -62,7 +62,7 @@ def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
         seconds = (ended - first.asked_at).total_seconds() if reported else None
         queued = (first.started_at - first.asked_at).total_seconds() if first.started_at is not None else None
         outcome, upstream = _outcome(workspace, build, ledger if reported else None)
-        found.append(Job(build, revision.trigger, revision.created_at, outcome, seconds, queued, upstream))
+        found.append(Job(build.name, revision.trigger, revision.created_at, outcome, seconds, queued, upstream))
     return found
 
 

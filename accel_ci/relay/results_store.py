@@ -13,8 +13,9 @@ Here belong writing, reading and merging; judging the rows does not.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from accel_ci.relay.rows import JobRow
+from accel_ci.relay.rows import JobRow, category_of
 from accel_ci.results.columns import conform, database
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 
@@ -36,7 +37,6 @@ _WHOLE_DAY = 9
 _LOG = logging.getLogger(__name__)
 _LARGEST = 2**63 - 1
 _JOB = ("delivery_id", "repository", "run_id", "run_attempt", "job_name")
-_TEXTS_OF_A_JOB = ("failed_tests", "triage_verdict")
 
 
 def _column(hint: Any) -> pa.DataType:
@@ -74,22 +74,25 @@ class ResultsStore:
         since: float,
         until: float,
         repository: str | None = None,
-        pull_request: int | None = None,
+        pull_request: int | Collection[int] | None = None,
         *,
         with_details: bool = True,
+        most: int | None = None,
     ) -> list[JobRow]:
         """Return the newest row of each job, of those written from `since` until before `until`, the newest job first.
 
         A `completed` row is newer than an `in_progress` one, whenever it was written. Times are seconds of Unix time.
-        Without details, `failed_tests` and `triage_verdict`, which may be long, are empty.
+        Without details, which may be long, `failed_tests` is empty, and `triage_verdict` has its category alone. `most` is
+        the number of rows at most.
         """
         wanted: list[tuple[str, str, Any]] = [("at", ">=", since), ("at", "<", until)]
         wanted += [("repository", "=", repository)] if repository is not None else []
-        wanted += [("pull_request", "=", pull_request)] if pull_request is not None else []
-        names = [name for name in COLUMNS.names if with_details or name not in _TEXTS_OF_A_JOB]
-        found = _last_of_each(self._read(_day(since), _day(until), names, wanted), _JOB)
-        empty: dict[str, Any] = {} if with_details else dict.fromkeys(_TEXTS_OF_A_JOB, "")
-        return [JobRow(**row, **empty) for row in found.sort_by([("at", "descending")]).to_pylist()]
+        if pull_request is not None:
+            wanted.append(("pull_request", "in", [pull_request] if isinstance(pull_request, int) else list(pull_request)))
+        names = COLUMNS.names if with_details else [name for name in COLUMNS.names if name != "failed_tests"]
+        found = _last_of_each(self._read(_day(since), _day(until), names, wanted, with_details), _JOB)
+        ordered = found.sort_by([("at", "descending")])[:most]
+        return [JobRow(**{"failed_tests": "", **row}) for row in ordered.to_pylist()]
 
     def version(self, since: float, until: float) -> str:
         """Return a text that changes when rows of these days are added."""
@@ -126,7 +129,7 @@ class ResultsStore:
             if name != merged.name:
                 self._objects.delete(name)
 
-    def _read(self, first: date, last: date, names: Sequence[str], wanted: Any) -> pa.Table:
+    def _read(self, first: date, last: date, names: Sequence[str], wanted: Any, whole: bool) -> pa.Table:
         """The rows of these days, some of them perhaps twice.
 
         While it reads, files are merged: their rows are then in a file that is new. A new file of level 0 has nothing that
@@ -138,7 +141,7 @@ class ResultsStore:
             for entry in entries:
                 seen.add(entry.name)
                 if (table := self._read_file(entry, schema, wanted)) is not None:
-                    tables.append(table)
+                    tables.append(table if whole else _with_categories_alone(table))
             entries = [
                 entry
                 for entry in self._list(first, last)
@@ -189,6 +192,12 @@ def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
+
+
+def _with_categories_alone(rows: pa.Table) -> pa.Table:
+    name = "triage_verdict"
+    short = [json.dumps({"category": category_of(text)}) if text else "" for text in rows[name].to_pylist()]
+    return rows.set_column(rows.column_names.index(name), COLUMNS.field(name), pa.array(short, pa.string()))
 
 
 def _last_of_each(rows: pa.Table, identity: Sequence[str]) -> pa.Table:

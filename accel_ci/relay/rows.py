@@ -6,6 +6,7 @@ others. The public relay's callbacks are the source of most of them.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from accel_ci.relay.messages import Conclusion, Status
@@ -61,3 +62,13 @@ class JobRow:
     def job(self) -> tuple[str, str, str, str, str]:
         """The identity of the job."""
         return (self.delivery_id, self.repository, self.run_id, self.run_attempt, self.job_name)
+
+
+def category_of(triage_verdict: str) -> str:
+    """Return the category of a `triage_verdict`, such as `infra`; empty without one."""
+    try:
+        found = json.loads(triage_verdict) if triage_verdict else None
+    except (ValueError, RecursionError):
+        return ""
+    category = found.get("category") if isinstance(found, dict) else None
+    return category if isinstance(category, str) else ""

@@ -331,7 +331,7 @@ def lay_quality(home: Path) -> None:
     path = manifests.path(f"causes/{newest}~{VARIANTS[0]}")
     path.parent.mkdir(parents=True)
     path.write_bytes(msgspec.json.encode(judged))
-    jobs = [Job(Build(newest, VARIANTS[0]), "nightly", NOW, "passed", 600.0)]
+    jobs = [Job(Build(newest, VARIANTS[0]).name, "nightly", NOW, "passed", 600.0)]
     manifests.write(manifests.path(REPORT), judge_levels(jobs, day, (1, 100), "L2", day - timedelta(days=40)))
 
 

@@ -223,7 +223,7 @@ def test_reruns_are_no_sample_for_rates_coverage_or_levels(workspace: Workspace)
     )
     assert measure(workspace.results, TODAY.date(), 30) == before
     assert gather_evidence(workspace.results, "py3", ["unit"], TODAY.date(), 30, 100.0).sort_by("key") == evidence
-    assert again not in [job.build for job in jobs_until(workspace, TODAY)]
+    assert again.name not in [job.name for job in jobs_until(workspace, TODAY)]
     assert finished_before(workspace.manifests, workspace.manifests.read(
         workspace.manifests.path(LEDGER, again.revision, again.variant), Ledger)
     ) is None, "it is compared with no build"  # fmt: skip

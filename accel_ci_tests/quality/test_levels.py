@@ -7,7 +7,6 @@ from datetime import date, datetime, timedelta, timezone
 
 import pytest
 
-from accel_ci.model import Build
 from accel_ci.quality.levels import Figure, Job, LevelReport, judge_levels, shown
 
 TODAY = date(2026, 11, 27)
@@ -15,9 +14,8 @@ NOON = datetime(2026, 11, 27, 12, tzinfo=timezone.utc)
 
 
 def job(days: float, outcome: str = "passed", hours: float | None = 1.0, **more: object) -> Job:
-    build = Build(f"nightly-{days}", "py3")
     signal_s = hours * 3600 if hours is not None and outcome != "unfinished" else None
-    return Job(build, "nightly", NOON - timedelta(days=days), outcome, signal_s, **more)  # type: ignore[arg-type]
+    return Job(f"nightly-{days}~py3", "nightly", NOON - timedelta(days=days), outcome, signal_s, **more)  # type: ignore[arg-type]
 
 
 def figure(report: LevelReport, name: str) -> Figure:
