@@ -1,75 +1,120 @@
 """The speed of the relay's server: `python -m benchmarks.relay [--seconds S] [--postgresql] [--json]`.
 
-Two questions. How many webhooks are accepted each second, and how long does an answer take: `--connections` connections send
-20 KB webhooks one after the other, to a server without workers, to one with a worker in a process beside it, and to one that
-dispatches itself. How long do healthy downstreams wait when others are slow or down: `--rate` deliveries a second go to 20
-downstreams, of which three take 2 s for an answer and two answer with errors; measured is the time from the answer to the
+Three questions. How many webhooks are accepted each second: `--connections` connections send 20 KB webhooks one after the
+other, to a server without workers, to one with a worker in a process beside it, to one that dispatches itself, and to the
+peer, which checks the signature and stores nothing. How long does an answer take at `--offered` webhooks a second, counted
+from when each was due. How long do healthy downstreams wait when others are slow or down: `--rate` deliveries a second go to
+20 downstreams, of which three take 2 s for an answer and two answer with errors; measured is the time from the answer to the
 webhook until the downstream has it.
 
-The load, the server and the stand-in for GitHub share the cores of this machine.
+The load, the server and the stand-in for GitHub share the cores of this machine, so the processor time for each webhook is
+printed, too; it depends less on what else runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from accel_ci_tests.fixtures.github_server import Behaviour, GitHubServer
 from accel_ci_tests.fixtures.postgres import empty_postgres
-from accel_ci_tests.fixtures.relay_server import RelayServer, headers_for, pull_request
+from accel_ci_tests.fixtures.relay_server import RelayServer, headers_for
+from benchmarks.relay_load import quantiles_ms, send_webhooks, serve_peer, webhook
 
 HEALTHY = [f"healthy/d{number}" for number in range(15)]
 SLOW = [f"slow/d{number}" for number in range(3)]
 DOWN = [f"down/d{number}" for number in range(2)]
 SLOW_S = 2.0
-PADDING = "x" * 20_000
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10, help="length of each of the four measurements")
+    parser.add_argument("--seconds", type=float, default=10, help="length of each of the measurements")
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--offered", type=float, default=1000, help="webhooks each second, for the times of answers")
     parser.add_argument("--rate", type=float, default=2, help="deliveries each second, for the waits of healthy downstreams")
     parser.add_argument("--postgresql", action="store_true", help="use the database of ACCEL_CI_POSTGRES_URL, not SQLite")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    ours, theirs = multiprocessing.Pipe()
-    stand_in = multiprocessing.get_context("spawn").Process(target=_stand_in, args=(theirs,), daemon=True)
-    stand_in.start()
-    github = ours.recv()
-    found: dict[str, Any] = {"cores": os.cpu_count(), "database": "postgresql" if options.postgresql else "sqlite"}
-    for workers in ("none", "beside", "inside"):
+    body = webhook()
+    found: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "database": "postgresql" if options.postgresql else "sqlite",
+        "bytes": len(body),
+    }
+    with _process(serve_peer) as (peer, pipe):
+        found["peer"] = _measure(pipe.recv(), [int(peer.pid or 0)], body, options.connections, options.seconds)
+    with _process(_stand_in) as (_, pipe):
+        github = pipe.recv()
+        for workers in ("none", "beside", "inside"):
+            with _relay(github, options.postgresql) as relay:
+                relay.start(*([] if workers == "inside" else ["--no-workers"]))
+                if workers == "beside":
+                    relay.start_worker()
+                name = f"accepted_with_workers_{workers}"
+                found[name] = _measure(relay.url, relay.pids[:1], body, options.connections, options.seconds)
         with _relay(github, options.postgresql) as relay:
-            relay.start(*([] if workers == "inside" else ["--no-workers"]))
-            if workers == "beside":
-                relay.start_worker()
-            accepted = asyncio.run(_accept(relay.url, options.connections, options.seconds))
-            found[f"accepted_with_workers_{workers}"] = accepted
-    with _relay(github, options.postgresql) as relay:
-        relay.start()
-        answered = _deliver_steadily(relay, options.rate, options.seconds)
-        time.sleep(SLOW_S + 1)
-        ours.send("taken")
-        found["waits_of_healthy"] = _waits(answered, ours.recv())
-    ours.send("end")
+            relay.start("--no-workers")
+            found["answers_at_the_offered_rate"] = {
+                "offered": options.offered,
+                **_measure(relay.url, relay.pids, body, options.connections, options.seconds, options.offered),
+            }
+        with _relay(github, options.postgresql) as relay:
+            relay.start()
+            answered = _deliver_steadily(relay, body, options.rate, options.seconds)
+            time.sleep(SLOW_S + 1)
+            pipe.send("taken")
+            found["waits_of_healthy"] = _waits(answered, pipe.recv())
+        pipe.send("end")
+    reached = found["accepted_with_workers_none"]
+    found["ratio_to_peer"] = {
+        "rate": round(reached["per_second"] / found["peer"]["per_second"], 2),
+        "cpu": round(reached["server_cpu_ms"] / found["peer"]["server_cpu_ms"], 2),
+    }
     text = json.dumps(found, indent=2) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items())
     sys.stdout.write(text + "\n")
+
+
+def _measure(
+    url: str, pids: Sequence[int], body: bytes, connections: int, seconds: float, rate: float | None = None
+) -> dict[str, float]:
+    """Send webhooks, after a short warm-up; add the processor time of the server for each of them."""
+    send_webhooks(url, body, connections, count=200)
+    before = _cpu_s(pids)
+    load = send_webhooks(url, body, connections, seconds=seconds, rate=rate)
+    return {**load.summary(), "server_cpu_ms": round((_cpu_s(pids) - before) / len(load.times) * 1e3, 3)}
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+@contextmanager
+def _process(target: Any) -> Iterator[tuple[Any, Connection]]:
+    """Run a function with one end of a pipe in a new process; it ends afterwards."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        yield process, ours
+    finally:
+        process.terminate()
+        process.join(10)
 
 
 def _stand_in(pipe: Connection) -> None:
@@ -92,45 +137,12 @@ def _relay(github: str, postgresql: bool) -> Iterator[RelayServer]:
         yield relay
 
 
-async def _accept(url: str, connections: int, seconds: float) -> dict[str, float]:
-    """Send webhooks over each connection, one after the other; return the rate and the times of the answers."""
-    at = httpx.URL(url)
-    times: list[float] = []
-    began = time.perf_counter()
-
-    body = json.dumps(pull_request(padding=PADDING)).encode()
-    start = {**headers_for(body), "Content-Length": str(len(body)), "Host": "relay"}
-
-    def request() -> bytes:
-        headers = "".join(
-            f"{name}: {value}\r\n" for name, value in {**start, "X-GitHub-Delivery": str(uuid.uuid4())}.items()
-        )
-        return f"POST /github/webhook HTTP/1.1\r\n{headers}\r\n".encode() + body
-
-    async def send() -> None:
-        reader, writer = await asyncio.open_connection(at.host, at.port)
-        while time.perf_counter() - began < seconds:
-            sent = time.perf_counter()
-            writer.write(request())
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            if not head.startswith(b"http/1.1 202"):
-                raise SystemExit(f"the answer was {head!r}")
-            await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
-            times.append(time.perf_counter() - sent)
-        writer.close()
-
-    await asyncio.gather(*(send() for _ in range(connections)))
-    took = time.perf_counter() - began
-    return {"per_second": round(len(times) / took, 1), **_quantiles_ms(times), "accepted": len(times)}
-
-
-def _deliver_steadily(relay: RelayServer, rate: float, seconds: float) -> dict[str, float]:
+def _deliver_steadily(relay: RelayServer, body: bytes, rate: float, seconds: float) -> dict[str, float]:
     """Deliver at a steady rate; return the time of each answer."""
     answered, began = {}, time.time()
     with httpx.Client(timeout=30) as client:
         for number in range(int(rate * seconds)):
             time.sleep(max(0.0, began + number / rate - time.time()))
-            body = json.dumps(pull_request(padding=PADDING)).encode()
             headers = headers_for(body)
             client.post(relay.url, content=body, headers=headers).raise_for_status()
             answered[headers["X-GitHub-Delivery"]] = time.time()
@@ -139,16 +151,7 @@ def _deliver_steadily(relay: RelayServer, rate: float, seconds: float) -> dict[s
 
 def _waits(answered: dict[str, float], taken: list[tuple[str, str, float]]) -> dict[str, float]:
     waits = [max(0.0, at - answered[delivery]) for delivery, name, at in taken if delivery in answered and name in HEALTHY]
-    return {**_quantiles_ms(waits), "dispatches": len(waits), "missing": len(answered) * len(HEALTHY) - len(waits)}
-
-
-def _quantiles_ms(seconds: list[float]) -> dict[str, float]:
-    hundredths = statistics.quantiles(seconds, n=100)
-    return {
-        "p50_ms": round(hundredths[49] * 1e3, 1),
-        "p99_ms": round(hundredths[98] * 1e3, 1),
-        "max_ms": round(max(seconds) * 1e3, 1),
-    }
+    return {**quantiles_ms(waits), "dispatches": len(waits), "missing": len(answered) * len(HEALTHY) - len(waits)}
 
 
 if __name__ == "__main__":
