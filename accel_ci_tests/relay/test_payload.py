@@ -26,8 +26,8 @@ STEPS = [
 ]
 
 
-def sent(event: str, payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    body, left_out = dispatch_body(event, "one", payload)
+def sent(event: str, payload: dict[str, Any], raw: bytes | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    body, left_out = dispatch_body(event, "one", payload, raw or json.dumps(payload).encode())
     request = json.loads(body)
     assert set(request) == {"event_type", "client_payload"}
     assert set(request["client_payload"]) == {"event_type", "delivery_id", "payload"}
@@ -45,6 +45,29 @@ def test_exactly_at_the_limit() -> None:
     fits = {"x": "a" * (LARGEST - frame)}
     assert sent("push", fits) == (fits, ())
     assert sent("push", {"x": fits["x"] + "a"})[1] == tuple(STEPS[:1])
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"x": 1e400}', b'{ "x" :\r\n 0.10000000000000000001 }', '{"x":"\u00e9\U0001f600"}'.encode()]
+)
+def test_what_fits_is_sent_as_it_was_written(raw: bytes) -> None:
+    body, left_out = dispatch_body("push", "one", json.loads(raw), raw)
+    assert left_out == ()
+    assert body == b'{"event_type":"push","client_payload":{"event_type":"push","delivery_id":"one","payload":' + raw + b"}}"
+
+
+@pytest.mark.parametrize("letter", ["\u00e9", "\u20ac", "\U0001f600"])
+def test_letters_beyond_ascii_count_as_they_are_escaped(letter: str) -> None:
+    """A text that would fit as it is, and not in escaped form, is cut."""
+    payload = {"x": letter * (LARGEST // len(json.dumps(letter)[1:-1]))}
+    raw = json.dumps(payload, ensure_ascii=False).encode()
+    assert len(raw) < LARGEST - 200
+    assert sent("push", payload, raw)[1] == tuple(STEPS[:1])
+
+
+def test_white_space_does_not_count() -> None:
+    payload = pull_request()
+    assert sent("push", payload, json.dumps(payload, indent=9).encode() + b" " * LARGEST) == (payload, ())
 
 
 def commits(count: int, files: int) -> list[dict[str, Any]]:

@@ -26,17 +26,22 @@ def parse_object(body: bytes, depth: int) -> dict[str, Any]:
         raise JsonError("not JSON in UTF-8") from None
     if not isinstance(value, dict):
         raise JsonError("not an object")
+    if _is_deeper(value, depth):
+        raise JsonError("nested too deeply")
+    return value
+
+
+def _is_deeper(value: dict[str, Any], depth: int) -> bool:
     level: list[Any] = [value]
     for _ in range(depth):
-        level = [child for one in level for child in _children(one)]
-        if not level:
-            return value
-    raise JsonError("nested too deeply")
-
-
-def _children(value: dict[str, Any] | list[Any]) -> list[Any]:
-    values = value.values() if isinstance(value, dict) else value
-    return [one for one in values if isinstance(one, (dict, list))]
+        below: list[Any] = []
+        for one in level:
+            children = one.values() if type(one) is dict else one
+            below += [child for child in children if type(child) is dict or type(child) is list]
+        if not below:
+            return False
+        level = below
+    return True
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def decide(headers: Mapping[str, str], body: bytes, secret: bytes, upstream: str
             return IGNORED
     elif event != "push":
         return IGNORED
-    return Delivery(delivery, event, device, *dispatch_body(event, delivery, payload))
+    return Delivery(delivery, event, device, *dispatch_body(event, delivery, payload, body))
 
 
 def _check_signature(given: str, body: bytes, secret: bytes) -> Refusal | None:
