@@ -53,6 +53,18 @@ def test_each_line_of_a_key_is_a_secret() -> None:
     assert Redactor([key]).text(f"x {'b' * 64}") == "x ***"
 
 
+def test_what_has_ended_is_forgotten() -> None:
+    redactor = Redactor(["a-token-of-an-hour", "a-token-for-ever"])
+    redactor.forget(["a-token-of-an-hour", "never learnt"])
+    assert redactor.text("a-token-of-an-hour a-token-for-ever") == "a-token-of-an-hour ***"
+    redactor.forget(["a-token-for-ever"])
+    assert (redactor.text("a-token-for-ever"), redactor.content(b"a-token-for-ever")) == (
+        "a-token-for-ever",
+        b"a-token-for-ever",
+    )
+    assert (redactor.secrets, redactor.pattern) == (frozenset(), None)
+
+
 def test_what_is_short_stays() -> None:
     assert Redactor(["", "on", "12345"]).text("on 12345") == "on 12345"
 

@@ -35,6 +35,7 @@ SLOW = (
     "pool/test_random_kills.py",
     "rbe/test_bazel.py",
     "rbe/test_source_tree.py",
+    "relay/test_app_tokens.py",
     "relay/test_conformance.py",
     "relay/test_delivery.py",
     "relay/test_identity.py",

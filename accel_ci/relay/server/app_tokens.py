@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,6 +43,7 @@ _EARLIER_S = 60
 """The token of the App itself: GitHub takes at most 10 minutes, and asks for a begin 60 s ago, since clocks differ."""
 
 _LARGEST_ANSWER = 64 << 10
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]+")
 _LOG = logging.getLogger(__name__)
 
 
@@ -102,7 +104,10 @@ class AppTokens:
             self._installations.pop(owner, None)  # it may have been removed, and made anew with another id
             raise
         try:
-            token = _Token(made["token"], datetime.fromisoformat(made["expires_at"].replace("Z", "+00:00")).timestamp())
+            value, end = made["token"], datetime.fromisoformat(made["expires_at"].replace("Z", "+00:00"))
+            if not _TOKEN.fullmatch(value):
+                raise ValueError
+            token = _Token(value, end.timestamp())
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise NoTokenError(Failed("GitHub's answer has no token of the App's installation")) from None
         self._learn(token, now)
