@@ -14,7 +14,7 @@ import click
 from accel_ci.cli.relay_downstream import dispatch, receive, report
 
 if TYPE_CHECKING:
-    from accel_ci.relay.server.queue import Queue
+    from accel_ci.relay.server.database import RelayDatabase
     from accel_ci.relay.server.settings import RelayProject
 
 _settings = click.option(
@@ -73,15 +73,20 @@ def check_allowlist(file: Path) -> None:
 @_settings
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(settings: Path, as_json: bool) -> None:
-    """Show the dispatches of each downstream: waiting, sent and dead."""
+    """Show the dispatches of each downstream: waiting, sent and dead; and its jobs."""
     import time
 
-    from accel_ci.relay.server.queue import GITHUB
+    from accel_ci.relay.server.jobs import Jobs
+    from accel_ci.relay.server.queue import GITHUB, Queue
 
-    queue = _open(_load(settings))
+    project = _load(settings)
+    database = _open(project)
+    queue = Queue(database)
     found, waiting = queue.status(time.time()), queue.unexpanded()
+    jobs = Jobs(database, project.settings.upstream, project.settings.callback).status()
     if as_json:
-        click.echo(json.dumps({"deliveries_waiting": waiting, "downstreams": [asdict(one) for one in found]}, indent=2))
+        downstreams, by_jobs = [asdict(one) for one in found], [asdict(one) for one in jobs]
+        click.echo(json.dumps({"deliveries_waiting": waiting, "downstreams": downstreams, "jobs": by_jobs}, indent=2))
         return
     click.echo(f"deliveries without dispatches yet: {waiting}")
     for one in found:
@@ -93,6 +98,11 @@ def status(settings: Path, as_json: bool) -> None:
         click.echo(
             f"{one.repository}: {one.waiting} waiting (the oldest for {one.oldest_wait_s:.0f} s), "
             f"{one.sent} sent, {one.dead} dead{pause}{error}"
+        )
+    for each in jobs:
+        click.echo(
+            f"{each.repository}: jobs: {each.in_progress} in progress, {each.completed} completed; "
+            f"forwards: {each.forwards_waiting} waiting, {each.forwards_dead} dead"
         )
 
 
@@ -107,7 +117,9 @@ def replay(settings: Path, delivery: str | None, downstream: str | None, everyth
 
     if not everything and delivery is None and downstream is None:
         raise click.UsageError("choose --delivery, --downstream or --all")
-    count = _open(_load(settings)).replay(time.time(), delivery, downstream)
+    from accel_ci.relay.server.queue import Queue
+
+    count = Queue(_open(_load(settings))).replay(time.time(), delivery, downstream)
     click.echo(f"queued {count} again")
 
 
@@ -120,11 +132,10 @@ def _load(settings: Path) -> RelayProject:
     return load_relay(settings)
 
 
-def _open(project: RelayProject) -> Queue:
+def _open(project: RelayProject) -> RelayDatabase:
     from accel_ci.relay.server.database import RelayDatabase
-    from accel_ci.relay.server.queue import Queue
 
-    return Queue(RelayDatabase(project.database_url()))
+    return RelayDatabase(project.database_url())
 
 
 def _log_everything() -> None:

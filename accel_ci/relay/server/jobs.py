@@ -159,9 +159,7 @@ class Jobs:
         if found is None:
             subject, dispatched_at = self._subject(connection, call)
             step = next_step(None, callback)
-            begun = replace(
-                begun, pull_request=subject.pull_request, head_sha=subject.head_sha, dispatched_at=dispatched_at
-            )
+            begun = replace(begun, pull_request=subject.pull_request, head_sha=subject.head_sha, dispatched_at=dispatched_at)
             has_check_run = wants_check_run(call.downstream, subject)
         else:
             begun, has_check_run = JobRow(**json.loads(found.row)), found.has_check_run
