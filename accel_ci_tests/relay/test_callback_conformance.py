@@ -284,8 +284,8 @@ def test_a_job_goes_through_its_states(servers: Servers) -> None:
     for body, status in steps:
         assert servers.call(body) == (200, {"ok": True, "status": status})
     for other in (callback("pr", url="https://x.example.org", **name), callback("pr", "completed", **name)):
-        status, answer = servers.call(other)
-        assert (status, answer["detail"][:14]) == (400, "bad transition")
+        refused, answer = servers.call(other)
+        assert (refused, answer["detail"][:14]) == (400, "bad transition")
     assert [(step, destination) for step, destination, _ in servers.forwards("whole")] == [
         ("in_progress", "results"),
         ("completed", "results"),
@@ -448,8 +448,8 @@ def test_numbers_beyond_all_bounds_are_left_out(servers: Servers) -> None:
         *(
             (url, False)
             for url in (
-                "javascript:alert(1)", "JAVASCRIPT:alert(1)", "data:text/html,x", "//x.example.org", "/x", "https://", "",
-                "https://x.example.org/\"onmouseover=alert(1)", "https://x.example.org/<script>", "https://x.example.org/a b",
+                "javascript:alert(1)", "JAVASCRIPT:alert(1)", "data:text/html,x", "//x.example.org", "https://", "", "/",
+                "https://x.example.org/\"onmouseover=alert(1)", "https://x.example.org/<b>", "https://x.example.org/a b",
                 "https://x.example.org/\n", "https://[x/", "https://x.example.org/" + "x" * 2048, "ftp://x.example.org/", 5,
             )
         ),
@@ -514,8 +514,10 @@ def test_metrics(servers: Servers) -> None:
     servers.call(_body(run_id="abc"))
     servers.call(callback("pr"), "a/plain")
     text = httpx.get(servers.relay.url.replace("/github/webhook", "/metrics"), timeout=30).text
-    for name in ('callbacks_total{end="in_progress"}', 'callbacks_total{end="400"}', 'callbacks_total{end="ignored"}',
-                 'jobs_in_progress{downstream="a/reporting"}', 'job_queue_seconds_count{downstream="a/reporting"}'):  # fmt: skip
+    for name in (
+        *(f'callbacks_total{{end="{end}"}}' for end in ("in_progress", "400", "ignored")),
+        *(f'{what}{{downstream="a/reporting"}}' for what in ("jobs_in_progress", "job_queue_seconds_count")),
+    ):
         assert f"accel_ci_relay_{name}" in text
 
 

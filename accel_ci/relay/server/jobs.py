@@ -1,8 +1,8 @@
 """The jobs of downstreams: their states, the rate of their callbacks, and those that were lost.
 
 Only the tables and their transactions belong here; which step a job may take is decided in `callback`. A step, its forwards
-and its place in the rate window are one transaction: after a crash or an answer of 503 all of it is there, or nothing, and so
-a callback may always be sent again.
+and its place in the rate window are one transaction: after a crash or an answer of 503, all of it is there or nothing. So a
+callback may always be sent again.
 
 A job in progress has `look_at`, when the relay looks for it because its end is overdue. A server claims that look by moving
 `look_at` to the end of its lease, as in the queue of dispatches.
