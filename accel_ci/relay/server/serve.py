@@ -67,6 +67,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         say(f"http://{f'[{host}]' if ':' in host else host}:{port}/github/webhook")
         if not with_workers:
             yield
+            await identities.close()
             return
         github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
         fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
@@ -77,6 +78,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         await working
         await github.close()
         await authorization.close()
+        await identities.close()
 
     called = CallbackReceiver(identities.identify, allowlist, settings.callback, callbacks.submit)
     receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics, called)
@@ -116,6 +118,7 @@ def work(project: RelayProject) -> None:
         await fan_out.run()
         await github.close()
         await authorization.close()
+        await identities.close()
 
     try:
         asyncio.run(run())
