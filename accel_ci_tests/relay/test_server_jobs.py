@@ -28,6 +28,7 @@ from accel_ci_tests.fixtures.relay_server import UPSTREAM, callback, pull_reques
 NOW, LEASE_S = 1_800_000_000.0, 60.0
 REPOSITORY = Downstream("a/b", "L4")
 OTHER = Downstream("c/d", "L2")
+BODY = dispatch_body("pull_request", "pr", pull_request(), json.dumps(pull_request()).encode())[0]
 SETTINGS = CallbackSettings(per_minute=5, keep_s=1000, zombie_s=600)
 
 
@@ -47,7 +48,7 @@ def database(url: str) -> Iterator[RelayDatabase]:
     """An empty database with the delivery `pr` dispatched to both repositories."""
     database = RelayDatabase(url)
     queue = Queue(database)
-    queue.store([(Delivery("pr", "pull_request", None, dispatch_body("pull_request", "pr", pull_request())[0]), NOW)])
+    queue.store([(Delivery("pr", "pull_request", None, BODY), NOW)])
     queue.expand(lambda event, device: ["a/b", "c/d"], NOW)
     queue.claim([("a/b", 1), ("c/d", 1)], NOW, LEASE_S)
     yield database
@@ -159,7 +160,7 @@ def test_the_window_slides_and_counts_what_was_taken(jobs: Jobs) -> None:
 
 def test_a_dispatch_is_known_from_its_claim_on(jobs: Jobs, database: RelayDatabase) -> None:
     queue = Queue(database)
-    queue.store([(Delivery("next", "pull_request", None, dispatch_body("pull_request", "x", pull_request())[0]), NOW)])
+    queue.store([(Delivery("next", "pull_request", None, BODY), NOW)])
     queue.expand(lambda event, device: ["a/b"], NOW)
     later = Call(parse_callback(callback("next"), UPSTREAM), REPOSITORY, NOW + 10)
     assert take(jobs, later) == [400]

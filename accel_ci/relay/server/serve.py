@@ -118,7 +118,6 @@ def work(project: RelayProject) -> None:
         await fan_out.run()
         await github.close()
         await authorization.close()
-        await identities.close()
 
     try:
         asyncio.run(run())
