@@ -46,7 +46,7 @@ def claimed(queue: Queue, at: float = NOW, limit: int = 10, repository: str = "a
     return found
 
 
-def sent(claim: Claim, at: float = NOW) -> Settlement:
+def sent(claim: Claim, at: float = NOW) -> Settlement[Claim]:
     return Settlement(claim, at, sent=True)
 
 

@@ -13,6 +13,7 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -22,17 +23,18 @@ from accel_ci.relay.server.database import brief
 from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement
-from accel_ci.relay.server.settings import FanOutSettings
+from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement, Tried
+from accel_ci.relay.server.settings import FanOutSettings, TrySettings
 
 HOUSEKEEPING_S = 60.0
 _LOG = logging.getLogger(__name__)
+_Claim = TypeVar("_Claim", bound=Tried)
 
 
 def settlement_of(
-    claim: Claim, answer: Answer, settings: FanOutSettings, now: float, in_a_row: int, jitter: float
-) -> Settlement:
-    """Decide how a try ends. `in_a_row` counts earlier failures of the downstream; `jitter` is between 0 and 1."""
+    claim: _Claim, answer: Answer, settings: TrySettings, now: float, in_a_row: int, jitter: float
+) -> Settlement[_Claim]:
+    """Decide how a try ends. `in_a_row` counts earlier failures of the receiver; `jitter` is between 0 and 1."""
     if isinstance(answer, Sent):
         return Settlement(claim, now, sent=True)
     if isinstance(answer, Limited):
@@ -79,7 +81,7 @@ class FanOut:
         self._wake = asyncio.Event()
         self._stopping = False
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        self._settle: GroupCommit[Settlement, None] = GroupCommit(parts.queue.settle)
+        self._settle: GroupCommit[Settlement[Claim], None] = GroupCommit(parts.queue.settle)
         self._claim: GroupCommit[tuple[str, int], list[Claim]] = GroupCommit(
             lambda wanted: parts.queue.claim(wanted, time.time(), parts.settings.lease_s)
         )

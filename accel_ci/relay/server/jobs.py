@@ -179,7 +179,7 @@ class Jobs:
             connection.execute(sa.insert(JOBS).values({**constant, **state}))
         else:
             connection.execute(sa.update(JOBS).where(JOBS.c.key == key).values(state))
-        enqueue(self._database, connection, _forwards(row, has_check_run, step), at)
+        enqueue(self._database, connection, _forwards(row, has_check_run), at)
         return Taken(step, row)
 
     def _subject(self, connection: sa.Connection, call: Call) -> tuple[Subject, float | None]:
@@ -235,7 +235,7 @@ class Jobs:
             ).first()
             if found is None:
                 return None
-            enqueue(self._database, connection, _forwards(row, found.has_check_run, "completed"), now)
+            enqueue(self._database, connection, _forwards(row, found.has_check_run), now)
         return row
 
     def forget(self, changed_before: float, limit: int = FORGOTTEN_AT_ONCE) -> int:
@@ -316,8 +316,8 @@ def _state(row: JobRow) -> dict[str, Any]:
     return {"status": row.status, "changed_at": row.at, "row": kept}
 
 
-def _forwards(row: JobRow, has_check_run: bool, step: str) -> list[Forward]:
-    return [Forward("results", row, step)] + ([Forward("check_run", row, step)] if has_check_run else [])
+def _forwards(row: JobRow, has_check_run: bool) -> list[Forward]:
+    return [Forward("results", row)] + ([Forward("check_run", row)] if has_check_run else [])
 
 
 def _still(job: Overdue) -> Iterable[sa.ColumnElement[bool]]:

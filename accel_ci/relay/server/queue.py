@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -87,15 +88,30 @@ class Claim:
     number: int
 
 
+class Tried(Protocol):
+    """A claim of any kind: its failures so far, and the time since which it waits."""
+
+    @property
+    def failures(self) -> int:
+        """Failed tries."""
+
+    @property
+    def queued_at(self) -> float:
+        """The time since which it waits."""
+
+
+_Claim = TypeVar("_Claim", bound=Tried)
+
+
 @dataclass(frozen=True)
-class Settlement:
+class Settlement(Generic[_Claim]):
     """The end of a try: sent, or due again at `due_at`, or dead where that is None.
 
     `failed` counts against the dispatch and its downstream; a rate limit does not. `paused_until` is the pause of the
     downstream, or of all of GitHub's API with `github_paused_until`.
     """
 
-    claim: Claim
+    claim: _Claim
     at: float
     sent: bool = False
     failed: bool = False
@@ -174,8 +190,7 @@ class Queue:
         """Return the downstreams that have something due and are not paused, each with its failures in a row."""
         due = sa.exists().where(DISPATCHES.c.repository == DOWNSTREAMS.c.repository, DISPATCHES.c.due_at <= now)
         with self._read() as connection:
-            pause = connection.scalar(sa.select(DOWNSTREAMS.c.paused_until).where(DOWNSTREAMS.c.repository == GITHUB))
-            if (pause or 0) > now:
+            if github_is_paused(connection, now):
                 return {}
             found = connection.execute(
                 sa.select(DOWNSTREAMS.c.repository, DOWNSTREAMS.c.failures).where(DOWNSTREAMS.c.paused_until <= now, due)
@@ -217,7 +232,7 @@ class Queue:
         ]
 
     @repeated
-    def settle(self, settlements: Sequence[Settlement]) -> list[None]:
+    def settle(self, settlements: Sequence[Settlement[Claim]]) -> list[None]:
         """Write the ends of tries. What was sent stays sent; the failure of a claim that another worker has is dropped."""
         of_claim = (
             (DISPATCHES.c.delivery == sa.bindparam("of_delivery"))
@@ -261,7 +276,7 @@ class Queue:
             self._pause(connection, others)
         return [None] * len(settlements)
 
-    def _pause(self, connection: sa.Connection, settlements: Sequence[Settlement]) -> None:
+    def _pause(self, connection: sa.Connection, settlements: Sequence[Settlement[Claim]]) -> None:
         for one in sorted((one for one in settlements if one.failed), key=lambda one: one.claim.repository):
             longer = sa.case(
                 (DOWNSTREAMS.c.paused_until > one.paused_until, DOWNSTREAMS.c.paused_until), else_=one.paused_until
@@ -272,8 +287,7 @@ class Queue:
                 .values(failures=DOWNSTREAMS.c.failures + 1, paused_until=longer)
             )
         if until := max((one.github_paused_until for one in settlements), default=0):
-            pause = self._insert(DOWNSTREAMS).values(repository=GITHUB, failures=0, paused_until=until)
-            connection.execute(pause.on_conflict_do_update(index_elements=["repository"], set_={"paused_until": until}))
+            pause_github(self._database, connection, until)
 
     def give_up(self, queued_before: float) -> int:
         """Make dead letters of all that waits since before a time; return how many."""
@@ -359,5 +373,17 @@ class Queue:
             return int(connection.scalar(count) or 0)
 
 
-def _key(one: Settlement) -> dict[str, object]:
+def _key(one: Settlement[Claim]) -> dict[str, object]:
     return {"of_delivery": one.claim.delivery, "of_repository": one.claim.repository}
+
+
+def github_is_paused(connection: sa.Connection, now: float) -> bool:
+    """Return whether nothing may be sent to GitHub, since a rate limit is used up."""
+    pause = connection.scalar(sa.select(DOWNSTREAMS.c.paused_until).where(DOWNSTREAMS.c.repository == GITHUB))
+    return (pause or 0) > now
+
+
+def pause_github(database: RelayDatabase, connection: sa.Connection, until: float) -> None:
+    """Send nothing to GitHub before a time, in the caller's transaction."""
+    pause = database.insert(DOWNSTREAMS).values(repository=GITHUB, failures=0, paused_until=until)
+    connection.execute(pause.on_conflict_do_update(index_elements=["repository"], set_={"paused_until": until}))

@@ -25,6 +25,7 @@ from accel_ci.relay.messages import LARGEST_CALLBACK
 
 SETTINGS_NAME = "relay.yaml"
 Count = Annotated[int, Field(ge=1)]
+Identifier = Annotated[str, Field(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,99}\z")]
 
 
 def _repository(value: str) -> str:
@@ -189,29 +190,27 @@ class WebhookLimits(Section):
     connections: Count = 1000
 
 
-class FanOutSettings(Section):
-    """Tries, pauses and limits of the dispatches."""
+class TrySettings(Section):
+    """Tries, pauses and limits of what is sent."""
 
-    in_flight: Count = 2
-    """At most so many dispatches to one downstream at a time, in each process."""
     timeout_s: Seconds = 10
     lease_s: Seconds = 60
-    """A dispatch that a worker has begun, and not finished by then, goes to another one: the worker was killed."""
+    """A try that a worker has begun, and not finished by then, goes to another one: the worker was killed."""
     tries: Count = 8
     first_pause_s: Seconds = 2
     longest_pause_s: Seconds = 900
     breaker_failures: Count = 5
-    """After so many failures in a row, one dispatch at a time is tried, after a pause."""
+    """After so many failures in a row of one receiver, one thing at a time is tried, after a pause."""
     breaker_pause_s: Seconds = 30
     give_up_s: Seconds = 24 * 3600
-    """An event that has waited for so long becomes a dead letter; `accel-ci relay replay` sends it after all."""
+    """Something that has waited for so long becomes a dead letter; `accel-ci relay replay` sends it after all."""
     keep_s: Seconds = 14 * 24 * 3600
-    """Deliveries are kept for so long once they are sent: a redelivery is known for that long."""
+    """All that was sent is kept for so long."""
     poll_s: Seconds = 0.5
-    """A worker in another process learns of new deliveries by looking so often."""
+    """A worker in another process learns of new work by looking so often."""
 
     @model_validator(mode="after")
-    def _lease_outlasts_a_request(self) -> FanOutSettings:
+    def _lease_outlasts_a_try(self) -> TrySettings:
         if self.lease_s < 2 * self.timeout_s:
             raise ValueError("lease_s must be at least twice timeout_s: what takes longer than its lease is sent twice")
         return self
@@ -237,6 +236,45 @@ class CallbackSettings(Section):
     """The pause between two looks for such jobs."""
 
 
+class FanOutSettings(TrySettings):
+    """Tries, pauses and limits of the dispatches. A redelivery is known for `keep_s`."""
+
+    in_flight: Count = 2
+    """At most so many dispatches to one downstream at a time, in each process."""
+
+
+class ForwardSettings(TrySettings):
+    """Tries, pauses and limits of the forwards: check runs, and results for the stores."""
+
+    timeout_s: Seconds = 30
+    """For all requests of one check run, and for each insertion into ClickHouse."""
+    lease_s: Seconds = 120
+    tries: Count = 20
+    in_flight: Count = 4
+    """At most so many check runs at a time, in each process."""
+    batch: Count = 500
+    """At most so many results at a time."""
+
+
+class ResultsSettings(Section):
+    """The store of results that the pages are made of."""
+
+    folder: str = "results"
+    """Relative to the settings' folder."""
+
+
+class ClickHouseSettings(Section):
+    """A ClickHouse that gets the results, too."""
+
+    url: Endpoint
+    database: Identifier = "default"
+    table: Identifier = "relay_jobs"
+    user: str = "default"
+    password: SecretSource | None = None
+    ca_file: str | None = None
+    """Certificates that are trusted for https, where those of the system do not do; relative to the settings' folder."""
+
+
 class RelaySettings(Section):
     """All of `relay.yaml`."""
 
@@ -255,6 +293,9 @@ class RelaySettings(Section):
     """Those that are trusted to say who calls."""
     oidc: OidcSettings = OidcSettings()
     callback: CallbackSettings = CallbackSettings()
+    forwards: ForwardSettings = ForwardSettings()
+    results: ResultsSettings = ResultsSettings()
+    clickhouse: ClickHouseSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -269,6 +310,11 @@ class RelayProject:
         """The file of the allowlist."""
         return self.folder / self.settings.allowlist
 
+    @property
+    def results_folder(self) -> Path:
+        """The folder of the results."""
+        return self.folder / self.settings.results.folder
+
     def database_url(self) -> str:
         """Return the URL for SQLAlchemy. Raises `ConfigError` where its secret is missing."""
         if self.settings.database_url is None:
@@ -278,6 +324,11 @@ class RelayProject:
     def webhook_secret(self) -> bytes:
         """Read the secret of the webhook's signatures."""
         return self.settings.webhook_secret.read(self.folder, "webhook_secret").encode()
+
+    def clickhouse_password(self) -> str:
+        """Read the password for ClickHouse; empty where none is named."""
+        named = self.settings.clickhouse.password if self.settings.clickhouse is not None else None
+        return named.read(self.folder, "clickhouse.password") if named is not None else ""
 
     def token(self) -> str:
         """Read the token for GitHub's API. Raises `ConfigError` where it is missing, or an App is used."""
