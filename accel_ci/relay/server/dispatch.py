@@ -1,4 +1,4 @@
-"""The request `repository_dispatch` to GitHub, and the meaning of its answers.
+"""Requests to GitHub, of which `repository_dispatch` is the first, and the meaning of its answers.
 
 Pauses and tries are decided in `fan_out`; here is what an answer says.
 """
@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 
@@ -32,11 +32,14 @@ HEADERS = {
 
 _SHOWN = 200
 _READ_BYTES = 4096
+"""So much of the answer to a refused request is read."""
+
+_LARGEST_ANSWER = 4 << 20
 
 
 @dataclass(frozen=True)
 class Sent:
-    """GitHub has taken the dispatch."""
+    """GitHub has done what it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Limited:
 
 @dataclass(frozen=True)
 class Failed:
-    """The dispatch was not taken. If `permanent`, all tries would fail in this way. GitHub may ask to wait for `wait_s`."""
+    """GitHub has not done it. If `permanent`, all tries would fail in this way. GitHub may ask to wait for `wait_s`."""
 
     reason: str
     permanent: bool = False
@@ -99,7 +102,7 @@ class FixedToken:
 
 
 class GitHubClient:
-    """Sends dispatches over connections that are kept."""
+    """Sends dispatches and other requests over connections that are kept."""
 
     def __init__(self, api: str, authorization: Authorization, timeout_s: float) -> None:
         """Use the API at an address. `timeout_s` is for each whole request, with that for a token."""
@@ -117,38 +120,61 @@ class GitHubClient:
 
     async def send(self, repository: str, body: bytes, now: float) -> Answer:
         """Send a dispatch. Network errors are answers, too."""
-        try:
-            return await asyncio.wait_for(self._send(repository, body, now), self._timeout_s)
-        except (TimeoutError, asyncio.TimeoutError):
-            return Failed(f"no answer within {self._timeout_s:g} s")
-        except NoTokenError as error:
-            return error.answer
-        except httpx.HTTPError as error:
-            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN])
+        return (await self._ask("POST", repository, "dispatches", body, now))[0]
 
-    async def _send(self, repository: str, body: bytes, now: float) -> Answer:
+    async def request(self, method: str, repository: str, path: str, document: object, now: float) -> tuple[Answer, Any]:
+        """Ask for anything else of a repository, at a path below it. Return the meaning of the answer, and its JSON."""
+        content = None if document is None else json.dumps(document).encode()
+        answer, body = await self._ask(method, repository, path, content, now)
+        if not isinstance(answer, Sent):
+            return answer, None
+        try:
+            return answer, json.loads(body)
+        except (ValueError, RecursionError):
+            return Failed("the answer is no JSON"), None
+
+    async def _ask(self, method: str, repository: str, path: str, content: bytes | None, now: float) -> tuple[Answer, bytes]:
+        try:
+            return await asyncio.wait_for(self._authorized(method, repository, path, content, now), self._timeout_s)
+        except (TimeoutError, asyncio.TimeoutError):
+            return Failed(f"no answer within {self._timeout_s:g} s"), b""
+        except NoTokenError as error:
+            return error.answer, b""
+        except httpx.HTTPError as error:
+            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN]), b""
+
+    async def _authorized(
+        self, method: str, repository: str, path: str, content: bytes | None, now: float
+    ) -> tuple[Answer, bytes]:
         token = await self._authorization.token(repository, now)
-        status, answer = await self._post(repository, body, token, now)
+        status, answer, body = await self._exchange(method, f"/repos/{repository}/{path}", content, token, now)
         if status == 401 and self._authorization.drop(repository, token):
             token = await self._authorization.token(repository, now)
-            _, answer = await self._post(repository, body, token, now)
-        return answer
+            _, answer, body = await self._exchange(method, f"/repos/{repository}/{path}", content, token, now)
+        return answer, body
 
-    async def _post(self, repository: str, body: bytes, token: str, now: float) -> tuple[int, Answer]:
-        path, headers = f"/repos/{repository}/dispatches", {"Authorization": f"Bearer {token}"}
-        async with self._client.stream("POST", path, content=body, headers=headers) as response:
-            start = b"" if response.is_success else await read_start(response, _READ_BYTES)
-            return response.status_code, read_answer(response.status_code, response.headers, start, now)
+    async def _exchange(
+        self, method: str, path: str, content: bytes | None, token: str, now: float
+    ) -> tuple[int, Answer, bytes]:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._client.stream(method, path, content=content, headers=headers) as response:
+            limit = _LARGEST_ANSWER if response.is_success else _READ_BYTES
+            body = await read_start(response, limit)
+            answer = read_answer(response.status_code, response.headers, body, now)
+            if response.is_success and len(body) == limit:
+                answer = Failed(f"the answer has {limit} bytes or more")
+            return response.status_code, answer, body
 
 
 async def read_start(response: httpx.Response, limit: int) -> bytes:
     """Read an answer up to so many bytes."""
-    start = b""
+    parts, size = [], 0
     async for part in response.aiter_raw():
-        start += part
-        if len(start) >= limit:
+        parts.append(part)
+        size += len(part)
+        if size >= limit:
             break
-    return start[:limit]
+    return b"".join(parts)[:limit]
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes, now: float) -> Answer:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from accel_ci.relay.server.jobs import Jobs, Taken
-from accel_ci.relay.server.queue import GITHUB, Queue, Settlement
+from accel_ci.relay.server.outbox import ForwardClaim, Outbox
+from accel_ci.relay.server.queue import GITHUB, Claim, Queue, Settlement
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 _JOB_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -22,8 +24,8 @@ _JOB_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600,
 class RelayMetrics:
     """The counters of one server or worker."""
 
-    def __init__(self, queue: Queue, jobs: Jobs) -> None:
-        """Count from zero. The state of `queue` and `jobs` is read whenever somebody asks."""
+    def __init__(self, queue: Queue, jobs: Jobs, outbox: Outbox) -> None:
+        """Count from zero. The state of `queue`, `jobs` and `outbox` is read whenever somebody asks."""
         self._registry = CollectorRegistry()
         self._webhooks = Counter(
             "accel_ci_relay_webhooks", "Webhooks by the status of the answer.", ["event", "status"], registry=self._registry
@@ -40,6 +42,12 @@ class RelayMetrics:
             ["downstream"],
             registry=self._registry,
             buckets=_SECONDS,
+        )
+        self._forwards = Counter(
+            "accel_ci_relay_forward_tries",
+            "Tries to forward, by their end.",
+            ["destination", "end"],
+            registry=self._registry,
         )
         self._callbacks = Counter(
             "accel_ci_relay_callbacks", "Callbacks by their end: a step, or a status.", ["end"], registry=self._registry
@@ -63,18 +71,22 @@ class RelayMetrics:
         )
         self._registry.register(_QueueMetrics(queue))
         self._registry.register(_JobMetrics(jobs))
+        self._registry.register(_OutboxMetrics(outbox))
 
     def answered(self, event: str, status: int, seconds: float) -> None:
         """Count a webhook. `event` must be of a fixed set: each value is a time series."""
         self._webhooks.labels(event, str(status)).inc()
         self._answer.observe(seconds)
 
-    def tried(self, end: Settlement) -> None:
+    def tried(self, end: Settlement[Claim]) -> None:
         """Count the end of a try."""
-        name = "sent" if end.sent else "dead" if end.due_at is None else "failed" if end.failed else "limited"
-        self._tries.labels(end.claim.repository, name).inc()
+        self._tries.labels(end.claim.repository, _end(end)).inc()
         if end.sent:
             self._age.labels(end.claim.repository).observe(max(0.0, end.at - end.claim.received_at))
+
+    def forwarded(self, end: Settlement[ForwardClaim]) -> None:
+        """Count the end of a try to forward."""
+        self._forwards.labels(end.claim.destination, _end(end)).inc()
 
     def called_back(self, end: str) -> None:
         """Count a callback. `end` must be of a fixed set, as `event` above."""
@@ -95,6 +107,10 @@ class RelayMetrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
+
+
+def _end(end: Settlement[Any]) -> str:
+    return "sent" if end.sent else "dead" if end.due_at is None else "failed" if end.failed else "limited"
 
 
 class _QueueMetrics(Collector):
@@ -121,6 +137,27 @@ class _QueueMetrics(Collector):
         waiting = GaugeMetricFamily("accel_ci_relay_deliveries_waiting", "Deliveries without their dispatches yet.")
         waiting.add_metric([], self._queue.unexpanded())
         yield from (dispatches, oldest, paused, waiting)
+
+
+class _OutboxMetrics(Collector):
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield from ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        forwards = GaugeMetricFamily(
+            "accel_ci_relay_forwards", "Forwards that were not sent.", labels=["destination", "state"]
+        )
+        oldest = GaugeMetricFamily(
+            "accel_ci_relay_oldest_forward_seconds", "Wait of the oldest forward.", labels=["destination"]
+        )
+        for one in self._outbox.status(time.time(), count_sent=False):
+            for state, value in (("waiting", one.waiting), ("dead", one.dead)):
+                forwards.add_metric([one.destination, state], value)
+            oldest.add_metric([one.destination], one.oldest_wait_s)
+        yield from (forwards, oldest)
 
 
 class _JobMetrics(Collector):

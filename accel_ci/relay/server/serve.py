@@ -26,10 +26,12 @@ from accel_ci.relay.server.application import CallbackReceiver, Receiver, make_a
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.fan_out import FanOut, FanOutParts
+from accel_ci.relay.server.forward import Forwarder, Lane, check_runs, rows_for
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.identity import Identities
 from accel_ci.relay.server.jobs import Call, Jobs, Outcome
 from accel_ci.relay.server.metrics import RelayMetrics
+from accel_ci.relay.server.outbox import Outbox
 from accel_ci.relay.server.queue import Queue
 from accel_ci.relay.server.settings import RelayProject
 from accel_ci.relay.server.webhook import Delivery
@@ -47,9 +49,10 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     secret, authorization = project.webhook_secret(), authorization_for(project)
     allowlist = AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
-    queue = Queue(database)
+    queue, outbox = Queue(database), Outbox(database)
     jobs = Jobs(database, settings.upstream, settings.callback)
-    metrics = RelayMetrics(queue, jobs)
+    metrics = RelayMetrics(queue, jobs, outbox)
+    stores = _stores(project)
     listener = _listen(settings.listen)
     inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(queue.store)
     callbacks: GroupCommit[Call, Outcome] = GroupCommit(jobs.take)
@@ -71,10 +74,12 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
             return
         github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
         fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
+        forwarder = _forwarder(project, outbox, github, stores, metrics)
         woken.append(fan_out)
-        working = asyncio.create_task(fan_out.run())
+        working = asyncio.gather(fan_out.run(), forwarder.run())
         yield
         fan_out.stop()
+        forwarder.stop()
         await working
         await github.close()
         await authorization.close()
@@ -107,15 +112,23 @@ def work(project: RelayProject) -> None:
     settings = project.settings
     authorization, allowlist = authorization_for(project), AllowlistFile(project.allowlist)
     database = RelayDatabase(project.database_url())
-    queue = Queue(database)
+    queue, outbox = Queue(database), Outbox(database)
     jobs = Jobs(database, settings.upstream, settings.callback)
+    stores = _stores(project)
 
     async def run() -> None:
         github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
-        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, RelayMetrics(queue, jobs)))
+        metrics = RelayMetrics(queue, jobs, outbox)
+        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
+        forwarder = _forwarder(project, outbox, github, stores, metrics)
+
+        def stop() -> None:
+            fan_out.stop()
+            forwarder.stop()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, fan_out.stop)
-        await fan_out.run()
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await asyncio.gather(fan_out.run(), forwarder.run())
         await github.close()
         await authorization.close()
 
@@ -123,6 +136,34 @@ def work(project: RelayProject) -> None:
         asyncio.run(run())
     finally:
         database.close()
+
+
+def _stores(project: RelayProject) -> tuple[Lane, ...]:
+    """The lanes of the stores of results. ClickHouse gets a row once the store has it."""
+    from accel_ci.relay.results_store import ResultsStore
+
+    settings = project.settings
+    at_a_time = settings.forwards.batch
+    results = rows_for(ResultsStore(project.results_folder))
+    if settings.clickhouse is None:
+        return (Lane("results", results, at_a_time),)
+    from accel_ci.relay.server.clickhouse_sink import ClickHouseSink
+
+    clickhouse = ClickHouseSink(
+        settings.clickhouse, project.clickhouse_password(), project.folder, settings.forwards.timeout_s
+    )
+    return (
+        Lane("results", results, at_a_time, then=("clickhouse",)),
+        Lane("clickhouse", rows_for(clickhouse), at_a_time),
+    )
+
+
+def _forwarder(
+    project: RelayProject, outbox: Outbox, github: GitHubClient, stores: tuple[Lane, ...], metrics: RelayMetrics
+) -> Forwarder:
+    forwards = project.settings.forwards
+    to_github = Lane("check_run", check_runs(github, forwards), forwards.in_flight)
+    return Forwarder(outbox, (to_github, *stores), forwards, metrics)
 
 
 class _Server(uvicorn.Server):
