@@ -1,5 +1,7 @@
 """The speed of the relay's server: `python -m benchmarks.relay [--seconds S] [--postgresql] [--json]`.
 
+`python -m benchmarks.relay --memory 1000000` is about memory instead, and ends with 1 where it grows.
+
 Three questions. How many webhooks are accepted each second: `--connections` connections send 20 KB webhooks one after the
 other, to a server without workers, to one with a worker in a process beside it, to one that dispatches itself, and to the
 peer, which checks the signature and stores nothing. How long does an answer take at `--offered` webhooks a second, counted
@@ -33,6 +35,7 @@ from accel_ci_tests.fixtures.github_server import Behaviour, GitHubServer
 from accel_ci_tests.fixtures.postgres import empty_postgres
 from accel_ci_tests.fixtures.relay_server import RelayServer, headers_for
 from benchmarks.relay_load import quantiles_ms, send_webhooks, serve_peer, webhook
+from benchmarks.relay_memory import measure_memory
 
 HEALTHY = [f"healthy/d{number}" for number in range(15)]
 SLOW = [f"slow/d{number}" for number in range(3)]
@@ -48,8 +51,24 @@ def main() -> None:
     parser.add_argument("--offered", type=float, default=1000, help="webhooks each second, for the times of answers")
     parser.add_argument("--rate", type=float, default=2, help="deliveries each second, for the waits of healthy downstreams")
     parser.add_argument("--postgresql", action="store_true", help="use the database of ACCEL_CI_POSTGRES_URL, not SQLite")
+    parser.add_argument("--memory", type=int, metavar="N", help="measure memory over N deliveries, and nothing else")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    found = _memory(options.memory, options.postgresql) if options.memory else _speed(options)
+    text = json.dumps(found, indent=2) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items())
+    sys.stdout.write(text + "\n")
+    if options.memory and not (found["server"]["flat"] and found["worker"]["flat"]):
+        raise SystemExit(1)
+
+
+def _memory(deliveries: int, postgresql: bool) -> dict[str, Any]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        database = stack.enter_context(contextmanager(empty_postgres)()) if postgresql else None
+        return measure_memory(folder, deliveries, database)
+
+
+def _speed(options: argparse.Namespace) -> dict[str, Any]:
     body = webhook()
     found: dict[str, Any] = {
         "cores": os.cpu_count(),
@@ -86,8 +105,7 @@ def main() -> None:
         "rate": round(reached["per_second"] / found["peer"]["per_second"], 2),
         "cpu": round(reached["server_cpu_ms"] / found["peer"]["server_cpu_ms"], 2),
     }
-    text = json.dumps(found, indent=2) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items())
-    sys.stdout.write(text + "\n")
+    return found
 
 
 def _measure(
