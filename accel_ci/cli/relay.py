@@ -49,13 +49,21 @@ def serve(settings: Path, workers: bool) -> None:
 
 @relay.command()
 @_settings
-def work(settings: Path) -> None:
+@click.option("--metrics", metavar="HOST:PORT", help="Answer to /metrics (Prometheus) and /healthz there.")
+def work(settings: Path, metrics: str | None) -> None:
     """Dispatch what `relay serve` stores, in a separate process, here or on another machine."""
     project = _load(settings)
+    if metrics is not None:
+        from accel_ci.relay.server.settings import check_address
+
+        try:
+            check_address(metrics)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--metrics") from None
     from accel_ci.relay.server.serve import work as run
 
     _log_everything()
-    run(project)
+    run(project, metrics, partial(click.echo, err=True))
 
 
 @relay.command("check-allowlist")

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from accel_ci_tests.fixtures.github_server import TOKEN, Behaviour, GitHubServer
@@ -138,9 +139,15 @@ def test_a_worker_in_another_process_and_a_changed_allowlist(
 ) -> None:
     server = relay("L1: [a/stays, a/goes]\n")
     server.start("--no-workers")
-    worker = server.start_worker()
+    worker = server.start_worker("--metrics", "127.0.0.1:0")
     server.deliver(pull_request(), delivery="one")
     wait_for(lambda: len(github.dispatches) == 2)
+    wait_for(lambda: "/metrics" in server.log)
+    monitoring = next(line for line in server.log.splitlines() if line.endswith("/metrics"))
+    sent = 'accel_ci_relay_tries_total{downstream="a/stays",end="sent"} 1.0'
+    wait_for(lambda: sent in httpx.get(monitoring, timeout=30).text)
+    assert httpx.get(monitoring.replace("/metrics", "/healthz"), timeout=30).json() == {"ok": True}
+    assert httpx.post(monitoring.replace("/metrics", "/github/webhook"), timeout=30).status_code == 404
     (server.folder / "allowlist.yml").write_text("L1: [a/stays, a/comes, oops]\n")
     wait_for(lambda: "allowlist.yml:1: 'oops' is no repository" in server.log)
     (server.folder / "allowlist.yml").write_text("L1: [a/stays, a/comes]\n")
@@ -166,6 +173,12 @@ def test_what_stops_the_start(relay: Callable[..., RelayServer], change: dict[st
     done = server.command("serve")
     assert (done.returncode, done.stdout) == (2, "")
     assert mistake in done.stderr
+
+
+def test_metrics_of_a_worker_need_an_address(relay: Callable[..., RelayServer]) -> None:
+    done = relay("").command("work", "--metrics", "9090")
+    assert done.returncode == 2
+    assert "must be HOST:PORT" in done.stderr
 
 
 def test_the_log_is_json_when_asked_for(relay: Callable[..., RelayServer], github: GitHubServer) -> None:

@@ -27,6 +27,7 @@ from accel_ci.relay.server.database import RelayDatabase, brief
 from accel_ci.relay.server.identity import NotIdentified
 from accel_ci.relay.server.jobs import Call, Outcome, Refused
 from accel_ci.relay.server.metrics import RelayMetrics
+from accel_ci.relay.server.monitoring import monitoring_routes
 from accel_ci.relay.server.settings import CallbackSettings, WebhookLimits
 from accel_ci.relay.server.strict_json import JsonError, parse_object
 from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_known_event
@@ -78,20 +79,6 @@ def make_application(
         receiver.metrics.called_back(status)
         return response
 
-    async def metrics(_: Request) -> Response:
-        try:
-            text = await asyncio.to_thread(receiver.metrics.text)
-        except SQLAlchemyError:
-            return _detail(503, "the database does not answer")
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def health(_: Request) -> Response:
-        try:
-            await asyncio.to_thread(receiver.database.ping)
-        except SQLAlchemyError:
-            return _detail(503, "the database does not answer")
-        return JSONResponse({"ok": True})
-
     async def refused(_: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         return _detail(status, {404: "Not found", 405: "Method not allowed"}.get(status, "refused"))
@@ -100,8 +87,7 @@ def make_application(
         routes=[
             Route("/github/webhook", webhook, methods=["POST"]),
             Route("/github/callback", callback, methods=["POST"]),
-            Route("/metrics", metrics, methods=["GET"]),
-            Route("/healthz", health, methods=["GET"]),
+            *monitoring_routes(receiver.database, receiver.metrics),
         ],
         exception_handlers={404: refused, 405: refused},
         lifespan=lifespan,

@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import uvicorn
@@ -20,24 +20,21 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from accel_ci.errors import AccelCiError
-from accel_ci.relay.allowlist import AllowlistFile
-from accel_ci.relay.server.app_tokens import authorization_for
 from accel_ci.relay.server.application import CallbackReceiver, Receiver, make_application
 from accel_ci.relay.server.database import RelayDatabase
-from accel_ci.relay.server.dispatch import GitHubClient
-from accel_ci.relay.server.fan_out import FanOut, FanOutParts
-from accel_ci.relay.server.forward import Forwarder, Lane, check_runs, rows_for
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.identity import Identities
-from accel_ci.relay.server.jobs import Call, Jobs, Outcome
+from accel_ci.relay.server.jobs import Call, Outcome
 from accel_ci.relay.server.metrics import RelayMetrics
-from accel_ci.relay.server.outbox import Outbox
-from accel_ci.relay.server.queue import Queue
+from accel_ci.relay.server.monitoring import monitoring_routes
 from accel_ci.relay.server.settings import RelayProject
 from accel_ci.relay.server.webhook import Delivery
+from accel_ci.relay.server.workers import Workers, open_state
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 2048
+_MONITORING_S = 10.0
+_MONITORING_CONNECTIONS = 20
 
 
 def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None]) -> None:
@@ -45,48 +42,31 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
 
     Raises `AccelCiError` where a secret, the allowlist, the database or the address cannot be used.
     """
-    settings = project.settings
-    secret, authorization = project.webhook_secret(), authorization_for(project)
-    allowlist = AllowlistFile(project.allowlist)
-    database = RelayDatabase(project.database_url())
-    queue, outbox = Queue(database), Outbox(database)
-    jobs = Jobs(database, settings.upstream, settings.callback)
-    metrics = RelayMetrics(queue, jobs, outbox)
-    stores = _stores(project)
+    settings, secret = project.settings, project.webhook_secret()
+    state = open_state(project)
+    workers = Workers(project, state) if with_workers else None
     listener = _listen(settings.listen)
-    inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(queue.store)
-    callbacks: GroupCommit[Call, Outcome] = GroupCommit(jobs.take)
+    inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(state.queue.store)
+    callbacks: GroupCommit[Call, Outcome] = GroupCommit(state.jobs.take)
     identities = Identities(settings.issuers, settings.oidc)
-    woken: list[FanOut] = []
 
     async def store(delivery: Delivery) -> None:
         await inbox.submit((delivery, time.time()))
-        for fan_out in woken:
-            fan_out.wake()
+        if workers is not None:
+            workers.wake()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        host, port = listener.getsockname()[:2]
-        say(f"http://{f'[{host}]' if ':' in host else host}:{port}/github/webhook")
-        if not with_workers:
-            yield
-            await identities.close()
-            return
-        github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
-        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
-        forwarder = _forwarder(project, outbox, github, stores, metrics)
-        woken.append(fan_out)
-        working = asyncio.gather(fan_out.run(), forwarder.run())
+        say(f"{_url(listener)}/github/webhook")
+        working = asyncio.create_task(workers.run()) if workers is not None else None
         yield
-        fan_out.stop()
-        forwarder.stop()
-        await working
-        await github.close()
-        await authorization.close()
+        if workers is not None and working is not None:
+            workers.stop()
+            await working
         await identities.close()
 
-    called = CallbackReceiver(identities.identify, allowlist, settings.callback, callbacks.submit)
-    receiver = Receiver(secret, settings.upstream, settings.webhook, store, database, metrics, called)
+    called = CallbackReceiver(identities.identify, state.allowlist, settings.callback, callbacks.submit)
+    receiver = Receiver(secret, settings.upstream, settings.webhook, store, state.database, state.metrics, called)
     config = uvicorn.Config(
         make_application(receiver, lifespan),
         http=_timed_protocol(settings.webhook.request_s),
@@ -104,66 +84,58 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         listener.close()
         inbox.close()
         callbacks.close()
-        database.close()
+        state.database.close()
 
 
-def work(project: RelayProject) -> None:
-    """Dispatch what servers store, until SIGTERM or SIGINT. Raises `AccelCiError` as `serve`."""
-    settings = project.settings
-    authorization, allowlist = authorization_for(project), AllowlistFile(project.allowlist)
-    database = RelayDatabase(project.database_url())
-    queue, outbox = Queue(database), Outbox(database)
-    jobs = Jobs(database, settings.upstream, settings.callback)
-    stores = _stores(project)
+def work(project: RelayProject, monitoring: str | None, say: Callable[[str], None]) -> None:
+    """Dispatch and forward what servers store, until SIGTERM or SIGINT. Raises `AccelCiError` as `serve`.
+
+    With `monitoring` (`HOST:PORT`), `/metrics` and `/healthz` are there. `say` gets their address.
+    """
+    state = open_state(project)
+    workers = Workers(project, state)
+    listener = None if monitoring is None else _listen(monitoring)
 
     async def run() -> None:
-        github = GitHubClient(settings.github.api, authorization, settings.fan_out.timeout_s)
-        metrics = RelayMetrics(queue, jobs, outbox)
-        fan_out = FanOut(FanOutParts(queue, allowlist, github, settings.fan_out, metrics))
-        forwarder = _forwarder(project, outbox, github, stores, metrics)
-
-        def stop() -> None:
-            fan_out.stop()
-            forwarder.stop()
-
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
-        await asyncio.gather(fan_out.run(), forwarder.run())
-        await github.close()
-        await authorization.close()
+            asyncio.get_running_loop().add_signal_handler(number, workers.stop)
+        async with _monitored(listener, state.database, state.metrics):
+            if listener is not None:
+                say(f"{_url(listener)}/metrics")
+            await workers.run()
 
     try:
         asyncio.run(run())
     finally:
-        database.close()
+        state.database.close()
 
 
-def _stores(project: RelayProject) -> tuple[Lane, ...]:
-    """The lanes of the stores of results. ClickHouse gets a row once the store has it."""
-    from accel_ci.relay.results_store import ResultsStore
-
-    settings = project.settings
-    at_a_time = settings.forwards.batch
-    results = rows_for(ResultsStore(project.results_folder))
-    if settings.clickhouse is None:
-        return (Lane("results", results, at_a_time),)
-    from accel_ci.relay.server.clickhouse_sink import ClickHouseSink
-
-    clickhouse = ClickHouseSink(
-        settings.clickhouse, project.clickhouse_password(), project.folder, settings.forwards.timeout_s
+@asynccontextmanager
+async def _monitored(listener: socket.socket | None, database: RelayDatabase, metrics: RelayMetrics) -> AsyncIterator[None]:
+    """Answer to `/metrics` and `/healthz` meanwhile, in the loop that works: one that hangs does not answer."""
+    if listener is None:
+        yield
+        return
+    server = _InnerServer(
+        uvicorn.Config(
+            Starlette(routes=monitoring_routes(database, metrics)),
+            http=_timed_protocol(_MONITORING_S),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MONITORING_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
     )
-    return (
-        Lane("results", results, at_a_time, then=("clickhouse",)),
-        Lane("clickhouse", rows_for(clickhouse), at_a_time),
-    )
-
-
-def _forwarder(
-    project: RelayProject, outbox: Outbox, github: GitHubClient, stores: tuple[Lane, ...], metrics: RelayMetrics
-) -> Forwarder:
-    forwards = project.settings.forwards
-    to_github = Lane("check_run", check_runs(github, forwards), forwards.in_flight)
-    return Forwarder(outbox, (to_github, *stores), forwards, metrics)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
 
 
 class _Server(uvicorn.Server):
@@ -180,6 +152,13 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _InnerServer(uvicorn.Server):
+    """uvicorn inside of something else, which has the signals."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
 
 
 def _timed_protocol(seconds: float) -> type[asyncio.Protocol]:
@@ -218,6 +197,11 @@ def _timed_protocol(seconds: float) -> type[asyncio.Protocol]:
                 self.transport.close()
 
     return TimedProtocol
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _listen(address: str) -> socket.socket:

@@ -35,7 +35,8 @@ def _repository(value: str) -> str:
     return value
 
 
-def _address(value: str) -> str:
+def check_address(value: str) -> str:
+    """Return an address to listen on. Raises `ValueError` if it is not `HOST:PORT`."""
     host, _, port = value.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError("must be HOST:PORT, such as '127.0.0.1:8080'; port 0 stands for a free one")
@@ -281,7 +282,7 @@ class RelaySettings(Section):
     upstream: Repository
     webhook_secret: SecretSource
     github: GitHubSettings
-    listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:8080"
+    listen: Annotated[str, AfterValidator(check_address)] = "127.0.0.1:8080"
     allowlist: str = "allowlist.yml"
     database_file: str = "relay.sqlite"
     """SQLite; relative to the settings' folder."""
