@@ -11,11 +11,16 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 import httpx
 import pytest
 
+from accel_ci.relay.downstream.jobs import other_commit_verdict
+from accel_ci.relay.downstream.sender import Answer as SenderAnswer
+from accel_ci.relay.downstream.sender import Sender
+from accel_ci.relay.messages import CountedTests, FailedTest, Workflow, callback_body
 from accel_ci_tests.fixtures.github_server import GitHubServer, github_server
 from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer, oidc_issuer
 from accel_ci_tests.fixtures.processes import wait_for
@@ -471,6 +476,34 @@ def test_what_the_public_relay_takes_is_taken(servers: Servers) -> None:
     assert servers.call(end)[0] == 200
     row = servers.forwards("build (3.11, <b>emu</b>) é")[-1][2]
     assert (row["passed"], row["failed"], row["skipped"], row["conclusion"]) == (5, 0, 1, "neutral")
+
+
+def test_the_backends_sender_and_this_server(servers: Servers) -> None:
+    """What `accel-ci relay report` sends is taken, and it understands the answers."""
+    url = servers.relay.url.replace("/github/webhook", "/github/callback")
+    sender = Sender(lambda: servers.issuer.token("a/reporting"))
+    dispatch = {"event_type": "pull_request", "delivery_id": "pr", "payload": pull_request()}
+    begun = Workflow(
+        status="in_progress", conclusion=None, name="CI", url="", run_id="1", run_attempt="1", job_name="py311~ops",
+        check_run_id="1", started_at=datetime(2026, 11, 30, tzinfo=timezone.utc), completed_at=None,
+    )  # fmt: skip
+    failed = tuple(FailedTest(name=f"t{number}", classname="ops", message="m" * 1024) for number in range(1000))
+    changes = {
+        "status": "completed", "conclusion": "failure", "failed_tests_detail": failed, "started_at": None,
+        "test_results": CountedTests(passed=1, failed=1000, skipped=0, total=1001),
+        "triage_verdict": other_commit_verdict(None, "c" * 40, datetime(2026, 11, 30, tzinfo=timezone.utc)),
+    }  # fmt: skip
+    ended = begun.model_copy(update=changes)
+    answers = [sender.send(url, callback_body(dispatch, flow)) for flow in (begun, begun, ended, ended)]
+    assert [answer for answer, _ in answers] == [SenderAnswer.TAKEN] * 4
+    assert [json.loads(reason.removeprefix("200 "))["status"] for _, reason in answers] == [
+        "in_progress", "known", "completed", "known",
+    ]  # fmt: skip
+    row = servers.forwards("py311~ops")[-1][2]
+    assert (row["failed"], len(json.loads(row["failed_tests"])), row["is_infrastructure"]) == (1000, 1000, True)
+    unknown = callback_body({**dispatch, "delivery_id": "unknown"}, begun)
+    assert sender.send(url, unknown)[0] is SenderAnswer.REPEATED
+    assert sender.send(url, callback_body(dispatch, begun) + b" " * LIMIT)[0] is SenderAnswer.REFUSED
 
 
 def test_large_bodies(servers: Servers) -> None:

@@ -264,7 +264,7 @@ def test_a_run_before_the_delivery_does_not_count(downstream: Downstream, relay:
     assert relay.requests == 0
 
 
-@pytest.mark.parametrize("answer", [500, 503, 429, -1])
+@pytest.mark.parametrize("answer", [500, 503, 408, 429, -1])
 def test_a_relay_that_is_away_gets_it_later_and_each_only_once(
     downstream: Downstream, relay: StandInRelay, answer: int
 ) -> None:

@@ -105,7 +105,7 @@ class Sender:
         reason = redact(f"{answer.status_code} {answer.text[:_SHOWN]}".strip())
         if answer.is_success:
             return Answer.TAKEN, reason
-        if answer.status_code == 429 or answer.is_server_error:
+        if answer.status_code in (408, 429) or answer.is_server_error:
             kind = Answer.UNKNOWN if answer.is_server_error else Answer.LATER
             raise _AgainError(kind, reason, _seconds(answer.headers.get("Retry-After", "")))
         if answer.status_code in (401, 403):  # another token may be right
