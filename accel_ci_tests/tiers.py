@@ -46,6 +46,7 @@ SLOW = (
     "relay/test_receive.py",
     "relay/test_report.py",
     "relay/test_sensors.py",
+    "relay/test_sweep.py",
     "results/test_ingest.py",
     "results/test_questions.py",
     "results/test_replaced.py",

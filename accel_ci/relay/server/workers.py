@@ -21,6 +21,7 @@ from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.outbox import Outbox
 from accel_ci.relay.server.queue import Queue
 from accel_ci.relay.server.settings import RelayProject
+from accel_ci.relay.server.sweep import Sweep
 
 
 class Loop(Protocol):
@@ -69,6 +70,7 @@ class Workers:
         self._loops: tuple[Loop, ...] = (
             self._fan_out,
             Forwarder(state.outbox, lanes, settings.forwards, state.metrics),
+            Sweep(state.jobs, self._github, settings.callback, state.metrics),
         )
 
     def wake(self) -> None:
