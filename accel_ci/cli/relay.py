@@ -131,6 +131,36 @@ def replay(settings: Path, delivery: str | None, downstream: str | None, everyth
     click.echo(f"queued {count} again")
 
 
+@relay.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
+@_settings
+def pages(folder: Path | None, settings: Path) -> None:
+    """Write the pages on backends, pull requests and levels to FOLDER, by default that of the settings.
+
+    Only pages that have changed are written. With `pages` in the settings, the server does it itself, and serves them at
+    /hud/.
+    """
+    import time
+
+    project = _load(settings)
+    from accel_ci.relay.allowlist import read_allowlist
+    from accel_ci.relay.pages.write import PagesSource, site_of_api, write_pages
+    from accel_ci.relay.results_store import ResultsStore
+    from accel_ci.relay.server.settings import PagesSettings
+
+    chosen, now, place = project.settings, time.time(), folder or project.pages_folder
+    store = ResultsStore(project.results_folder)
+    store.tidy(now, chosen.results.keep_days)
+    source = PagesSource(
+        store,
+        read_allowlist(project.allowlist),
+        chosen.upstream,
+        site_of_api(chosen.github.api),
+        (chosen.pages or PagesSettings()).pull_days,
+    )
+    click.echo(f"wrote {write_pages(source, place, now)} pages to {place}")
+
+
 def _load(settings: Path) -> RelayProject:
     from accel_ci.config.extras import require_extra
 

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from accel_ci.hud import text
 from accel_ci.hud.addresses import anchor, build_address, incident_address, test_address
@@ -43,15 +43,20 @@ LOADING = {"test.html": ("data.js", "test.js"), "search.html": ("data.js", "sear
 _SCRIPTS = {**LOADING, "index.html": ("grid.js",), "build.html": ("build.js",)}
 
 _OWN_FOLDER = "'self' file:"
+_OWN = "accel_ci.hud"
 
 
 @dataclass(frozen=True)
 class Site:
-    """The facts that all pages show."""
+    """The facts that all pages show.
+
+    `package` has the templates of the pages; they can extend those of the HUD.
+    """
 
     project: str
     generated_at: datetime
     pages: dict[str, str] = field(default_factory=lambda: PAGES)
+    package: str = _OWN
 
 
 def render_page(name: str, site: Site, json: str | None = None, *, root: str = "", **values: Any) -> str:
@@ -59,7 +64,8 @@ def render_page(name: str, site: Site, json: str | None = None, *, root: str = "
 
     `json` is the address of the same data, and `root` leads from the page's folder to that of the first page.
     """
-    style, script = _asset("hud.css"), "".join(map(_asset, ("hud.js", *_SCRIPTS.get(name, ()))))
+    own_scripts = _SCRIPTS.get(name, ()) if site.package == _OWN else ()
+    style, script = _asset("hud.css"), "".join(map(_asset, ("hud.js", *own_scripts)))
     scripts = f"'{_digest(script)}'"
     loading = name in LOADING
     policies = [
@@ -68,26 +74,27 @@ def render_page(name: str, site: Site, json: str | None = None, *, root: str = "
         *([f"script-src {scripts} 'strict-dynamic'"] if loading else []),
     ]
     shared = {"site": site, "this": name, "json": json, "root": root, "style": style, "script": script}
-    return _environment().get_template(f"{name}.j2").render(**shared, policies=policies, **values)
+    return _environment(site.package).get_template(f"{name}.j2").render(**shared, policies=policies, **values)
 
 
 @cache
-def templates_stamp() -> str:
+def templates_stamp(package: str = _OWN) -> str:
     """A digest of all templates: a page that was rendered with others is out of date."""
-    folder = files("accel_ci.hud") / "templates"
-    content = "".join(_asset(name) for name in sorted(one.name for one in folder.iterdir()))
+    folders = [files(each) / "templates" for each in dict.fromkeys((_OWN, package))]
+    every = (one for folder in folders for one in sorted(folder.iterdir(), key=lambda one: one.name))
+    content = "".join(one.read_text(encoding="utf-8") for one in every)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @cache
 def _asset(name: str) -> str:
-    return (files("accel_ci.hud") / "templates" / name).read_text(encoding="utf-8")
+    return (files(_OWN) / "templates" / name).read_text(encoding="utf-8")
 
 
 @cache
-def _environment() -> Environment:
+def _environment(package: str) -> Environment:
     """All templates; each is compiled once, since that takes as long as gathering a page."""
-    loader = PackageLoader("accel_ci.hud", "templates")
+    loader = ChoiceLoader([PackageLoader(each, "templates") for each in dict.fromkeys((package, _OWN))])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

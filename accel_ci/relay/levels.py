@@ -12,7 +12,8 @@ from datetime import date, datetime, timezone
 from typing import Literal, get_args
 
 from accel_ci.model import Trigger
-from accel_ci.quality.levels import Figure, Job, Level, LevelReport, Outcome, judge_levels, shown
+from accel_ci.quality.flakiness import wilson_interval
+from accel_ci.quality.levels import PROMOTION_DAYS, Figure, Job, Level, LevelReport, Outcome, judge_levels, shown
 from accel_ci.relay.allowlist import Downstream
 from accel_ci.relay.rows import JobRow, category_of
 
@@ -38,6 +39,9 @@ class Standing:
     """Jobs that are in progress."""
     not_judged: int
     """Jobs that ended without an answer: neutral or cancelled."""
+    infrastructure: Figure
+    """The share of the jobs of two weeks that the infrastructure lost, those that were never reported among them."""
+    jobs: tuple[Job, ...]
 
 
 def judge_downstream(
@@ -55,7 +59,10 @@ def judge_downstream(
     report = judge_levels(jobs, today, level=level, since=since)
     advice, reasons = _advise(report)
     pending = sum(each[-1].status == "in_progress" for each in attempts)
-    return Standing(downstream, since, report, advice, reasons, pending, len(attempts) - len(jobs) - pending)
+    not_judged = len(attempts) - len(jobs) - pending
+    return Standing(
+        downstream, since, report, advice, reasons, pending, not_judged, _infrastructure(jobs, today), tuple(jobs)
+    )
 
 
 def breaks_of_upstream(rows: Iterable[JobRow]) -> frozenset[str]:
@@ -111,6 +118,15 @@ def outcome_of(row: JobRow) -> Outcome | None:
     if row.is_infrastructure:
         return "infra"
     return "failed" if row.conclusion == "failure" else None
+
+
+def _infrastructure(jobs: Sequence[Job], today: date) -> Figure:
+    window = [job for job in jobs if 0 <= (today - job.at.date()).days < PROMOTION_DAYS]
+    lost = tuple(job.name for job in window if job.outcome in ("infra", "unfinished"))
+    name = "jobs lost by the infrastructure"
+    if not window:
+        return Figure(name, None, None, None, "share", "shown", None, ())
+    return Figure(name, len(lost) / len(window), *wilson_interval(len(lost), len(window)), "share", "shown", None, lost)
 
 
 def _since(level: str, rows: Iterable[JobRow]) -> date | None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accel_ci.relay.rows import JobRow, category_of
-from accel_ci.results.columns import conform, database
+from accel_ci.results.columns import conform, database, kernels
 from accel_ci.storage.object_store import Entry, FolderStore, ObjectStore
 
 MERGED_AT = 16
@@ -75,6 +75,7 @@ class ResultsStore:
         until: float,
         repository: str | None = None,
         pull_request: int | Collection[int] | None = None,
+        events: Collection[str] | None = None,
         *,
         with_details: bool = True,
         most: int | None = None,
@@ -85,10 +86,15 @@ class ResultsStore:
         Without details, which may be long, `failed_tests` is empty, and `triage_verdict` has its category alone. `most` is
         the number of rows at most.
         """
-        wanted: list[tuple[str, str, Any]] = [("at", ">=", since), ("at", "<", until)]
-        wanted += [("repository", "=", repository)] if repository is not None else []
+        at: Any = kernels.field("at")
+        wanted = (at >= since) & (at < until)
+        if repository is not None:
+            wanted &= kernels.utf8_lower(kernels.field("repository")) == repository.lower()
         if pull_request is not None:
-            wanted.append(("pull_request", "in", [pull_request] if isinstance(pull_request, int) else list(pull_request)))
+            numbers = [pull_request] if isinstance(pull_request, int) else list(pull_request)
+            wanted &= kernels.field("pull_request").isin(numbers)
+        if events is not None:
+            wanted &= kernels.field("event").isin(list(events))
         names = COLUMNS.names if with_details else [name for name in COLUMNS.names if name != "failed_tests"]
         found = _last_of_each(self._read(_day(since), _day(until), names, wanted, with_details), _JOB)
         ordered = found.sort_by([("at", "descending")])[:most]

@@ -8,23 +8,26 @@ function showAges() {
     time.textContent = minutes < 1 ? absolute : `${absolute} (${age} ago)`;
   }
 }
-// The search of tests, on every page; "/" leads to it.
+// The search of tests, on every page of a site that has one; "/" leads to it.
 const form = document.createElement("form"), field = document.createElement("input");
-form.setAttribute("role", "search");
-field.type = "search";
-field.placeholder = "Search tests ( / )";
-field.setAttribute("aria-label", "Search tests");
-form.append(field);
-document.querySelector("nav").append(form);
-form.addEventListener("submit", (event) => {
-  event.preventDefault();
-  if (!document.getElementById("results")) location.href = `${document.body.dataset.root}search.html?q=${encodeURIComponent(field.value.trim())}`;
-});
-addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
-  event.preventDefault();
-  field.focus();
-});
+function addSearch() {
+  form.setAttribute("role", "search");
+  field.type = "search";
+  field.placeholder = "Search tests ( / )";
+  field.setAttribute("aria-label", "Search tests");
+  form.append(field);
+  document.querySelector("nav").append(form);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!document.getElementById("results")) location.href = `${document.body.dataset.root}search.html?q=${encodeURIComponent(field.value.trim())}`;
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select")) return;
+    event.preventDefault();
+    field.focus();
+  });
+}
+if ("search" in document.body.dataset) addSearch();
 showAges();
 setInterval(showAges, 30000);
 // A long text in a box that scrolls can be reached by the keyboard; no browser has a size for it before it is opened.

@@ -18,7 +18,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from accel_ci.redaction import redact
 from accel_ci.relay.allowlist import AllowlistFile, Downstream
@@ -63,9 +64,11 @@ class Receiver:
 
 
 def make_application(
-    receiver: Receiver, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None
+    receiver: Receiver,
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+    pages: ASGIApp | None = None,
 ) -> Starlette:
-    """Make the application."""
+    """Make the application. `pages` answers below `/hud/`."""
 
     async def webhook(request: Request) -> Response:
         began = time.perf_counter()
@@ -88,6 +91,7 @@ def make_application(
             Route("/github/webhook", webhook, methods=["POST"]),
             Route("/github/callback", callback, methods=["POST"]),
             *monitoring_routes(receiver.database, receiver.metrics),
+            *([Mount("/hud", pages)] if pages is not None else []),
         ],
         exception_handlers={404: refused, 405: refused},
         lifespan=lifespan,

@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from accel_ci.errors import AccelCiError
+from accel_ci.relay.pages.files import PagesFiles
 from accel_ci.relay.server.application import CallbackReceiver, Receiver, make_application
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.group_commit import GroupCommit
@@ -27,6 +28,7 @@ from accel_ci.relay.server.identity import Identities
 from accel_ci.relay.server.jobs import Call, Outcome
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.monitoring import monitoring_routes
+from accel_ci.relay.server.pages_loop import with_pages
 from accel_ci.relay.server.settings import RelayProject
 from accel_ci.relay.server.webhook import Delivery
 from accel_ci.relay.server.workers import Workers, open_state
@@ -68,7 +70,9 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     called = CallbackReceiver(identities.identify, state.allowlist, settings.callback, callbacks.submit)
     receiver = Receiver(secret, settings.upstream, settings.webhook, store, state.database, state.metrics, called)
     config = uvicorn.Config(
-        make_application(receiver, lifespan),
+        make_application(
+            receiver, with_pages(project, lifespan), PagesFiles(project.pages_folder) if settings.pages else None
+        ),
         http=_timed_protocol(settings.webhook.request_s),
         ws="none",
         lifespan="on",

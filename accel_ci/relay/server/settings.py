@@ -262,6 +262,19 @@ class ResultsSettings(Section):
 
     folder: str = "results"
     """Relative to the settings' folder."""
+    keep_days: Annotated[int, Field(ge=60)] = 400
+    """Results are kept for so many days; the levels look at 60."""
+
+
+class PagesSettings(Section):
+    """The pages, which the server writes and serves at `/hud/`."""
+
+    folder: str = "pages"
+    """Relative to the settings' folder."""
+    every_s: Seconds = 60
+    """At most so often they are written, and only for new results."""
+    pull_days: Count = 14
+    """The page of a pull request goes after so many days without a result."""
 
 
 class ClickHouseSettings(Section):
@@ -297,6 +310,7 @@ class RelaySettings(Section):
     forwards: ForwardSettings = ForwardSettings()
     results: ResultsSettings = ResultsSettings()
     clickhouse: ClickHouseSettings | None = None
+    pages: PagesSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -305,16 +319,22 @@ class RelayProject:
 
     settings: RelaySettings
     folder: Path
-
-    @property
-    def allowlist(self) -> Path:
-        """The file of the allowlist."""
-        return self.folder / self.settings.allowlist
+    file: Path
 
     @property
     def results_folder(self) -> Path:
         """The folder of the results."""
         return self.folder / self.settings.results.folder
+
+    @property
+    def pages_folder(self) -> Path:
+        """The folder of the pages."""
+        return self.folder / (self.settings.pages or PagesSettings()).folder
+
+    @property
+    def allowlist(self) -> Path:
+        """The file of the allowlist."""
+        return self.folder / self.settings.allowlist
 
     def database_url(self) -> str:
         """Return the URL for SQLAlchemy. Raises `ConfigError` where its secret is missing."""
@@ -340,4 +360,4 @@ class RelayProject:
 
 def load_relay(path: Path) -> RelayProject:
     """Read the settings. Raises `ConfigError` with a line for each mistake."""
-    return RelayProject(read_section(RelaySettings, path, path.name), path.absolute().parent)
+    return RelayProject(read_section(RelaySettings, path, path.name), path.absolute().parent, path.absolute())
