@@ -73,7 +73,7 @@ def test_lost_jobs_of_a_server(tmp_path: Path, github: GitHubServer) -> None:
             return [row for row in found if row["job_name"] == job]
 
         def is_lost(job: str) -> bool:
-            return rows(job)[-1]["conclusion"] == "timed_out"
+            return bool(rows(job)[-1]["conclusion"] == "timed_out")
 
         relay.start()
         try:
