@@ -39,6 +39,7 @@ SLOW = (
     "relay/test_callback_conformance.py",
     "relay/test_conformance.py",
     "relay/test_delivery.py",
+    "relay/test_forward.py",
     "relay/test_identity.py",
     "relay/test_kills.py",
     "relay/test_public_defects.py",

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,7 +25,7 @@ from accel_ci.relay.server.dispatch import Answer, Failed, GitHubClient, Sent
 from accel_ci.relay.server.fan_out import HOUSEKEEPING_S, settlement_of
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.outbox import Destination, ForwardClaim, ForwardEnd, Outbox
-from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE
+from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Settlement
 from accel_ci.relay.server.settings import ForwardSettings
 
 _LOG = logging.getLogger(__name__)
@@ -73,11 +73,15 @@ def rows_for(sink: Sink) -> Sending:
 
 @dataclass(frozen=True)
 class Lane:
-    """A destination: the way there, the forwards at a time, and the destinations that get what it has got."""
+    """A destination: the way there, the forwards at a time, and the destinations that get what it has got.
+
+    With `is_batch`, forwards are sent together and fail together.
+    """
 
     destination: Destination
     send: Sending
     at_a_time: int
+    is_batch: bool = False
     then: tuple[Destination, ...] = ()
 
 
@@ -108,14 +112,21 @@ class Forwarder:
             await tidying
 
     async def _work(self, lane: Lane, wake: asyncio.Event) -> None:
-        in_a_row = 0
+        limit, in_a_row = lane.at_a_time, 0
         while not self._stopping:
             wake.clear()
             pause_s = self._settings.poll_s
             try:
-                claims = await self._claim(lane, in_a_row)
+                claims = await asyncio.to_thread(
+                    self._outbox.claim, lane.destination, limit, time.time(), self._settings.lease_s
+                )
                 if claims:
-                    in_a_row, pause_s = await self._try(lane, claims, in_a_row)
+                    ends = await self._try(lane, claims, in_a_row)
+                    if any(end.sent for end in ends):
+                        limit, in_a_row, pause_s = min(lane.at_a_time, 2 * limit), 0, 0.0
+                    else:  # one at a time, so that a row which nobody takes is found
+                        limit, in_a_row = 1, in_a_row + 1
+                        pause_s = max(0.0, max(end.paused_until for end in ends) - time.time())
             except SQLAlchemyError as error:
                 _LOG.error("the database refuses the forwards to %s: %s", lane.destination, redact(brief(error)))
             await self._rest(wake, pause_s)
@@ -130,23 +141,22 @@ class Forwarder:
                 return
             wake.clear()
 
-    async def _claim(self, lane: Lane, in_a_row: int) -> list[ForwardClaim]:
-        limit = 1 if in_a_row >= self._settings.breaker_failures else lane.at_a_time
-        return await asyncio.to_thread(self._outbox.claim, lane.destination, limit, time.time(), self._settings.lease_s)
-
-    async def _try(self, lane: Lane, claims: Sequence[ForwardClaim], in_a_row: int) -> tuple[int, float]:
-        """Send claims and write how that ended. Return the failures in a row, and the pause that follows."""
+    async def _try(self, lane: Lane, claims: Sequence[ForwardClaim], in_a_row: int) -> list[Settlement[ForwardClaim]]:
+        """Send claims, write how that ended, and return it."""
         answers = await lane.send(claims)
         now = time.time()
         ends = [
-            ForwardEnd(
-                settlement_of(claim, answer, self._settings, now, in_a_row, random.random()),  # noqa: S311 - no secret
-                reference,
-            )
-            for claim, (answer, reference) in zip(claims, answers, strict=True)
+            settlement_of(claim, answer, self._settings, now, in_a_row, random.random())  # noqa: S311 - no secret
+            for claim, (answer, _) in zip(claims, answers, strict=True)
         ]
-        await asyncio.to_thread(self._outbox.settle, ends, lane.then)
-        for end in (each.settlement for each in ends):
+        if lane.is_batch and len(claims) > 1:
+            # The failure may be that of one row: it does not count before each was tried for itself.
+            again = now + self._settings.first_pause_s
+            ends = [end if end.sent else replace(end, failed=False, due_at=again) for end in ends]
+        names = [reference for _, reference in answers]
+        settled = [ForwardEnd(end, reference) for end, reference in zip(ends, names, strict=True)]
+        await asyncio.to_thread(self._outbox.settle, settled, lane.then)
+        for end in ends:
             self._metrics.forwarded(end)
             if not end.sent:
                 follows = "it will be tried again" if end.due_at is not None else "it is a dead letter"
@@ -154,12 +164,7 @@ class Forwarder:
                     "%s of %s was not forwarded to %s, %s: %s",
                     end.claim.row.status, end.claim.row.repository, lane.destination, follows, end.error,
                 )  # fmt: skip
-        settled = [each.settlement for each in ends]
-        if any(end.sent for end in settled):
-            return 0, 0.0
-        if any(end.failed for end in settled):
-            return in_a_row + 1, max(0.0, *(end.paused_until - now for end in settled))
-        return in_a_row, 0.0
+        return ends
 
     async def _tidy(self) -> None:
         """Give up what waits too long, and forget what was sent long ago."""

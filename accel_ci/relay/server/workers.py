@@ -97,13 +97,13 @@ def _stores(project: RelayProject) -> tuple[Lane, ...]:
     at_a_time = settings.forwards.batch
     results = rows_for(ResultsStore(project.results_folder))
     if settings.clickhouse is None:
-        return (Lane("results", results, at_a_time),)
+        return (Lane("results", results, at_a_time, is_batch=True),)
     from accel_ci.relay.server.clickhouse_sink import ClickHouseSink
 
     clickhouse = ClickHouseSink(
         settings.clickhouse, project.clickhouse_password(), project.folder, settings.forwards.timeout_s
     )
     return (
-        Lane("results", results, at_a_time, then=("clickhouse",)),
-        Lane("clickhouse", rows_for(clickhouse), at_a_time),
+        Lane("results", results, at_a_time, is_batch=True, then=("clickhouse",)),
+        Lane("clickhouse", rows_for(clickhouse), at_a_time, is_batch=True),
     )
