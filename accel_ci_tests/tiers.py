@@ -36,6 +36,7 @@ SLOW = (
     "rbe/test_bazel.py",
     "rbe/test_source_tree.py",
     "relay/test_app_tokens.py",
+    "relay/test_both_ends.py",
     "relay/test_callback_conformance.py",
     "relay/test_conformance.py",
     "relay/test_delivery.py",
