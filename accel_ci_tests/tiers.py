@@ -38,6 +38,7 @@ SLOW = (
     "relay/test_app_tokens.py",
     "relay/test_both_ends.py",
     "relay/test_callback_conformance.py",
+    "relay/test_clickhouse_sink.py",
     "relay/test_conformance.py",
     "relay/test_delivery.py",
     "relay/test_forward.py",

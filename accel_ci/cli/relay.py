@@ -81,10 +81,11 @@ def check_allowlist(file: Path) -> None:
 @_settings
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(settings: Path, as_json: bool) -> None:
-    """Show the dispatches of each downstream: waiting, sent and dead; and its jobs."""
+    """Show the dispatches of each downstream: waiting, sent and dead; its jobs; and the forwards to each destination."""
     import time
 
     from accel_ci.relay.server.jobs import Jobs
+    from accel_ci.relay.server.outbox import Outbox
     from accel_ci.relay.server.queue import GITHUB, Queue
 
     project = _load(settings)
@@ -92,9 +93,15 @@ def status(settings: Path, as_json: bool) -> None:
     queue = Queue(database)
     found, waiting = queue.status(time.time()), queue.unexpanded()
     jobs = Jobs(database, project.settings.upstream, project.settings.callback).status()
+    destinations = Outbox(database).status(time.time())
     if as_json:
-        downstreams, by_jobs = [asdict(one) for one in found], [asdict(one) for one in jobs]
-        click.echo(json.dumps({"deliveries_waiting": waiting, "downstreams": downstreams, "jobs": by_jobs}, indent=2))
+        document = {
+            "deliveries_waiting": waiting,
+            "downstreams": [asdict(one) for one in found],
+            "jobs": [asdict(one) for one in jobs],
+            "forwards": [asdict(one) for one in destinations],
+        }
+        click.echo(json.dumps(document, indent=2))
         return
     click.echo(f"deliveries without dispatches yet: {waiting}")
     for one in found:
@@ -112,22 +119,30 @@ def status(settings: Path, as_json: bool) -> None:
             f"{each.repository}: jobs: {each.in_progress} in progress, {each.completed} completed; "
             f"forwards: {each.forwards_waiting} waiting, {each.forwards_dead} dead"
         )
+    for end in destinations:
+        error = f"; an error: {end.error}" if end.error else ""
+        click.echo(
+            f"forwards to {end.destination}: {end.waiting} waiting (the oldest for {end.oldest_wait_s:.0f} s), "
+            f"{end.sent} sent, {end.dead} dead{error}"
+        )
 
 
 @relay.command()
 @_settings
 @click.option("--delivery", help="Only those of this delivery.")
-@click.option("--downstream", metavar="OWNER/NAME", help="Only those to this repository.")
+@click.option("--downstream", metavar="OWNER/NAME", help="Only those to this repository, and of its jobs.")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 def replay(settings: Path, delivery: str | None, downstream: str | None, everything: bool) -> None:
-    """Queue dead letters again: dispatches that failed too often or waited too long."""
+    """Queue dead letters again: dispatches and forwards that failed too often or waited too long."""
     import time
 
     if not everything and delivery is None and downstream is None:
         raise click.UsageError("choose --delivery, --downstream or --all")
+    from accel_ci.relay.server.outbox import Outbox
     from accel_ci.relay.server.queue import Queue
 
-    count = Queue(_open(_load(settings))).replay(time.time(), delivery, downstream)
+    database = _open(_load(settings))
+    count = sum(each.replay(time.time(), delivery, downstream) for each in (Queue(database), Outbox(database)))
     click.echo(f"queued {count} again")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -195,6 +196,20 @@ def test_a_second_store_that_is_down_does_not_hold_up_the_first(relay: Relay) ->
     relay.forward("clickhouse", sinks={"results": first, "clickhouse": second})
     assert {row.job_name for row in second.rows} == {"one", "two"}
     assert len(first.rows) == 2, "each store gets each row once"
+
+
+def test_the_commands_show_and_replay_forwards(tmp_path: Path, github: GitHubServer) -> None:
+    server = RelayServer(tmp_path, github.url, "L4: [{org/backend: ann}]\n")
+    database = RelayDatabase(f"sqlite:///{tmp_path / 'relay.sqlite'}")
+    relay = Relay("", database, tmp_path, github.url)
+    relay.put(begun(), to=("check_run", "results"))
+    Outbox(database).give_up(time.time() + 1)
+    assert server.command("replay", "--downstream", "ORG/backend").stdout == "queued 2 again\n"
+    shown = server.command("status").stdout
+    assert "forwards to check_run: 1 waiting (the oldest for " in shown
+    (first, second) = json.loads(server.command("status", "--json").stdout)["forwards"]
+    assert (first["destination"], first["waiting"], second["destination"]) == ("check_run", 1, "results")
+    database.close()
 
 
 def test_a_worker_is_killed_between_the_creation_and_its_own_note(tmp_path: Path, github: GitHubServer) -> None:
