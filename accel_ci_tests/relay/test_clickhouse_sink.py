@@ -15,8 +15,9 @@ from urllib3.util import parse_url
 
 from accel_ci.errors import AccelCiError
 from accel_ci.relay.rows import JobRow
-from accel_ci.relay.server.clickhouse_sink import COLUMNS, ClickHouseSink
+from accel_ci.relay.server.clickhouse_sink import COLUMNS, ClickHouseSink, definition
 from accel_ci.relay.server.settings import ClickHouseSettings
+from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.relay_rows import begun, ended
 
 pytest_plugins = ["accel_ci_tests.fixtures.clickhouse_server"]
@@ -41,6 +42,10 @@ def rows_of(server: tuple[str, str, str], table: str, columns: str) -> list[tupl
 
 def test_the_columns_are_those_of_a_row() -> None:
     assert list(COLUMNS) == [field.name for field in dataclasses.fields(JobRow)]
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert definition("`default`.`relay_jobs`") in (ROOT / "docs" / "relay.md").read_text()
 
 
 def test_rows_are_inserted_and_repeated_and_corrected(clickhouse: tuple[str, str, str]) -> None:

@@ -35,7 +35,7 @@ def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
 def test_the_documentation_names_the_defaults(tmp_path: Path) -> None:
     settings = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "relay.md").read_text(), re.DOTALL)[0]
     shown, least = load_relay(write(tmp_path, settings)).settings, load_relay(write(tmp_path, LEAST)).settings
-    for name in ("allowlist", "database_file", "webhook", "fan_out", "issuers", "oidc"):
+    for name in ("allowlist", "database_file", "webhook", "fan_out", "forwards", "results", "issuers", "oidc"):
         assert getattr(shown, name) == getattr(least, name)
     assert least.listen == "127.0.0.1:8080"
 
