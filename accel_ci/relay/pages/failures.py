@@ -78,5 +78,6 @@ def _name(one: Mapping[str, Any]) -> str:
 
 
 def _text(one: Mapping[str, Any], key: str) -> str:
+    """A text, in which halves of characters are spelt out; JSON can hold them, but no page can."""
     value = one.get(key)
-    return value if isinstance(value, str) else ""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else ""
