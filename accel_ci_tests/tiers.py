@@ -46,6 +46,7 @@ SLOW = (
     "relay/test_kills.py",
     "relay/test_public_defects.py",
     "relay/test_end_to_end.py",
+    "relay/test_poll.py",
     "relay/test_receive.py",
     "relay/test_report.py",
     "relay/test_sensors.py",

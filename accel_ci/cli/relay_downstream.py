@@ -1,4 +1,4 @@
-"""Commands of a backend's end of the relay: `relay dispatch`, `relay receive`, `relay report`."""
+"""Commands of a backend's end of the relay: `relay dispatch`, `relay receive`, `relay poll`, `relay report`."""
 
 from __future__ import annotations
 
@@ -111,6 +111,22 @@ def receive(workspace: Workspace, host: str, port: int) -> None:
         raise AccelCiError(f"${SECRET} must hold the secret of the webhook, at least 16 characters")
     click.echo(f"receiving dispatches at http://{host}:{port}{PATH}")
     uvicorn.run(receiver(workspace, secret.encode()), host=host, port=port, log_level="warning", server_header=False)
+
+
+@click.command()
+@with_workspace
+def poll(workspace: Workspace) -> None:
+    """Ask GitHub once what has changed upstream, and have it built: for a CI that no dispatch can reach.
+
+    A token in $ACCEL_CI_RELAY_GITHUB_TOKEN allows more requests. The first time, this only remembers where it begins.
+    """
+    from accel_ci.config.extras import require_extra
+
+    require_extra("relay", "accel-ci relay poll")
+    from accel_ci.relay.downstream.poll import poll_upstream
+
+    lines = poll_upstream(workspace, datetime.now(timezone.utc))
+    click.echo("\n".join(lines) or "nothing has changed")
 
 
 @click.command()

@@ -37,5 +37,7 @@ def require_configured_extras(settings: Settings) -> None:
         require_extra("s3", "results.bucket")
     if settings.relay is not None and settings.relay.callbacks:
         require_extra("relay", "relay.callbacks")
+    if settings.relay is not None and settings.relay.poll.enabled:
+        require_extra("relay", "relay.poll")
     if settings.executor.kind == "kubernetes":
         require_extra("kubernetes", "executor.kind: kubernetes")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from accel_ci.config.section import Section
+from accel_ci.config.values import Endpoint
 
 
 def _callback(value: str) -> str:
@@ -34,6 +35,18 @@ FullName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9.
 """The name of a repository on GitHub, with its owner."""
 
 
+class Poll(Section):
+    """The changes that are asked for at GitHub's `api`: of all pull requests, or of those with a `label`.
+
+    With `enabled`, a sensor asks every `every_seconds`; `accel-ci relay poll` asks in any case.
+    """
+
+    api: Endpoint = "https://api.github.com"
+    label: str | None = None
+    enabled: bool = False
+    every_seconds: Annotated[int, Field(ge=30)] = 120
+
+
 class Relay(Section):
     """The dispatches of upstream's changes that are built, and where their results go.
 
@@ -54,3 +67,4 @@ class Relay(Section):
     nightly: bool = False
     enabled: bool = False
     check_every_seconds: Annotated[int, Field(ge=5)] = 30
+    poll: Poll = Poll()

@@ -39,7 +39,8 @@ def relay_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
     """
     if workspace.project.settings.relay is None:
         return []
-    return [_builds_sensor(workspace, "pr"), _builds_sensor(workspace, "main"), _report_sensor(workspace)]
+    sensors = [_builds_sensor(workspace, "pr"), _builds_sensor(workspace, "main"), _report_sensor(workspace)]
+    return [*sensors, _poll_sensor(workspace)] if relay_settings(workspace).poll.enabled else sensors
 
 
 def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinition:
@@ -204,3 +205,26 @@ def _report_sensor(workspace: Workspace) -> dg.SensorDefinition:
         return dg.SkipReason("; ".join(lines) or "nothing is due")
 
     return relay_report_sensor
+
+
+def _poll_sensor(workspace: Workspace) -> dg.SensorDefinition:
+    settings = relay_settings(workspace)
+
+    @dg.sensor(
+        name="relay_poll_sensor",
+        minimum_interval_seconds=settings.poll.every_seconds,
+        description=f"Asks GitHub for changes of {settings.repository}, for a CI that no dispatch can reach.",
+        default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def relay_poll_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from accel_ci.relay.downstream.poll import poll_upstream
+
+        if is_preview(context):
+            return dg.SkipReason(f"{PREVIEW}: a tick asks GitHub, and keeps a delivery for each change")
+        try:
+            lines = poll_upstream(workspace, datetime.now(timezone.utc))
+        except AccelCiError as error:
+            return dg.SkipReason(redact(str(error)))
+        return dg.SkipReason("; ".join(lines) or "nothing has changed")
+
+    return relay_poll_sensor

@@ -27,6 +27,9 @@ from accel_ci.workspace import Workspace
 KEPT = timedelta(days=14)
 """For so long a delivery is kept, so that it is known if it comes again."""
 
+POLLED = "poll-"
+"""The beginning of the ids of deliveries that come from polling."""
+
 State = Literal["new", "asked", "started", "obsolete", "refused", "reported"]
 """The state of a delivery.
 
@@ -73,6 +76,11 @@ class Delivery:
     change: Change
     received_at: datetime
     caller: CallingWorkflow | None = None
+
+    @property
+    def is_polled(self) -> bool:
+        """True if this end has found the change itself: the relay has not dispatched it, and so takes no callback."""
+        return self.id.startswith(POLLED)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def report_deliveries(workspace: Workspace, sender: Sender, now: datetime, only:
     lines: list[str] = []
     complete = True
     for kept in deliveries.all():
-        if kept.outcome.state in ("refused", "reported") or only not in (None, kept.delivery.id):
+        if kept.outcome.state in ("refused", "reported") or only not in (None, kept.delivery.id) or kept.delivery.is_polled:
             continue
         try:
             progress = report_delivery(workspace, settings, kept, sender, now)

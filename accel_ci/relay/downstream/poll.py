@@ -1,0 +1,241 @@
+"""Polling: a CI that neither GitHub nor a relay can reach asks GitHub's REST API for upstream's changes.
+
+Asking, and turning changes into deliveries, belong here; what follows from a delivery is the same as for one that was
+dispatched. The ids of deliveries follow from the change, so that what was found twice is known. The API is that of GitHub's
+documentation of "List pull requests", "Get a reference", conditional requests (`ETag`), pagination (`Link`) and rate limits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import TypeAdapter
+
+from accel_ci.config.relay_settings import Poll
+from accel_ci.errors import AccelCiError
+from accel_ci.relay.downstream.deliveries import POLLED, DispatchError, deliveries_of, read_dispatch
+from accel_ci.relay.downstream.relayed_builds import relay_settings
+from accel_ci.relay.server.dispatch import Limited, read_answer
+from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.workspace import Workspace
+
+TOKEN = "ACCEL_CI_RELAY_GITHUB_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with a token that may read upstream. Without one, GitHub answers to 60 requests an hour."""
+
+_MOST_PAGES = 20
+_LARGEST_PAGE = 32 << 20
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class _State:
+    """The end of the last poll: the time of the newest change, the head of the branch, and ETags."""
+
+    since: datetime | None = None
+    head: str | None = None
+    etags: dict[str, str] = field(default_factory=dict)
+    paused_until: datetime | None = None
+
+
+class _RateLimitError(Exception):
+    def __init__(self, wait_s: float, reason: str) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
+
+
+_STATE = TypeAdapter(_State)
+
+
+def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
+    """Keep a delivery for each change of upstream since the last poll; return a line for each that is new.
+
+    The first poll only remembers where it begins. Raises `AccelCiError` where GitHub refuses or does not answer; the next
+    poll then begins at the same place.
+    """
+    settings, path = relay_settings(workspace), workspace.project.home / "relay" / "poll.json"
+    share = workspace.manifests.share
+    share.bring_file(path)
+    state = _STATE.validate_json(path.read_bytes()) if path.exists() else _State()
+    if state.paused_until is not None and now < state.paused_until:
+        return [f"GitHub's rate limit is used up until {state.paused_until:%H:%M:%S}"]
+    lines: list[str] = []
+    try:
+        with _GitHub(settings.poll, state.etags) as github:
+            payloads, after = _changes(github, workspace, state, now)
+            lines += [line for payload in payloads if (line := _keep(workspace, payload, now)) is not None]
+    except _RateLimitError as error:
+        after = replace(state, paused_until=now + timedelta(seconds=error.wait_s))
+        lines = [f"GitHub's rate limit is used up: {error}"]
+    content = _STATE.dump_json(after, indent=1)
+    share.send(path, content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole_file(path, content, durable=True)
+    return lines
+
+
+def _changes(github: _GitHub, workspace: Workspace, state: _State, now: datetime) -> tuple[list[dict[str, Any]], _State]:
+    """Return the client payloads of all changes, the oldest first, and the state after them."""
+    settings, upstream = relay_settings(workspace), workspace.project.settings.upstream
+    repository = {"full_name": settings.repository}
+    found: list[dict[str, Any]] = []
+    since = state.since
+    known: set[int | None] | None = None
+    for one in github.pull_requests(settings.repository):
+        if (at := _time(one.get("updated_at"))) is None:
+            continue
+        if state.since is None:
+            since = at + timedelta(microseconds=1)  # what is there at the first poll was there before it
+            break
+        since = max(at, since or at)
+        if at < state.since:  # those of the same second come again, and are known
+            break
+        number, sha, is_open = one.get("number"), str(_at(one, "head", "sha"))[:12], one.get("state") == "open"
+        if not is_open:
+            if known is None:
+                known = {kept.delivery.change.pull_request for kept in deliveries_of(workspace).all()}
+            if number not in known:
+                continue
+        elif settings.poll.label is not None and settings.poll.label not in _labels(one):
+            continue
+        payload = {"action": "synchronize" if is_open else "closed", "number": number, "repository": repository}
+        identity = f"{POLLED}{number}-{sha}{'' if is_open else '-closed'}"
+        found.append(_client_payload("pull_request", identity, {**payload, "pull_request": _essentials(one)}))
+    head = github.head(settings.repository, upstream.ref) or state.head
+    if head is not None and state.head is not None and head != state.head:
+        payload = {"ref": upstream.ref, "before": state.head, "after": head, "repository": repository}
+        found.append(_client_payload("push", f"{POLLED}main-{head[:12]}", payload))
+    return found[::-1], _State(since or now, head, github.etags)
+
+
+def _keep(workspace: Workspace, payload: dict[str, Any], now: datetime) -> str | None:
+    """Keep a delivery; return a line if it is new."""
+    try:
+        delivery = read_dispatch(json.dumps(payload).encode(), relay_settings(workspace).repository, now)
+    except DispatchError as error:
+        return f"passed over: {error}"
+    return f"{delivery.id}: {delivery.change.ref}" if deliveries_of(workspace).add(delivery) else None
+
+
+def _time(value: object) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def _client_payload(event: str, identity: str, payload: dict[str, Any]) -> dict[str, Any]:
+    return {"event_type": event, "delivery_id": identity, "payload": payload}
+
+
+def _essentials(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a pull request that a build needs: a whole one has 20 KB."""
+    ends = {
+        end: {
+            "sha": _at(one, end, "sha"),
+            "ref": _at(one, end, "ref"),
+            "repo": {"full_name": _at(one, end, "repo", "full_name")},
+        }
+        for end in ("head", "base")
+    }
+    kept = {key: one.get(key) for key in ("number", "state", "draft", "title", "html_url", "updated_at")}
+    return {**kept, **ends, "labels": [{"name": name} for name in sorted(_labels(one))]}
+
+
+def _labels(one: Mapping[str, Any]) -> set[str]:
+    labels = one.get("labels")
+    names = [_at(label, "name") for label in labels] if isinstance(labels, list) else []
+    return {name for name in names if isinstance(name, str)}
+
+
+def _at(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+class _GitHub:
+    """Conditional requests to the API. `etags` are those of the answers, for the next poll."""
+
+    def __init__(self, settings: Poll, etags: Mapping[str, str]) -> None:
+        token = os.environ.get(TOKEN, "")
+        self._api, self.etags = settings.api.rstrip("/"), dict(etags)
+        self._client = httpx.Client(
+            headers={
+                **({"Authorization": f"Bearer {token}"} if token else {}),
+                "Accept": "application/vnd.github+json",
+                "X-GitHub-Api-Version": "2022-11-28",
+                "User-Agent": "accel-ci-relay",
+            },
+            timeout=_TIMEOUT_S,
+        )
+
+    def __enter__(self) -> _GitHub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def pull_requests(self, repository: str) -> Iterator[dict[str, Any]]:
+        """Yield pull requests, open and closed, the last changed first; nothing if none has changed since the last poll."""
+        query = "state=all&sort=updated&direction=desc&per_page=100"
+        url: str | None = f"{self._api}/repos/{repository}/pulls?{query}"
+        for page in range(_MOST_PAGES):
+            if url is None:
+                return
+            found, url = self._get(url, "pulls" if page == 0 else None)
+            if found is None:
+                return
+            if not isinstance(found, list):
+                raise AccelCiError(f"GitHub's list of pull requests of {repository} is no list; check relay.poll.api")
+            yield from (one for one in found if isinstance(one, dict))
+        raise AccelCiError(
+            f"more than {_MOST_PAGES * 100} pull requests have changed since the last poll; "
+            "remove relay/poll.json from the data folder to begin anew"
+        )
+
+    def head(self, repository: str, ref: str) -> str | None:
+        """Return the commit of a ref; None if it has not changed since the last poll."""
+        found, _ = self._get(f"{self._api}/repos/{repository}/git/ref/{ref.removeprefix('refs/')}", f"ref {ref}")
+        sha = _at(found, "object", "sha")
+        return sha if isinstance(sha, str) else None
+
+    def _get(self, url: str, remembered: str | None) -> tuple[Any, str | None]:
+        """Return an answer, None for one that has not changed, and the address of the next page."""
+        etag = self.etags.get(remembered or "")
+        try:
+            with self._client.stream("GET", url, headers={"If-None-Match": etag} if etag else {}) as answer:
+                content = bytearray()
+                for part in answer.iter_bytes():
+                    content += part
+                    if len(content) > _LARGEST_PAGE:
+                        raise AccelCiError(f"an answer of GitHub is larger than {_LARGEST_PAGE >> 20} MiB")
+        except httpx.HTTPError as error:
+            raise AccelCiError(
+                f"GitHub's API cannot be reached ({type(error).__name__}); the next poll tries again"
+            ) from None
+        if answer.status_code == 304:
+            return None, None
+        if answer.status_code != 200:
+            now = datetime.now(timezone.utc).timestamp()
+            meaning = read_answer(answer.status_code, answer.headers, bytes(content), now)
+            if isinstance(meaning, Limited):
+                raise _RateLimitError(meaning.wait_s, meaning.reason)
+            raise AccelCiError(f"GitHub answers with HTTP {answer.status_code}; check relay.repository and ${TOKEN}")
+        try:
+            found = json.loads(bytes(content))
+        except (ValueError, RecursionError):
+            raise AccelCiError("an answer of GitHub is no JSON; check relay.poll.api") from None
+        if remembered is not None and (new := answer.headers.get("etag")):
+            self.etags[remembered] = new
+        following = answer.links.get("next", {}).get("url")
+        if following is not None and urlsplit(following)[:2] != urlsplit(self._api)[:2]:
+            raise AccelCiError("GitHub's next page is at another place, which must not get the token; check relay.poll.api")
+        return found, following
