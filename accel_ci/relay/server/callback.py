@@ -149,7 +149,7 @@ class KnownJob:
 
 
 Step = Literal["in_progress", "completed", "corrected", "known"]
-"""The end of a callback that is taken. `corrected` is the end of a job that the relay had given up; `known` changes nothing."""
+"""The end of a callback that is taken. `corrected` is the end of a job that was given up; `known` changes nothing."""
 
 
 def next_step(job: KnownJob | None, callback: Callback) -> Step:
