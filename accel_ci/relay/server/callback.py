@@ -126,7 +126,7 @@ def subject_of(event: str, device: str | None, body: bytes) -> Subject:
     payload = json.loads(body)["client_payload"]["payload"]
     devices = {device} if device else set()
     if event != "pull_request":
-        return Subject(event, None, _text(payload.get("after")))
+        return Subject(event, None, _commit(payload.get("after")))
     described = payload.get("pull_request")
     described = described if isinstance(described, dict) else {}
     labels, head, number = described.get("labels"), described.get("head"), described.get("number", payload.get("number"))
@@ -134,7 +134,7 @@ def subject_of(event: str, device: str | None, body: bytes) -> Subject:
         name = _text(label.get("name")) if isinstance(label, dict) else ""
         if name.startswith(LABEL):
             devices.add(name.removeprefix(LABEL))
-    sha = _text(head.get("sha")) if isinstance(head, dict) else ""
+    sha = _commit(head.get("sha")) if isinstance(head, dict) else ""
     return Subject(event, number if isinstance(number, int) else None, sha, frozenset(devices))
 
 
@@ -273,6 +273,11 @@ def _read_failed_tests(found: Any) -> list[dict[str, Any]]:
 def _clean(value: Any, limit: int) -> str:
     """A text without control characters that has at most `limit` bytes; an empty one where something else stands there."""
     return cut(_text(value).translate(_CONTROL), limit)
+
+
+def _commit(value: Any) -> str:
+    text = _text(value)
+    return text if _COMMIT.fullmatch(text) else ""
 
 
 def _text(value: Any) -> str:
