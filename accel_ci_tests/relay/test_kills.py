@@ -1,6 +1,6 @@
 """Servers and workers are killed at random under load.
 
-No accepted delivery is lost, and every downstream gets each. No step of a job that was accepted is lost, and none is doubled.
+No accepted delivery is lost, and every downstream gets each. No step of a job that was taken is lost, and none is doubled.
 """
 
 from __future__ import annotations
@@ -144,9 +144,8 @@ def _report(
 
 def _replicas(folder: Path, github: str, issuer: str, database_url: str | None) -> list[RelayServer]:
     """Two servers on one database."""
-    fan_out = {
-        "first_pause_s": 0.05, "longest_pause_s": 0.2, "breaker_pause_s": 0.1, "tries": 1000, "poll_s": 0.05,
-        "timeout_s": 5, "lease_s": 10,
+    tries = {
+        "first_pause_s": 0.05, "longest_pause_s": 0.2, "tries": 1000, "poll_s": 0.05, "timeout_s": 5, "lease_s": 10,
     }  # fmt: skip
     relays = []
     for number in range(2):
@@ -159,18 +158,11 @@ def _replicas(folder: Path, github: str, issuer: str, database_url: str | None) 
                 f"L1: [{', '.join(set(DOWNSTREAMS) - {REPORTING})}]\nL4: [{REPORTING}]\n",
                 database_url,
                 database_file=database_file,
-                fan_out=fan_out,
+                fan_out={**tries, "breaker_pause_s": 0.1},
                 issuers=[{"issuer": issuer}],
                 callback={"per_minute": 10_000},
                 results={"folder": str(folder / "results")},
-                forwards={
-                    "first_pause_s": 0.05,
-                    "longest_pause_s": 0.2,
-                    "tries": 1000,
-                    "poll_s": 0.05,
-                    "timeout_s": 5,
-                    "lease_s": 10,
-                },  # fmt: skip
+                forwards=tries,
             )
         )
     return relays

@@ -36,7 +36,7 @@ class Loop(Protocol):
 
 @dataclass(frozen=True)
 class RelayState:
-    """What the processes of a relay share: the database with its tables, and the allowlist; and the metrics of this one."""
+    """The database with its tables, and the allowlist, which all processes of a relay share; and the metrics of this one."""
 
     database: RelayDatabase
     queue: Queue
