@@ -113,8 +113,11 @@ def test_from_the_webhook_of_a_pull_request_to_its_page(
     assert (smoke["job"], smoke["state"]["words"], smoke["passed"], smoke["failed"]) == (JOBS[0], "passed", 1, 0)
     assert (unit["job"], unit["state"]["words"], unit["passed"], unit["failed"]) == (JOBS[1], "failed", 4, 2)
     assert sorted(failure["test"].rpartition("::")[2] for failure in unit["failures"]) == ["test_n[0]", "test_n[3]"]
-    checks = {run["name"]: run for run in github.check_runs.runs.values()}
-    assert {name: (run["repository"], run["head_sha"], run["status"], run["conclusion"]) for name, run in checks.items()} == {
+    checks = {
+        run["name"]: (run["repository"], run["head_sha"], run["status"], run["conclusion"])
+        for run in github.check_runs.runs.values()
+    }
+    assert checks == {
         f"crcr/{BACKEND}/accel-ci/{job}": (UPSTREAM, sha, "completed", conclusion)
         for job, conclusion in zip(JOBS, ("success", "failure"), strict=True)
     }
@@ -123,7 +126,8 @@ def test_from_the_webhook_of_a_pull_request_to_its_page(
 def _ended(pull: Any) -> list[dict[str, Any]]:
     """The jobs of a pull request's page that have ended, by name."""
     commits = pull["commits"] if pull is not None else []
-    return sorted((job for one in commits for job in one["jobs"] if job["execution_s"] is not None), key=lambda job: str(job["job"]))
+    jobs = (job for one in commits for job in one["jobs"] if job["execution_s"] is not None)
+    return sorted(jobs, key=lambda job: str(job["job"]))
 
 
 def test_a_nightly_reaches_the_page_of_its_backend(tmp_path: Path, issuer: OidcIssuer, relay: RelayServer) -> None:
