@@ -23,8 +23,6 @@ Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 _LOG = logging.getLogger(__name__)
 _DAY_S = 86400.0
 _LONGEST_S = 1800.0
-_PAUSE_FACTOR = 9
-"""The pause after a write is at least so many times as long as the write: it takes a tenth of a core at most."""
 
 
 def with_pages(project: RelayProject, lifespan: Lifespan) -> Lifespan:
@@ -58,7 +56,7 @@ async def _keep_writing(project: RelayProject, settings: PagesSettings) -> None:
                 written = state
         except Exception:
             _LOG.exception("the pages were not written")
-        await asyncio.sleep(max(settings.every_s, _PAUSE_FACTOR * (time.monotonic() - began)))
+        await asyncio.sleep(max(settings.every_s, (time.monotonic() - began) * (1 / settings.busy_share - 1)))
 
 
 def _state(project: RelayProject, store: ResultsStore) -> tuple[str, int, int]:

@@ -273,6 +273,8 @@ class PagesSettings(Section):
     """Relative to the settings' folder."""
     every_s: Seconds = 60
     """At most so often they are written, and only for new results."""
+    busy_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Writing them takes at most this share of the time: the pause after a long write is longer."""
     pull_days: Count = 14
     """The page of a pull request goes after so many days without a result."""
 
