@@ -170,9 +170,10 @@ def test_nothing_is_lost_when_writers_are_killed(tmp_path: Path) -> None:
             command = [sys.executable, "-c", WRITER, str(folder), name]
             return name, subprocess.Popen(command, stdout=file, env=environment), output
 
-    def heard() -> None:
+    def heard() -> int:
         for name, _, output in writers:
             acknowledged.update(f"{name}-{number}" for number in output.read_text().split("\n")[:-1])
+        return len(acknowledged)
 
     running = [start("a0"), start("b0")]
     writers += running
@@ -180,7 +181,7 @@ def test_nothing_is_lost_when_writers_are_killed(tmp_path: Path) -> None:
         for kill in range(KILLS):
             before = len(acknowledged)
             target = before + chance.randrange(10, 60)
-            wait_for(lambda wanted=target: (heard(), len(acknowledged) >= wanted)[1])  # type: ignore[misc]
+            wait_for(lambda wanted=target: heard() >= wanted)  # type: ignore[misc]
             known = set(acknowledged)
             assert known <= {row.delivery_id for row in everything(store)}
             one = chance.randrange(2)
