@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from accel_ci.cli.relay_downstream import dispatch, poll, receive, report
+from accel_ci.cli.relay_downstream import dispatch, poll, receive, report, rows
 
 if TYPE_CHECKING:
     from accel_ci.relay.server.database import RelayDatabase
@@ -203,5 +203,5 @@ def _log_everything() -> None:
         logger.propagate = False
 
 
-for _command in (dispatch, poll, receive, report):
+for _command in (dispatch, poll, receive, report, rows):
     relay.add_command(_command)

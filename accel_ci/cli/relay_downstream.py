@@ -1,4 +1,4 @@
-"""Commands of a backend's end of the relay: `relay dispatch`, `relay receive`, `relay poll`, `relay report`."""
+"""Commands of a backend's end of the relay: `relay dispatch`, `receive`, `poll`, `report` and `rows`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -159,6 +161,34 @@ def report(workspace: Workspace, build: str | None, dry_run: bool) -> None:
         else:
             lines = report_build(workspace, settings, chosen, subject, new_sender(workspace), now).lines
             click.echo("\n".join(lines) or f"{chosen.name}: nothing is due for {subject.id}")
+
+
+@click.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="The store; <home>/relay_results by default."
+)
+@click.option("--repository", metavar="OWNER/NAME", help="The name of the backend; local/<its name> by default.")
+@click.option("--days", type=click.IntRange(1, 1000), default=30, show_default=True, help="Only builds of the last days.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows, one JSON object a line, and store nothing.")
+@with_workspace
+def rows(workspace: Workspace, folder: Path | None, repository: str | None, days: int, as_json: bool) -> None:
+    """Store the backend's own builds with the columns of the relay's results, so that its pages can be made of them.
+
+    Rows that are there already change nothing.
+    """
+    from accel_ci.relay.downstream.rows import own_rows
+    from accel_ci.relay.results_store import ResultsStore
+
+    now = datetime.now(timezone.utc)
+    name = repository or f"local/{workspace.project.settings.backend.name}"
+    found = own_rows(workspace, name, now - timedelta(days=days), now)
+    if as_json:
+        for row in found:
+            click.echo(json.dumps(asdict(row)))
+        return
+    place = folder or workspace.project.home / "relay_results"
+    ResultsStore(place).add(found)
+    click.echo(f"{len(found)} rows are in {place}")
 
 
 def _subjects(workspace: Workspace, revision_key: str, variant: str) -> list[Subject]:

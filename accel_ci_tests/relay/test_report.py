@@ -28,6 +28,7 @@ from accel_ci.relay.downstream.report import new_sender, report_all, report_deli
 from accel_ci.relay.downstream.sender import Sender
 from accel_ci.relay.downstream.tokens import TokenError
 from accel_ci.relay.messages import AUDIENCE
+from accel_ci.relay.results_store import ResultsStore
 from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import attempts_of, fails
@@ -427,6 +428,35 @@ def test_nightly_builds_are_reported_once_when_they_end(
         assert body["event_type"] == {"nightly": "nightly", "intraday": "periodic"}[trigger]
         assert body["delivery_id"] == "c" * 40, "the commit of the PyTorch that was tested"
         assert body["payload"] == {"repository": {"full_name": REPOSITORY}, "head_sha": "c" * 40}
+
+
+def test_own_builds_are_rows_of_the_relays_store(make_downstream: MakeDownstream, tmp_path: Path) -> None:
+    downstream = make_downstream()
+    downstream.deliver()
+    downstream.finish()
+    nightly = Build("nightly-20261130", "py3")
+    sources = Source("b", "main", "b" * 40), Source("u", "main", SHA)
+    downstream.add_revision(Revision(nightly.revision, "nightly", NOW, *sources))
+    downstream.finish(nightly, run="run-2")
+    project = downstream.workspace.project
+    command = [sys.executable, "-m", "accel_ci.cli", "--config", str(project.config_path), "relay", "rows", "--days", "1000"]
+    store = tmp_path / "rows"
+    for _ in range(2):
+        done = subprocess.run([*command, "--folder", str(store)], capture_output=True, text=True, check=True, timeout=120)
+        assert done.stdout == f"8 rows are in {store}\n"
+    found = ResultsStore(store).rows(NOW.timestamp() - 1, NOW.timestamp() + 600)
+    described = {(row.event, row.delivery_id, row.pull_request, row.head_sha, row.job_name, row.conclusion) for row in found}
+    assert described == {
+        ("pull_request", "d-1", 7, SHA, "py3~smoke", "success"),
+        ("pull_request", "d-1", 7, SHA, "py3~unit", "failure"),
+        ("nightly", SHA, None, SHA, "py3~smoke", "success"),
+        ("nightly", SHA, None, SHA, "py3~unit", "failure"),
+    }
+    assert {(row.repository, row.upstream, row.execution_s) for row in found} == {("local/toy", REPOSITORY, 300.0)}
+    [unit] = [row for row in found if (row.event, row.job_name) == ("nightly", "py3~unit")]
+    assert (unit.passed, unit.failed, unit.skipped, json.loads(unit.failed_tests)[0]["classname"]) == (1, 1, 0, "unit")
+    printed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert len({json.loads(line)["job_name"] for line in printed.splitlines()}) == 2
 
 
 def test_github_is_asked_for_a_token_with_the_audience(
