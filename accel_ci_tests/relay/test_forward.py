@@ -166,6 +166,14 @@ def test_a_refused_check_run_is_a_dead_letter_and_its_end_goes_ahead(relay: Rela
     assert relay.status("check_run").dead == 0
 
 
+def test_a_row_of_which_no_check_run_can_be_made_ends_as_a_dead_letter(relay: Relay, github: GitHubServer) -> None:
+    relay.put(begun(started_at=1e30), begun(job_name="other"))
+    relay.forward("check_run")
+    status = relay.status("check_run")
+    assert (status.sent, status.dead) == (1, 1)
+    assert len(github.check_runs.runs) == 1
+
+
 def test_github_is_down_and_results_go_on(relay: Relay) -> None:
     relay.github = AWAY
     store = ResultsStore(relay.folder / "results")

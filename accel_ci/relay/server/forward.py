@@ -50,6 +50,9 @@ def check_runs(github: GitHubClient, settings: ForwardSettings) -> Sending:
             return await asyncio.wait_for(put_check_run(github, claim), settings.timeout_s)
         except (TimeoutError, asyncio.TimeoutError):
             return Failed(f"not done within {settings.timeout_s:g} s"), None
+        except Exception as error:  # a row that nobody thought of must not end the lane
+            _LOG.exception("no check run can be made of a row of %s", claim.row.repository)
+            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN]), None
 
     async def send(claims: Sequence[ForwardClaim]) -> Sequence[tuple[Answer, str | None]]:
         return await asyncio.gather(*(put(claim) for claim in claims))
