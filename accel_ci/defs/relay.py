@@ -56,7 +56,7 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
     )
     def relay_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         deliveries = deliveries_of(workspace)
-        known = deliveries.all()
+        known = deliveries.summaries()
         own = [kept for kept in known if (kept.delivery.change.pull_request is not None) == (trigger == "pr")]
         if is_preview(context):
             waiting = [kept.delivery.id for kept in own if kept.outcome.state == "new"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from accel_ci.relay.downstream.deliveries import (
     Deliveries,
     Delivery,
     DispatchError,
+    KeptDelivery,
+    Outcome,
     deliveries_of,
     obsolete_since,
     read_dispatch,
@@ -134,6 +138,37 @@ def test_a_delivery_is_kept_once_however_often_it_comes(make_project: Callable[.
     assert len(deliveries.all()) == 2
     deliveries.forget_old(deliveries.all(), NOW + KEPT + timedelta(seconds=1))
     assert deliveries.all() == []
+
+
+def test_summaries_follow_every_change(make_project: Callable[..., Project]) -> None:
+    project = make_project()
+    deliveries = deliveries_of(Workspace(project))
+    deliveries.add(first := read(event(pull_request(SHA))))
+    deliveries.add(read(event(push(OTHER), "d-2")))
+    light = replace(first, client_payload={})
+    assert deliveries.summaries()[0] == KeptDelivery(light, Outcome())
+    deliveries.note(deliveries.all()[0], state="refused", reason="why")
+    again = deliveries_of(Workspace(project))
+    assert again.summaries()[0] == KeptDelivery(light, Outcome("refused", reason="why"))
+    assert again.find("d-1") == again.all()[0], "whole, with what callbacks repeat"
+    again.forget_old(again.summaries()[:1], NOW + 2 * KEPT)
+    assert [kept.delivery.id for kept in deliveries.summaries()] == ["d-2"]
+    assert deliveries.find("d-1") is None
+
+
+def test_a_summary_is_read_once(make_project: Callable[..., Project]) -> None:
+    """A file that is made unreadable without another size or time is not looked at again."""
+    project = make_project()
+    deliveries = deliveries_of(Workspace(project))
+    deliveries.add(read(event(push(SHA))))
+    [before] = deliveries.summaries()
+    path = Path(project.home, "relay", "deliveries", "d-1.json")
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"{{")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert deliveries.all() == []
+    assert deliveries.summaries() == [before]
 
 
 def test_a_damaged_file_is_passed_over(make_project: Callable[..., Project]) -> None:

@@ -102,6 +102,10 @@ class KeptDelivery:
     outcome: Outcome
 
 
+_Versions = tuple[tuple[int, ...], tuple[int, ...]]
+_SEEN: dict[Path, dict[str, tuple[_Versions, KeptDelivery]]] = {}
+"""By folder and name: the versions of both files of a delivery, and its summary."""
+
 _DELIVERY, _OUTCOME = TypeAdapter(Delivery), TypeAdapter(Outcome)
 
 
@@ -215,22 +219,44 @@ class Deliveries:
 
     def find(self, delivery_id: str) -> KeptDelivery | None:
         """Return a delivery; None if it is not known."""
-        return next((kept for kept in self.all() if kept.delivery.id == delivery_id), None)
+        kept = next((each for each in self.summaries() if each.delivery.id == delivery_id), None)
+        return None if kept is None else self.whole(kept)
+
+    def whole(self, summary: KeptDelivery) -> KeptDelivery | None:
+        """Return the delivery of a summary with its `client_payload`; None if it is gone."""
+        return self._read(self._deliveries / f"{summary.delivery.id}.json")
 
     def all(self) -> list[KeptDelivery]:
         """Return all deliveries, in the order in which they came. Damaged files are passed over, which is logged."""
         self._share.bring(self._deliveries, self._outcomes)
-        found = []
+        return _sorted(filter(None, map(self._read, self._deliveries.glob("*.json"))))
+
+    def summaries(self) -> list[KeptDelivery]:
+        """Return the same with an empty `client_payload`: for what looks at all of them again and again.
+
+        A process reads each file once, and again when it has changed.
+        """
+        self._share.bring(self._deliveries, self._outcomes)
+        seen, now = _SEEN.get(self._deliveries, {}), {}
         for path in self._deliveries.glob("*.json"):
-            try:
-                delivery = _DELIVERY.validate_json(path.read_bytes())
-                noted = self._outcomes / path.name
-                outcome = _OUTCOME.validate_json(noted.read_bytes()) if noted.exists() else Outcome()
-            except (OSError, ValueError) as error:
-                _LOG.warning("passed over: %s: %s", path, _brief(error))
-                continue
-            found.append(KeptDelivery(delivery, outcome))
-        return sorted(found, key=lambda kept: (kept.delivery.received_at, kept.delivery.id))
+            versions = (_version(path), _version(self._outcomes / path.name))
+            known = seen.get(path.name)
+            if known is not None and known[0] == versions:
+                now[path.name] = known
+            elif (kept := self._read(path)) is not None:
+                now[path.name] = (versions, replace(kept, delivery=replace(kept.delivery, client_payload={})))
+        _SEEN[self._deliveries] = now
+        return _sorted(kept for _, kept in now.values())
+
+    def _read(self, path: Path) -> KeptDelivery | None:
+        try:
+            delivery = _DELIVERY.validate_json(path.read_bytes())
+            noted = self._outcomes / path.name
+            outcome = _OUTCOME.validate_json(noted.read_bytes()) if noted.exists() else Outcome()
+        except (OSError, ValueError) as error:
+            _LOG.warning("passed over: %s: %s", path, _brief(error))
+            return None
+        return KeptDelivery(delivery, outcome)
 
     def note(self, kept: KeptDelivery, **changes: Any) -> KeptDelivery:
         """Keep what became of a delivery: its outcome with some fields changed."""
@@ -250,3 +276,16 @@ class Deliveries:
                     path = folder / f"{each.delivery.id}.json"
                     self._share.remove(path)
                     path.unlink(missing_ok=True)
+
+
+def _sorted(found: Iterable[KeptDelivery]) -> list[KeptDelivery]:
+    return sorted(found, key=lambda kept: (kept.delivery.received_at, kept.delivery.id))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """The identity of a file's content, which is always replaced as a whole; empty where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -99,7 +99,7 @@ def _changes(github: _GitHub, workspace: Workspace, state: _State, now: datetime
         number, sha, is_open = one.get("number"), str(_at(one, "head", "sha"))[:12], one.get("state") == "open"
         if not is_open:
             if known is None:
-                known = {kept.delivery.change.pull_request for kept in deliveries_of(workspace).all()}
+                known = {kept.delivery.change.pull_request for kept in deliveries_of(workspace).summaries()}
             if number not in known:
                 continue
         elif settings.poll.label is not None and settings.poll.label not in _labels(one):

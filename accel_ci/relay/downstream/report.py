@@ -128,8 +128,10 @@ def report_deliveries(workspace: Workspace, sender: Sender, now: datetime, only:
     settings, deliveries = relay_settings(workspace), deliveries_of(workspace)
     lines: list[str] = []
     complete = True
-    for kept in deliveries.all():
-        if kept.outcome.state in ("refused", "reported") or only not in (None, kept.delivery.id) or kept.delivery.is_polled:
+    for each in deliveries.summaries():
+        if each.outcome.state in ("refused", "reported") or only not in (None, each.delivery.id) or each.delivery.is_polled:
+            continue
+        if (kept := deliveries.whole(each)) is None:
             continue
         try:
             progress = report_delivery(workspace, settings, kept, sender, now)
