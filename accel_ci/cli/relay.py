@@ -160,11 +160,10 @@ def pages(folder: Path | None, settings: Path) -> None:
     project = _load(settings)
     from accel_ci.relay.allowlist import read_allowlist
     from accel_ci.relay.pages.write import PagesSource, site_of_api, write_pages
-    from accel_ci.relay.results_store import ResultsStore
     from accel_ci.relay.server.settings import PagesSettings
 
     chosen, now, place = project.settings, time.time(), folder or project.pages_folder
-    store = ResultsStore(project.results_folder)
+    store = project.open_results()
     store.tidy(now, chosen.results.keep_days)
     source = PagesSource(
         store,

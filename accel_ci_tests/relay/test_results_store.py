@@ -7,22 +7,25 @@ import random
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accel_ci.relay.results_store import MERGED_AT, ResultsStore
 from accel_ci.relay.rows import JobRow
+from accel_ci.relay.server.settings import load_relay
 from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.object_store import FolderStore, ObjectStore
 from accel_ci_tests.fixtures.checkout import ROOT
 from accel_ci_tests.fixtures.job_rows import DAY_S, NOW, failed_tests, job_row, verdict
 from accel_ci_tests.fixtures.processes import wait_for
-from accel_ci_tests.fixtures.stored_attempts import real_s3
+from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 
 KILLS = int(os.environ.get("ACCEL_CI_RELAY_KILLS", "4"))
 
@@ -71,6 +74,25 @@ def test_the_newest_row_of_each_job_is_read(place: ObjectStore) -> None:
     assert everything(store, events=["pull_request"]) == everything(store, pull_request=[7, 9]) == [corrected]
     assert store.rows(NOW - 2 * DAY_S, ended.at) == [begun], "later rows count before their time"
     assert store.rows(0, NOW + 1, most=1) == [corrected]
+
+
+@real_s3
+def test_machines_share_results_through_a_bucket(tmp_path: Path) -> None:
+    endpoint, bucket, *_ = (os.environ[name] for name in NEEDED)
+    place = {"bucket": bucket, "prefix": f"test-{uuid.uuid4().hex}", "endpoint": endpoint}
+    machines = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "relay.yaml"
+        secrets = {"webhook_secret": {"variable": "A"}, "github": {"token": {"variable": "B"}}}
+        file.write_text(yaml.safe_dump({"upstream": "upstream/project", **secrets, "results": place}))
+        machines.append(load_relay(file).open_results())
+    for number in range(MERGED_AT + 2):
+        machines[number % 2].add([job_row(1, delivery_id=f"d{number}")])
+    assert everything(machines[0]) == everything(machines[1])
+    assert len(everything(machines[0])) == MERGED_AT + 2
+    machines[0].tidy(NOW + 100 * DAY_S, 60)
+    assert everything(machines[1]) == []
 
 
 def test_without_details_long_texts_are_left_out(tmp_path: Path) -> None:

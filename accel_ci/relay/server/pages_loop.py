@@ -26,15 +26,19 @@ _LONGEST_S = 1800.0
 
 
 def with_pages(project: RelayProject, lifespan: Lifespan) -> Lifespan:
-    """Return a lifespan during which the pages are written too, if the settings have them."""
+    """Return a lifespan during which the pages are written too, if the settings have them.
+
+    Raises `AccelCiError` where the store of results cannot be opened.
+    """
     settings = project.settings.pages
     if settings is None:
         return lifespan
+    store = project.open_results()
 
     @asynccontextmanager
     async def both(application: Starlette) -> AsyncIterator[None]:
         async with lifespan(application):
-            loop = asyncio.create_task(_keep_writing(project, settings))
+            loop = asyncio.create_task(_keep_writing(project, settings, store))
             try:
                 yield
             finally:
@@ -45,9 +49,9 @@ def with_pages(project: RelayProject, lifespan: Lifespan) -> Lifespan:
     return both
 
 
-async def _keep_writing(project: RelayProject, settings: PagesSettings) -> None:
+async def _keep_writing(project: RelayProject, settings: PagesSettings, store: ResultsStore) -> None:
     """Write the pages when there are new results, another allowlist, or a new day."""
-    store, written = ResultsStore(project.results_folder), None
+    written = None
     while True:
         began = time.monotonic()
         try:

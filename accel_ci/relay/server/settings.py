@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -22,6 +22,9 @@ from accel_ci.config.values import Endpoint, EnvironmentName, Seconds
 from accel_ci.errors import ConfigError
 from accel_ci.redaction import OF_THIS_PROCESS, credentials_in
 from accel_ci.relay.messages import LARGEST_CALLBACK
+
+if TYPE_CHECKING:
+    from accel_ci.relay.results_store import ResultsStore
 
 SETTINGS_NAME = "relay.yaml"
 Count = Annotated[int, Field(ge=1)]
@@ -261,7 +264,12 @@ class ResultsSettings(Section):
     """The store of results that the pages are made of."""
 
     folder: str = "results"
-    """Relative to the settings' folder."""
+    """Relative to the settings' folder; with a bucket, the cache of it."""
+    bucket: str | None = None
+    """An S3 bucket in which servers on several machines share the results. The keys come from the environment."""
+    prefix: str = "relay"
+    endpoint: Endpoint | None = None
+    region: str | None = None
     keep_days: Annotated[int, Field(ge=60)] = 400
     """Results are kept for so many days; the levels look at 60."""
 
@@ -327,6 +335,19 @@ class RelayProject:
     def results_folder(self) -> Path:
         """The folder of the results."""
         return self.folder / self.settings.results.folder
+
+    def open_results(self) -> ResultsStore:
+        """Open the store of results. Raises `AccelCiError` where a bucket cannot be used."""
+        from accel_ci.relay.results_store import ResultsStore
+        from accel_ci.storage.bucket import open_bucket
+        from accel_ci.storage.s3 import environment_keys
+
+        place = self.settings.results
+        if place.bucket is None:
+            return ResultsStore(self.results_folder)
+        keys = environment_keys()
+        OF_THIS_PROCESS.learn({key for key in keys if key})
+        return ResultsStore(open_bucket(place.bucket, place.prefix, self.results_folder, place.endpoint, keys, place.region))
 
     @property
     def pages_folder(self) -> Path:

@@ -91,11 +91,9 @@ class Workers:
 
 def _stores(project: RelayProject) -> tuple[Lane, ...]:
     """The lanes of the stores of results. ClickHouse gets a row once the store has it."""
-    from accel_ci.relay.results_store import ResultsStore
-
     settings = project.settings
     at_a_time = settings.forwards.batch
-    results = rows_for(ResultsStore(project.results_folder))
+    results = rows_for(project.open_results())
     if settings.clickhouse is None:
         return (Lane("results", results, at_a_time, is_batch=True),)
     from accel_ci.relay.server.clickhouse_sink import ClickHouseSink
