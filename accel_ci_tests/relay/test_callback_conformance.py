@@ -559,7 +559,7 @@ def test_status_shows_jobs_and_forwards(servers: Servers) -> None:
     shown = json.loads(servers.relay.command("status", "--json").stdout)["jobs"]
     (one,) = [one for one in shown if one["repository"] == "a/critical"]
     assert one["in_progress"] >= 1
-    assert one["forwards_waiting"] >= 2
+    assert one["forwards_dead"] == 0
     assert "a/critical: jobs: " in servers.relay.command("status").stdout
 
 
