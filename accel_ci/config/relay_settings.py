@@ -54,7 +54,8 @@ class Relay(Section):
     built, since others do not test the change. With `supersede`, a new commit of a pull request ends the builds of earlier
     ones. Each of `callbacks` gets all results, with an OIDC token that proves the `identity` of the backend: one of GitHub
     Actions or Buildkite, where the command runs there, or the content of `token_file`. `workflow` names the results. With
-    `nightly`, those of the nightly and intraday jobs are reported too. If `enabled`, its sensors start with the daemon.
+    `nightly`, those of the nightly and intraday jobs are reported too. The HUD links to `pages`, those of the relay. If
+    `enabled`, its sensors start with the daemon.
     """
 
     repository: FullName = "pytorch/pytorch"
@@ -65,6 +66,7 @@ class Relay(Section):
     token_file: str | None = None
     workflow: Annotated[str, Field(pattern=r"\A[\w .-]{1,100}\z")] = "accel-ci"
     nightly: bool = False
+    pages: Endpoint | None = None
     enabled: bool = False
     check_every_seconds: Annotated[int, Field(ge=5)] = 30
     poll: Poll = Poll()

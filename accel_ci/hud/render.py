@@ -50,13 +50,14 @@ _OWN = "accel_ci.hud"
 class Site:
     """The facts that all pages show.
 
-    `package` has the templates of the pages; they can extend those of the HUD.
+    `package` has the templates of the pages; they can extend those of the HUD. `links` are addresses of other sites by name.
     """
 
     project: str
     generated_at: datetime
     pages: dict[str, str] = field(default_factory=lambda: PAGES)
     package: str = _OWN
+    links: dict[str, str] = field(default_factory=dict)
 
 
 def render_page(name: str, site: Site, json: str | None = None, *, root: str = "", **values: Any) -> str:

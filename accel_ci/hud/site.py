@@ -77,7 +77,9 @@ def write_site(workspace: Workspace, flakiness: Flakiness, folder: Path, *, now:
     """
     now, state = in_utc(now), state_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    site = Site(workspace.project.settings.backend.name, now)
+    settings = workspace.project.settings
+    links = {"Relay": settings.relay.pages} if settings.relay and settings.relay.pages else {}
+    site = Site(settings.backend.name, now, links=links)
     incidents = read_incidents(workspace)
     revisions, kept = gather_builds(workspace, read_kept(state), now)
     kept = write_build_pages(workspace, revisions, kept, incidents.incidents, folder, site, now)

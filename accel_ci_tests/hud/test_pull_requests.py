@@ -62,3 +62,10 @@ def test_other_triggers_are_not_there_and_each_number_is() -> None:
     html = render_page("pulls.html", Site("emu", NOW), "pulls.json", pulls=pulls, kinds=KINDS)
     assert [f'<td class="n">{n}</td>' in html for n in range(1, 6)] == [True] * 5
     assert f'href="builds/pr-42~{VARIANTS[0]}.html"' in html
+
+
+def test_pages_link_to_other_sites() -> None:
+    site = Site("emu", NOW, links={"Relay": "https://relay.example.org/hud/"})
+    page = render_page("pulls.html", site, pulls=[], kinds=KINDS)
+    assert '<a href="https://relay.example.org/hud/" rel="noreferrer">Relay</a>\n</nav>' in page
+    assert "relay.example.org" not in render_page("pulls.html", Site("emu", NOW), pulls=[], kinds=KINDS)
