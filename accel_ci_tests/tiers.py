@@ -115,6 +115,7 @@ NIGHTLY = (
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 LONG = (
+    "end_to_end/test_both_stacks.py",
     "end_to_end/test_compose.py",
     "end_to_end/test_confirm.py",
     "end_to_end/test_driver_update.py",
@@ -124,6 +125,7 @@ LONG = (
     "end_to_end/test_random_kills.py",
     "end_to_end/test_two_locations.py",
     "end_to_end/test_upstream.py",
+    "wheels/test_front_end.py",
 )
 """These take a minute or more each, and smaller tests show most of what they show: `make test-nightly` alone runs them."""
 
@@ -131,6 +133,7 @@ PROCESSES = (
     (
         "end_to_end/test_nightly.py",
         "end_to_end/test_rbe.py",
+        "end_to_end/test_relayed_nightly.py",
         "end_to_end/test_reproduce.py",
         "end_to_end/test_webserver.py",
     ),
