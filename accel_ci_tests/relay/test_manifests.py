@@ -23,7 +23,7 @@ OBJECTS: dict[str, Any] = {
 }  # fmt: skip
 POD = OBJECTS["Deployment"]["spec"]["template"]
 SERVER = POD["spec"]["containers"][0]
-SECRETS = ("webhook-secret", "token", "database-url")
+SECRETS = ("webhook-secret", "token", "database-url", "s3-key", "s3-secret")
 
 
 def test_the_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +39,7 @@ def test_the_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert project.token() == "secret-from-token"
     assert project.database_url() == "secret-from-database-url"
     assert read_allowlist(project.allowlist).downstreams == ()
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= given.keys()
 
 
 def test_the_server_is_where_it_is_looked_for() -> None:
@@ -56,7 +57,9 @@ def test_the_server_is_where_it_is_looked_for() -> None:
     ]
     mounted = {one["mountPath"] for one in SERVER["volumeMounts"]}
     assert SERVER["command"] == ["accel-ci", "relay", "serve", "--config", "/relay/relay.yaml"]
-    assert mounted == {"/relay"}
+    assert mounted == {"/relay", "/data"}
+    assert project.settings.results.bucket is not None
+    assert {str(folder.parent) for folder in (project.results_folder, project.pages_folder)} == {"/data"}
 
 
 def test_everything_is_about_the_same_pods() -> None:
@@ -80,16 +83,17 @@ def test_one_of_two_servers_stays() -> None:
 
 def test_a_server_has_the_time_to_finish() -> None:
     settings = load_relay(FOLDER / "relay.yaml").settings
-    under_way = (settings.webhook.request_s + 5) + settings.fan_out.timeout_s
+    under_way = (settings.webhook.request_s + 5) + max(settings.fan_out.timeout_s, settings.forwards.timeout_s)
     assert SERVER["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
     assert POD["spec"]["terminationGracePeriodSeconds"] > 5 + under_way
 
 
-def test_the_outside_reaches_two_paths() -> None:
+def test_the_outside_reaches_no_other_paths() -> None:
     (rule,) = OBJECTS["Ingress"]["spec"]["rules"]
     assert {(one["path"], one["pathType"]) for one in rule["http"]["paths"]} == {
         ("/github/webhook", "Exact"),
         ("/github/callback", "Exact"),
+        ("/hud/", "Prefix"),
     }
     limit = OBJECTS["Ingress"]["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"]
     assert int(limit.removesuffix("m")) << 20 == load_relay(FOLDER / "relay.yaml").settings.webhook.body_bytes
@@ -108,6 +112,6 @@ def test_kustomize_puts_them_together() -> None:
     assert done.returncode == 0, done.stderr
     made = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
     assert made.keys() == OBJECTS.keys() | {"ConfigMap"}
-    (volume,) = made["Deployment"]["spec"]["template"]["spec"]["volumes"]
-    assert volume["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
+    volumes = {one["name"]: one for one in made["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["settings"]["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
     assert made["ConfigMap"]["data"]["relay.yaml"] == (FOLDER / "relay.yaml").read_text()
