@@ -25,6 +25,10 @@ METADATA = sa.MetaData()
 
 _CONNECT_S = 10
 _BUSY_MS = 30_000
+_STATEMENTS = 16
+"""Statements that a connection of SQLite keeps prepared. Lists of other lengths are other statements, and so the 128 of Python's
+default fill up with long ones: a worker grew by 8 MiB over 150,000 deliveries."""
+
 
 repeated = retry(
     retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.2), reraise=True
@@ -48,8 +52,8 @@ class RelayDatabase:
             self._is_sqlite = address.get_backend_name() == "sqlite"
             if not self._is_sqlite and address.get_backend_name() != "postgresql":
                 raise AccelCiError(f"the relay keeps its queue in SQLite or PostgreSQL, not in {address.get_backend_name()}")
-            timeout = {} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
-            self._engine = sa.create_engine(address, connect_args=timeout, pool_pre_ping=not self._is_sqlite, pool_size=10)
+            given = {"cached_statements": _STATEMENTS} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
+            self._engine = sa.create_engine(address, connect_args=given, pool_pre_ping=not self._is_sqlite, pool_size=10)
             if self._is_sqlite:
                 sa.event.listen(self._engine, "connect", _set_up_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_at_once)
