@@ -102,7 +102,7 @@ class Sender:
             answer = httpx.post(url, content=body, headers=headers, timeout=limit_s, follow_redirects=False)
         except httpx.HTTPError as error:
             raise _AgainError(Answer.UNKNOWN, redact(f"{type(error).__name__}: {error}")[:_SHOWN]) from None
-        reason = redact(f"{answer.status_code} {answer.text[:_SHOWN]}".strip())
+        reason = redact(f"{answer.status_code} {answer.text}".strip())[:_SHOWN]
         if answer.is_success:
             return Answer.TAKEN, reason
         if answer.status_code in (408, 429) or answer.is_server_error:

@@ -70,7 +70,7 @@ def _of_buildkite() -> str:
     except (FileNotFoundError, TimeoutExpired) as error:
         raise TokenError(f"buildkite-agent gave no OIDC token: {error}; run in a step of Buildkite") from None
     if finished.returncode:
-        raise TokenError(f"buildkite-agent gave no OIDC token: {redact(finished.stderr.strip()[-300:])}")
+        raise TokenError(f"buildkite-agent gave no OIDC token: {redact(finished.stderr).strip()[-300:]}")
     return finished.stdout
 
 

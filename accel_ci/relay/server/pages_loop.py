@@ -82,5 +82,5 @@ async def _write(project: RelayProject) -> bool:
             process.kill()
             await process.wait()
     if process.returncode:
-        _LOG.error("the pages were not written: %s", redact(output.decode(errors="replace").strip()[-1000:]))
+        _LOG.error("the pages were not written: %s", redact(output.decode(errors="replace")).strip()[-1000:])
     return process.returncode == 0
