@@ -7,8 +7,9 @@ others. The public relay's callbacks are the source of most of them.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from accel_ci.errors import AccelCiError
 from accel_ci.relay.messages import Conclusion, Status
 
 
@@ -62,6 +63,25 @@ class JobRow:
     def job(self) -> tuple[str, str, str, str, str]:
         """The identity of the job."""
         return (self.delivery_id, self.repository, self.run_id, self.run_attempt, self.job_name)
+
+
+_NAMES = tuple(one.name for one in fields(JobRow))
+
+
+class UnreadableRowError(AccelCiError):
+    """A stored row that this version cannot read: it lacks a column, or is damaged."""
+
+
+def read_row(content: bytes) -> JobRow:
+    """Read a row from the JSON in which it is stored. Raises `UnreadableRowError`.
+
+    A newer version may have stored it: columns that are not known here are left out.
+    """
+    try:
+        found = json.loads(content)
+        return JobRow(**{name: found[name] for name in _NAMES})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UnreadableRowError(f"a stored row cannot be read ({type(error).__name__}: {error}); was it damaged?") from None
 
 
 def category_of(triage_verdict: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -132,6 +133,43 @@ def test_what_cannot_be_stored_is_not_accepted(relay: Callable[..., RelayServer]
         database.execute("ALTER TABLE elsewhere RENAME TO relay_deliveries")
     assert server.deliver(pull_request(), delivery="one").status_code == 202
     wait_for(lambda: github.taken() == {("one", "a/b"): 1})
+
+
+def test_the_workers_outlast_files_that_cannot_be_opened(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    """The lock of the database cannot be opened for a while, as when a process has no file descriptors left."""
+    server = relay("L1: [a/b]\n")
+    server.start()
+    lock = server.folder / "relay.sqlite.lock"
+    assert server.deliver(pull_request(), delivery="one").status_code == 202
+    lock.unlink()
+    lock.mkdir()
+    refused = server.deliver(pull_request(), delivery="two")
+    assert (refused.status_code, refused.json()) == (503, {"detail": "the delivery was not stored; deliver it again"})
+    lock.rmdir()
+    assert server.deliver(pull_request(), delivery="two").status_code == 202
+    wait_for(lambda: github.taken() == {("one", "a/b"): 1, ("two", "a/b"): 1})
+    assert server.terminate() == 0
+
+
+def test_a_downstream_that_is_removed_gets_nothing_more_of_its_backlog(
+    relay: Callable[..., RelayServer], github: GitHubServer
+) -> None:
+    held = threading.Event()
+    github.behaviours["a/goes"] = Behaviour(held=held)
+    server = relay("L1: [a/goes, a/stays]\n", fan_out={**QUICK, "timeout_s": 60, "lease_s": 120})
+    server.start()
+    server.deliver(pull_request(), delivery="first")
+    wait_for(lambda: github.requests["a/goes"] == 1)
+    for number in range(5):
+        assert server.deliver(pull_request(), delivery=f"d{number}").status_code == 202
+    (server.folder / "allowlist.yml").write_text("L1: [a/stays]\n")
+    wait_for(lambda: "the allowlist was reloaded: 1 downstreams" in server.log)
+    held.set()
+    wait_for(lambda: ("first", "a/goes") in github.taken())
+    server.deliver(pull_request(), delivery="last")
+    wait_for(lambda: ("last", "a/stays") in github.taken())
+    assert server.terminate() == 0
+    assert github.requests["a/goes"] == 1, "what was under way"
 
 
 def test_a_worker_in_another_process_and_a_changed_allowlist(

@@ -7,6 +7,7 @@ import email.utils
 import httpx
 import pytest
 
+from accel_ci.redaction import OF_THIS_PROCESS
 from accel_ci.relay.server.dispatch import Answer, Failed, Limited, Sent, read_answer
 from accel_ci.relay.server.fan_out import back_off, settlement_of
 from accel_ci.relay.server.queue import Claim
@@ -53,6 +54,19 @@ def test_answers(status: int, headers: dict[str, str], message: str, expected: A
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"message": 5}', b"\xff", b"[" * 100_000])
 def test_a_body_that_is_no_message(body: bytes) -> None:
     assert read_answer(500, {}, body, NOW) == Failed("HTTP 500")
+
+
+def test_a_secret_is_taken_out_before_a_reason_is_cut() -> None:
+    secret = "the-Password-of-a-store-0123456789"
+    OF_THIS_PROCESS.learn({secret})
+    try:
+        for length in range(150, 210):
+            answer = Failed(f"{'x' * length}{secret} is wrong")
+            reason = settlement_of(CLAIM, answer, SETTINGS, NOW, 0, 0).error or ""
+            assert "the-Pass" not in reason
+            assert len(reason) <= 200
+    finally:
+        OF_THIS_PROCESS.forget({secret})
 
 
 def test_pauses_double_up_to_the_longest() -> None:

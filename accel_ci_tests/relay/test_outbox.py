@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.database import RelayDatabase
-from accel_ci.relay.server.outbox import Destination, Forward, ForwardClaim, ForwardEnd, Outbox, enqueue
+from accel_ci.relay.server.dispatch import Failed
+from accel_ci.relay.server.fan_out import settlement_of
+from accel_ci.relay.server.outbox import (
+    FORWARDS,
+    LARGEST_BATCH,
+    Destination,
+    Forward,
+    ForwardClaim,
+    ForwardEnd,
+    Outbox,
+    enqueue,
+)
 from accel_ci.relay.server.queue import Queue, Settlement
+from accel_ci.relay.server.settings import ForwardSettings
 from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
 from accel_ci_tests.fixtures.relay_rows import NOW, begun, ended
 
@@ -209,3 +223,45 @@ def test_a_forward_is_of_the_callers_transaction(box: Box) -> None:
     assert box.claim() == []
     box.put(replace(begun(), status="completed"))
     assert len(box.claim()) == 1
+
+
+def _store(box: Box, job_name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a stored row, as another version or a damage would."""
+    with box.database.write() as connection:
+        for one in connection.execute(sa.select(FORWARDS.c.job, FORWARDS.c.row)).all():
+            document = json.loads(one.row)
+            if document["job_name"] == job_name:
+                change(document)
+                changed = sa.update(FORWARDS).where(FORWARDS.c.job == one.job)
+                connection.execute(changed.values(row=json.dumps(document).encode()))
+
+
+def test_a_row_that_cannot_be_read_holds_up_no_other(box: Box) -> None:
+    box.put(ended(job_name="damaged"), ended(job_name="newer"), ended(job_name="good"))
+    _store(box, "damaged", lambda row: row.pop("repository"))
+    _store(box, "newer", lambda row: row.update(column_of_a_later_version=1))
+    assert {claim.row.job_name for claim in box.claim()} == {"newer", "good"}
+    assert box.counts() == (2, 0, 1)
+    (status,) = box.outbox.status(NOW)
+    assert status.error is not None
+    assert "cannot be read" in status.error
+
+
+def test_a_claim_has_a_bounded_size(box: Box) -> None:
+    """After an outage, hundreds of rows of 2 MB wait: read together, they would take gigabytes."""
+    each = LARGEST_BATCH // 3
+    for name in ("one", "two", "three", "four"):
+        box.put(ended(job_name=name, failed_tests="x" * each))
+    sizes = [len(box.claim()) for _ in range(3)]
+    assert sizes == [3, 1, 0]
+
+
+def test_the_reason_of_a_failure_may_have_any_characters(box: Box) -> None:
+    """PostgreSQL refuses NUL, and SQLite halves of characters: the end of the try would be lost, again and again."""
+    box.put(ended())
+    (claim,) = box.claim()
+    answer = Failed("a server wrote \x00 and \ud800 and \x1b[2J")
+    end = settlement_of(claim, answer, ForwardSettings(), NOW, 0, 0.0)
+    box.outbox.settle([ForwardEnd(end)])
+    (status,) = box.outbox.status(NOW)
+    assert (status.waiting, status.error) == (1, "a server wrote   and   and  [2J")

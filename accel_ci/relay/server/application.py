@@ -21,7 +21,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from accel_ci.redaction import redact
 from accel_ci.relay.allowlist import AllowlistFile, Downstream
 from accel_ci.relay.server.callback import REPORTS, CallbackError, parse_callback
 from accel_ci.relay.server.database import RelayDatabase, brief
@@ -116,7 +115,7 @@ async def _answer(request: Request, receiver: Receiver) -> Response:
     try:
         await receiver.store(decision)
     except SQLAlchemyError as error:
-        _LOG.error("delivery %s was not stored: %s", decision.id, redact(brief(error)))
+        _LOG.error("delivery %s was not stored: %s", decision.id, brief(error))
         return _detail(503, "the delivery was not stored; deliver it again")
     if decision.left_out:
         _LOG.info("delivery %s was cut down: %s", decision.id, ", ".join(decision.left_out))
@@ -150,7 +149,7 @@ async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, R
     try:
         end = await parts.take(call)
     except SQLAlchemyError as error:
-        _LOG.error("the callback of %s was not stored: %s", job, redact(brief(error)))
+        _LOG.error("the callback of %s was not stored: %s", job, brief(error))
         return _refused(503, "the callback was not stored; send it again")
     if isinstance(end, Refused):
         _LOG.warning("refused a callback of %s with %d: %s", job, end.status, end.detail)

@@ -8,9 +8,10 @@ them.
 from __future__ import annotations
 
 import fcntl
+import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -20,14 +21,17 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from accel_ci.config.extras import require_extra
 from accel_ci.errors import AccelCiError
+from accel_ci.redaction import redact
 
 METADATA = sa.MetaData()
 
 _CONNECT_S = 10
 _BUSY_MS = 30_000
+_SHOWN = 200
+_LOG = logging.getLogger(__name__)
 _STATEMENTS = 16
-"""Statements that a connection of SQLite keeps prepared. Lists of other lengths are other statements, and so the 128 of Python's
-default fill up with long ones: a worker grew by 8 MiB over 150,000 deliveries."""
+"""Statements that a connection of SQLite keeps prepared. Lists of other lengths are other statements, and so the 128 that
+Python keeps become many long ones: a worker grew by 8 MiB over 150,000 deliveries."""
 
 
 repeated = retry(
@@ -61,7 +65,7 @@ class RelayDatabase:
                 if not self._is_sqlite:  # servers that start together must not create the tables together
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
                 METADATA.create_all(connection)
-        except (ArgumentError, NoSuchModuleError) as error:
+        except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
             raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
         except SQLAlchemyError as error:
             raise AccelCiError(
@@ -80,10 +84,8 @@ class RelayDatabase:
     def write(self) -> Iterator[sa.Connection]:
         """A transaction that writes. SQLite has one writer: the others wait in line here, as SQLite itself would poll."""
         if self._lock_file is not None:
-            with self._one_writer, self._lock_file.open("ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                with self._engine.begin() as connection:
-                    yield connection
+            with self._one_writer, _locked(self._lock_file), self._engine.begin() as connection:
+                yield connection
         else:
             with self._engine.begin() as connection:
                 yield connection
@@ -101,9 +103,42 @@ class RelayDatabase:
 
 
 def brief(error: SQLAlchemyError) -> str:
-    """Return the database's own message, without the statement and the address."""
+    """Return the database's own message, without the statement, the address and secrets."""
     cause = getattr(error, "orig", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0][:200]
+    return shown((str(cause).strip().splitlines() or [type(cause).__name__])[0])
+
+
+def shown(reason: object) -> str:
+    """Return one line about a failure, short enough for a log and a column, without secrets.
+
+    It is redacted before it is cut, as the half of a secret is not known any more. What programs and other servers write may
+    have any characters; a text of PostgreSQL has no NUL, and one of SQLite no halves of characters.
+    """
+    line = "".join(letter if letter.isprintable() else " " for letter in redact(str(reason)))
+    return line.strip()[:_SHOWN]
+
+
+@contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """Log an error inside, and go on: a loop must outlast a database that is away, and a row that nobody thought of."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        _LOG.error("the database refuses %s: %s", what, brief(error))
+    except Exception:
+        _LOG.exception("%s failed, and will be tried again", what)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file. Raises `OperationalError`, as SQLite does where its own files cannot be opened."""
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(path.open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise OperationalError(f"lock {path.name}", None, error) from None
+        yield
 
 
 def _set_up_sqlite(connection: object, _: object) -> None:

@@ -30,7 +30,6 @@ HEADERS = {
 }
 """Of each request to GitHub's API; its `Authorization` comes with the request."""
 
-_SHOWN = 200
 _READ_BYTES = 4096
 """So much of the answer to a refused request is read."""
 
@@ -141,7 +140,7 @@ class GitHubClient:
         except NoTokenError as error:
             return error.answer, b""
         except httpx.HTTPError as error:
-            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN]), b""
+            return Failed(f"{type(error).__name__}: {error}"), b""
 
     async def _authorized(
         self, method: str, repository: str, path: str, content: bytes | None, now: float
@@ -213,5 +212,5 @@ def _message(body: bytes) -> str:
     with suppress(ValueError, RecursionError):
         value = json.loads(body)
         if isinstance(value, dict) and isinstance(value.get("message"), str):
-            return "".join(letter if letter.isprintable() else " " for letter in value["message"])[:_SHOWN]
+            return "".join(letter if letter.isprintable() else " " for letter in value["message"])
     return ""

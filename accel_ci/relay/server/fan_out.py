@@ -15,11 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from accel_ci.redaction import redact
 from accel_ci.relay.allowlist import AllowlistFile
-from accel_ci.relay.server.database import brief
+from accel_ci.relay.server.database import going_on, shown
 from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.metrics import RelayMetrics
@@ -40,7 +37,7 @@ def settlement_of(
     if isinstance(answer, Limited):
         # A little later than allowed, and not all at once.
         until = now + answer.wait_s
-        return Settlement(claim, now, due_at=until + jitter, error=redact(answer.reason), github_paused_until=until)
+        return Settlement(claim, now, due_at=until + jitter, error=shown(answer.reason), github_paused_until=until)
     failures = claim.failures + 1
     dead = answer.permanent or failures >= settings.tries or now - claim.queued_at > settings.give_up_s
     pause = max(answer.wait_s, back_off(failures, settings.first_pause_s, settings.longest_pause_s, jitter))
@@ -52,7 +49,7 @@ def settlement_of(
         now,
         failed=not answer.permanent,
         due_at=None if dead else now + pause,
-        error=redact(answer.reason),
+        error=shown(answer.reason),
         paused_until=now + max(paused, answer.wait_s) if opened or answer.wait_s else 0.0,
     )
 
@@ -101,10 +98,8 @@ class FanOut:
         while not self._stopping:
             self._wake.clear()
             more = False
-            try:
+            with going_on("the relay's workers"):
                 more = await self._round()
-            except SQLAlchemyError as error:
-                _LOG.error("the database refuses the relay's workers: %s", redact(brief(error)))
             if not more:
                 with suppress(asyncio.TimeoutError, TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), self._settings.poll_s)
@@ -130,21 +125,18 @@ class FanOut:
         return expanded > 0
 
     async def _lane(self, repository: str, in_a_row: int) -> None:
-        """Send what is due for a downstream, until nothing is due, something fails, or the workers stop."""
+        """Send what is due for a downstream, until nothing is, something fails, it leaves the allowlist, or workers stop."""
         limit = 1 if in_a_row >= self._settings.breaker_failures else self._settings.in_flight
-        try:
-            while not self._stopping:
+        with going_on(f"the dispatches to {repository}"):
+            while not self._stopping and self._parts.allowlist.current().find(repository) is not None:
                 claims = await self._claim.submit((repository, limit))
                 if not claims:
-                    return
+                    break
                 ends = await asyncio.gather(*(self._try(claim, in_a_row) for claim in claims))
                 if not all(ends):
-                    return
+                    break
                 limit, in_a_row = self._settings.in_flight, 0
-        except SQLAlchemyError as error:
-            _LOG.error("the database refuses a lane: %s", redact(brief(error)))
-        finally:
-            del self._lanes[repository]
+        del self._lanes[repository]
 
     async def _try(self, claim: Claim, in_a_row: int) -> bool:
         """Send a dispatch and write how that ended. Return whether it was sent."""

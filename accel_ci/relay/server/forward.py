@@ -15,12 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from accel_ci.redaction import redact
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.check_runs import put_check_run
-from accel_ci.relay.server.database import brief
+from accel_ci.relay.server.database import going_on
 from accel_ci.relay.server.dispatch import Answer, Failed, GitHubClient, Sent
 from accel_ci.relay.server.fan_out import HOUSEKEEPING_S, settlement_of
 from accel_ci.relay.server.metrics import RelayMetrics
@@ -29,7 +26,6 @@ from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Settlement
 from accel_ci.relay.server.settings import ForwardSettings
 
 _LOG = logging.getLogger(__name__)
-_SHOWN = 200
 
 Sending = Callable[[Sequence[ForwardClaim]], Awaitable[Sequence[tuple[Answer, str | None]]]]
 """Sends claims; returns for each what became of it, and the name of the job at the destination."""
@@ -52,7 +48,7 @@ def check_runs(github: GitHubClient, settings: ForwardSettings) -> Sending:
             return Failed(f"not done within {settings.timeout_s:g} s"), None
         except Exception as error:  # a row that nobody thought of must not end the lane
             _LOG.exception("no check run can be made of a row of %s", claim.row.repository)
-            return Failed(f"{type(error).__name__}: {error}"[:_SHOWN]), None
+            return Failed(f"{type(error).__name__}: {error}"), None
 
     async def send(claims: Sequence[ForwardClaim]) -> Sequence[tuple[Answer, str | None]]:
         return await asyncio.gather(*(put(claim) for claim in claims))
@@ -68,7 +64,7 @@ def rows_for(sink: Sink) -> Sending:
         try:
             await asyncio.to_thread(sink.add, [claim.row for claim in claims])
         except Exception as error:  # a disk, a network or a library: all of them are tried again
-            answer = Failed(f"{type(error).__name__}: {error}"[:_SHOWN])
+            answer = Failed(f"{type(error).__name__}: {error}")
         return [(answer, None)] * len(claims)
 
     return send
@@ -119,7 +115,7 @@ class Forwarder:
         while not self._stopping:
             wake.clear()
             pause_s = self._settings.poll_s
-            try:
+            with going_on(f"the forwards to {lane.destination}"):
                 claims = await asyncio.to_thread(
                     self._outbox.claim, lane.destination, limit, time.time(), self._settings.lease_s
                 )
@@ -130,8 +126,6 @@ class Forwarder:
                     else:  # one at a time, so that a row which nobody takes is found
                         limit, in_a_row = 1, in_a_row + 1
                         pause_s = max(0.0, max(end.paused_until for end in ends) - time.time())
-            except SQLAlchemyError as error:
-                _LOG.error("the database refuses the forwards to %s: %s", lane.destination, redact(brief(error)))
             await self._rest(wake, pause_s)
 
     async def _rest(self, wake: asyncio.Event, seconds: float) -> None:
@@ -173,12 +167,10 @@ class Forwarder:
         """Give up what waits too long, and forget what was sent long ago."""
         while True:
             pause_s = HOUSEKEEPING_S
-            try:
+            with going_on("the relay's housekeeping"):
                 now = time.time()
                 if dead := await asyncio.to_thread(self._outbox.give_up, now - self._settings.give_up_s):
                     _LOG.warning("%d forwards have waited too long and are dead letters", dead)
                 if await asyncio.to_thread(self._outbox.forget, now - self._settings.keep_s) >= FORGOTTEN_AT_ONCE:
                     pause_s = 1.0
-            except SQLAlchemyError as error:
-                _LOG.error("the database refuses the relay's housekeeping: %s", redact(brief(error)))
             await asyncio.sleep(pause_s)

@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from accel_ci.relay.allowlist import Downstream
-from accel_ci.relay.rows import JobRow
+from accel_ci.relay.rows import JobRow, UnreadableRowError, read_row
 from accel_ci.relay.server.callback import (
     REPORTS,
     Callback,
@@ -162,7 +162,10 @@ class Jobs:
             begun = replace(begun, pull_request=subject.pull_request, head_sha=subject.head_sha, dispatched_at=dispatched_at)
             has_check_run = wants_check_run(call.downstream, subject)
         else:
-            begun, has_check_run = JobRow(**json.loads(found.row)), found.has_check_run
+            try:
+                begun, has_check_run = read_row(found.row), found.has_check_run
+            except UnreadableRowError:
+                raise CallbackError("the stored state of the job cannot be read; run the job again") from None
             if begun.event != callback.event:
                 raise CallbackError(f"event_type: the delivery is a {begun.event}")
             step = next_step(KnownJob(found.status, found.started, found.ended, found.swept), callback)
@@ -205,7 +208,10 @@ class Jobs:
         return subject_of(found.event, found.device, bytes(found.body)), found.at
 
     def overdue(self, now: float, lease_s: float, limit: int = 20) -> list[Overdue]:
-        """Claim jobs whose end is overdue. No other server gets them for `lease_s`."""
+        """Claim jobs whose end is overdue. No other server gets them for `lease_s`.
+
+        One whose row cannot be read is not looked for any more, and is forgotten in time.
+        """
         due = (
             sa.select(JOBS.c.key, JOBS.c.row)
             .where(JOBS.c.look_at <= now)
@@ -214,10 +220,16 @@ class Jobs:
             .with_for_update(skip_locked=True)
         )
         with self._database.write() as connection:
-            found = connection.execute(due).all()
-            keys = [one.key for one in found]
-            connection.execute(sa.update(JOBS).where(JOBS.c.key.in_(keys)).values(look_at=now + lease_s))
-        return [Overdue(one.key, JobRow(**json.loads(one.row)), now + lease_s) for one in found]
+            found, unreadable = [], []
+            for one in connection.execute(due).all():
+                try:
+                    found.append(Overdue(one.key, read_row(one.row), now + lease_s))
+                except UnreadableRowError:
+                    unreadable.append(one.key)
+            leased = sa.update(JOBS).where(JOBS.c.key.in_([one.key for one in found]))
+            connection.execute(leased.values(look_at=now + lease_s))
+            connection.execute(sa.update(JOBS).where(JOBS.c.key.in_(unreadable)).values(look_at=None))
+        return found
 
     def look_later(self, job: Overdue, look_at: float) -> None:
         """Look for a job at another time; nothing where it has ended, or another server has it."""

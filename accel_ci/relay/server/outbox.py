@@ -12,18 +12,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from accel_ci.relay.rows import JobRow
-from accel_ci.relay.server.database import METADATA, RelayDatabase, repeated
+from accel_ci.relay.rows import JobRow, UnreadableRowError, read_row
+from accel_ci.relay.server.database import METADATA, RelayDatabase, repeated, shown
 from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Settlement, github_is_paused, pause_github
 
 Destination = Literal["check_run", "results", "clickhouse"]
 """GitHub's check run of a job, at L3 and L4; the store of results, which the pages are made of; and ClickHouse, which gets
 what that store has.
 """
+
+LARGEST_BATCH = 32 << 20
+"""Bytes of stored rows that are claimed together: a row may have 2 MB, and memory holds several copies of each."""
 
 FORWARDS = sa.Table(
     "relay_forwards",
@@ -157,7 +160,7 @@ class Outbox:
     def claim(self, destination: Destination, limit: int, now: float, lease_s: float) -> list[ForwardClaim]:
         """Claim what has been due the longest for a destination. No other worker gets these forwards for `lease_s`.
 
-        Nothing is claimed for GitHub while a rate limit is used up.
+        Nothing is claimed for GitHub while a rate limit is used up. A row that cannot be read becomes a dead letter.
         """
         began = FORWARDS.alias()
         of_job = (began.c.job == FORWARDS.c.job, began.c.destination == FORWARDS.c.destination)
@@ -175,7 +178,7 @@ class Outbox:
             if destination == "check_run" and github_is_paused(connection, now):
                 return []
         with self._write() as connection:
-            found = connection.execute(due.with_for_update(skip_locked=True, of=FORWARDS)).all()
+            found = _up_to(LARGEST_BATCH, connection, due.with_for_update(skip_locked=True, of=FORWARDS))
             if not found:
                 return []
             jobs = [one.job for one in found]
@@ -183,6 +186,19 @@ class Outbox:
                 FORWARDS.c.job.in_(jobs), FORWARDS.c.destination == destination, FORWARDS.c.reference.is_not(None)
             )
             references = {one.job: one.reference for one in connection.execute(named)}
+            claims, ends = [], []
+            for one in found:
+                due_at: float | None = now + lease_s
+                error = one.error
+                try:
+                    row = read_row(one.row)
+                    name = references.get(one.job)
+                    claims.append(
+                        ForwardClaim(destination, one.job, row, one.row, one.queued_at, one.failures, one.claims + 1, name)
+                    )
+                except UnreadableRowError as unreadable:
+                    due_at, error = None, shown(unreadable)
+                ends.append({"of_job": one.job, "of_status": one.status, "due": due_at, "reason": error})
             connection.execute(
                 sa.update(FORWARDS)
                 .where(
@@ -190,22 +206,10 @@ class Outbox:
                     FORWARDS.c.job == sa.bindparam("of_job"),
                     FORWARDS.c.status == sa.bindparam("of_status"),
                 )
-                .values(due_at=now + lease_s, claims=FORWARDS.c.claims + 1),
-                [{"of_job": one.job, "of_status": one.status} for one in found],
+                .values(due_at=sa.bindparam("due"), error=sa.bindparam("reason"), claims=FORWARDS.c.claims + 1),
+                ends,
             )
-        return [
-            ForwardClaim(
-                destination,
-                one.job,
-                JobRow(**json.loads(one.row)),
-                one.row,
-                one.queued_at,
-                one.failures,
-                one.claims + 1,
-                references.get(one.job),
-            )
-            for one in found
-        ]
+        return claims
 
     @repeated
     def settle(self, ends: Sequence[ForwardEnd], then: Sequence[Destination] = ()) -> None:
@@ -300,3 +304,15 @@ class Outbox:
 
 def _of_job(claim: ForwardClaim) -> sa.ColumnElement[bool]:
     return (FORWARDS.c.job == claim.key) & (FORWARDS.c.destination == claim.destination)
+
+
+def _up_to(size: int, connection: sa.Connection, statement: sa.Select[Any]) -> list[Any]:
+    """Read rows until they have so many bytes: at least one, where there is one."""
+    found: list[Any] = []
+    with connection.execute(statement.execution_options(stream_results=True, max_row_buffer=8)) as rows:
+        for one in rows:
+            found.append(one)
+            size -= len(one.row)
+            if size <= 0:
+                break
+    return found

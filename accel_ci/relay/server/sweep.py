@@ -11,10 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any, Literal
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from accel_ci.redaction import redact
-from accel_ci.relay.server.database import brief
+from accel_ci.relay.server.database import going_on
 from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
 from accel_ci.relay.server.jobs import Jobs, Overdue
 from accel_ci.relay.server.metrics import RelayMetrics
@@ -64,10 +61,8 @@ class Sweep:
     async def run(self) -> None:
         """Sweep every `sweep_s` until `stop`. An error of the database is logged, and the next round tries again."""
         while not self._stopped.is_set():
-            try:
+            with going_on("the sweep of lost jobs"):
                 await self._round()
-            except SQLAlchemyError as error:
-                _LOG.error("the database refuses the sweep of lost jobs: %s", redact(brief(error)))
             with suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), self._settings.sweep_s)
 
