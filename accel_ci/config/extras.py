@@ -12,6 +12,7 @@ from accel_ci.errors import AccelCiError
 
 EXTRAS = {
     "docker": ("docker",),
+    "github": ("cryptography", "httpx", "jwt"),
     "kubernetes": ("kubernetes", "boto3"),
     "postgres": ("psycopg2",),
     "relay": ("clickhouse_connect", "cryptography", "httptools", "httpx", "jwt", "starlette", "uvicorn"),
@@ -35,6 +36,8 @@ def require_configured_extras(settings: Settings) -> None:
         require_extra("s3", "store.bucket")
     if settings.results.bucket is not None:
         require_extra("s3", "results.bucket")
+    if settings.github is not None:
+        require_extra("github", "github")
     if settings.relay is not None and settings.relay.callbacks:
         require_extra("relay", "relay.callbacks")
     if settings.relay is not None and settings.relay.poll.enabled:

@@ -14,9 +14,11 @@ import yaml
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from accel_ci.errors import ConfigError
+from accel_ci.github.answers import Answer, Failed, Limited, Sent
+from accel_ci.github.app_tokens import AppTokens
 from accel_ci.redaction import OF_THIS_PROCESS, redact
-from accel_ci.relay.server.app_tokens import AppTokens, authorization_for
-from accel_ci.relay.server.dispatch import Answer, Failed, GitHubClient, Limited, Sent
+from accel_ci.relay.server.authorization import authorization_for
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.settings import load_relay
 from accel_ci_tests.fixtures.github_app import APP_ID, Reply, app_key
 from accel_ci_tests.fixtures.github_server import Behaviour, GitHubServer
@@ -150,7 +152,7 @@ def test_another_key_than_the_apps(github: GitHubServer) -> None:
 
 NO_INSTALLATION = Failed("GitHub's answer has no installation of the App")
 NO_TOKEN = Failed("GitHub's answer has no token of the App's installation")
-RENAMED = "the GitHub App has no token, HTTP 301: Moved: the repository was renamed; correct the allowlist"
+RENAMED = "the GitHub App has no token, HTTP 301: Moved: the repository was renamed; correct its name"
 SECONDARY = "You have exceeded a secondary rate limit"
 
 

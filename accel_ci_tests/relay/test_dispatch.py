@@ -7,8 +7,8 @@ import email.utils
 import httpx
 import pytest
 
+from accel_ci.github.answers import Answer, Failed, Limited, Sent, read_answer
 from accel_ci.redaction import OF_THIS_PROCESS
-from accel_ci.relay.server.dispatch import Answer, Failed, Limited, Sent, read_answer
 from accel_ci.relay.server.fan_out import back_off, settlement_of
 from accel_ci.relay.server.queue import Claim
 from accel_ci.relay.server.settings import FanOutSettings
@@ -43,7 +43,7 @@ SETTINGS = FanOutSettings(tries=3, first_pause_s=2, longest_pause_s=60, breaker_
         (500, {}, "a\x1b[31m\nb", Failed("HTTP 500: a [31m b")),
         (404, {}, "Not Found", Failed("HTTP 404: Not Found")),
         (422, {}, "too large", Failed("HTTP 422: too large", permanent=True)),
-        (301, {}, "", Failed("HTTP 301: the repository was renamed; correct the allowlist", permanent=True)),
+        (301, {}, "", Failed("HTTP 301: the repository was renamed; correct its name", permanent=True)),
     ],
 )
 def test_answers(status: int, headers: dict[str, str], message: str, expected: Answer) -> None:

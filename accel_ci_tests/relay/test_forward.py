@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.github.authorization import FixedToken
 from accel_ci.relay.results_store import ResultsStore
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.database import RelayDatabase
-from accel_ci.relay.server.dispatch import FixedToken, GitHubClient
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.forward import Forwarder, Lane, Sink, check_runs, rows_for
 from accel_ci.relay.server.jobs import Jobs
 from accel_ci.relay.server.metrics import RelayMetrics

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from accel_ci.github.answers import Failed
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.database import RelayDatabase
-from accel_ci.relay.server.dispatch import Failed
 from accel_ci.relay.server.fan_out import settlement_of
 from accel_ci.relay.server.outbox import (
     FORWARDS,

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from accel_ci.relay.server.dispatch import Answer, Failed, Limited, Sent
+from accel_ci.github.answers import Answer, Failed, Limited, Sent
 from accel_ci.relay.server.settings import CallbackSettings
 from accel_ci.relay.server.sweep import AGAIN_S, GRACE_S, Look, meaning, next_look
 from accel_ci_tests.fixtures.github_server import GitHubServer

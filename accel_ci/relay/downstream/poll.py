@@ -11,27 +11,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
-import httpx
 from pydantic import TypeAdapter
 
-from accel_ci.config.relay_settings import Poll
-from accel_ci.errors import AccelCiError
+from accel_ci.github.client import GitHubRequests, RateLimitError
+from accel_ci.redaction import OF_THIS_PROCESS
 from accel_ci.relay.downstream.deliveries import POLLED, DispatchError, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.relayed_builds import relay_settings
-from accel_ci.relay.server.dispatch import Limited, read_answer
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
 
 TOKEN = "ACCEL_CI_RELAY_GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with a token that may read upstream. Without one, GitHub answers to 60 requests an hour."""
-
-_MOST_PAGES = 20
-_LARGEST_PAGE = 32 << 20
-_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -42,12 +35,6 @@ class _State:
     head: str | None = None
     etags: dict[str, str] = field(default_factory=dict)
     paused_until: datetime | None = None
-
-
-class _RateLimitError(Exception):
-    def __init__(self, wait_s: float, reason: str) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
 
 
 _STATE = TypeAdapter(_State)
@@ -67,12 +54,12 @@ def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
         return [f"GitHub's rate limit is used up until {state.paused_until:%H:%M:%S}"]
     lines: list[str] = []
     try:
-        with _GitHub(settings.poll, state.etags) as github:
+        with GitHubRequests(settings.poll.api, _token) as github:
             payloads, after = _changes(github, workspace, state, now)
             lines += [line for payload in payloads if (line := _keep(workspace, payload, now)) is not None]
-    except _RateLimitError as error:
+    except RateLimitError as error:
         after = replace(state, paused_until=now + timedelta(seconds=error.wait_s))
-        lines = [f"GitHub's rate limit is used up: {error}"]
+        lines = [str(error)]
     content = _STATE.dump_json(after, indent=1)
     share.send(path, content)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,14 +67,23 @@ def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
     return lines
 
 
-def _changes(github: _GitHub, workspace: Workspace, state: _State, now: datetime) -> tuple[list[dict[str, Any]], _State]:
+def _token() -> str | None:
+    """The token of the variable, which is redacted from now on; None without one."""
+    token = os.environ.get(TOKEN) or None
+    OF_THIS_PROCESS.learn([token] if token else [])
+    return token
+
+
+def _changes(
+    github: GitHubRequests, workspace: Workspace, state: _State, now: datetime
+) -> tuple[list[dict[str, Any]], _State]:
     """Return the client payloads of all changes, the oldest first, and the state after them."""
     settings, upstream = relay_settings(workspace), workspace.project.settings.upstream
     repository = {"full_name": settings.repository}
     found: list[dict[str, Any]] = []
-    since = state.since
+    since, etags = state.since, dict(state.etags)
     known: set[int | None] | None = None
-    for one in github.pull_requests(settings.repository):
+    for one in _pull_requests(github, settings.repository, etags):
         if (at := _time(one.get("updated_at"))) is None:
             continue
         if state.since is None:
@@ -107,11 +103,11 @@ def _changes(github: _GitHub, workspace: Workspace, state: _State, now: datetime
         payload = {"action": "synchronize" if is_open else "closed", "number": number, "repository": repository}
         identity = f"{POLLED}{number}-{sha}{'' if is_open else '-closed'}"
         found.append(_client_payload("pull_request", identity, {**payload, "pull_request": _essentials(one)}))
-    head = github.head(settings.repository, upstream.ref) or state.head
+    head = _head(github, settings.repository, upstream.ref, etags) or state.head
     if head is not None and state.head is not None and head != state.head:
         payload = {"ref": upstream.ref, "before": state.head, "after": head, "repository": repository}
         found.append(_client_payload("push", f"{POLLED}main-{head[:12]}", payload))
-    return found[::-1], _State(since or now, head, github.etags)
+    return found[::-1], _State(since or now, head, etags)
 
 
 def _keep(workspace: Workspace, payload: dict[str, Any], now: datetime) -> str | None:
@@ -161,81 +157,16 @@ def _at(value: Any, *keys: str) -> Any:
     return value
 
 
-class _GitHub:
-    """Conditional requests to the API. `etags` are those of the answers, for the next poll."""
+def _pull_requests(github: GitHubRequests, repository: str, etags: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield pull requests, open and closed, the last changed first; nothing if none has changed since the last poll."""
+    return github.pages(f"repos/{repository}/pulls?state=all&sort=updated&direction=desc&per_page=100", etags)
 
-    def __init__(self, settings: Poll, etags: Mapping[str, str]) -> None:
-        token = os.environ.get(TOKEN, "")
-        self._api, self.etags = settings.api.rstrip("/"), dict(etags)
-        self._client = httpx.Client(
-            headers={
-                **({"Authorization": f"Bearer {token}"} if token else {}),
-                "Accept": "application/vnd.github+json",
-                "X-GitHub-Api-Version": "2022-11-28",
-                "User-Agent": "accel-ci-relay",
-            },
-            timeout=_TIMEOUT_S,
-        )
 
-    def __enter__(self) -> _GitHub:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-
-    def pull_requests(self, repository: str) -> Iterator[dict[str, Any]]:
-        """Yield pull requests, open and closed, the last changed first; nothing if none has changed since the last poll."""
-        query = "state=all&sort=updated&direction=desc&per_page=100"
-        url: str | None = f"{self._api}/repos/{repository}/pulls?{query}"
-        for page in range(_MOST_PAGES):
-            if url is None:
-                return
-            found, url = self._get(url, "pulls" if page == 0 else None)
-            if found is None:
-                return
-            if not isinstance(found, list):
-                raise AccelCiError(f"GitHub's list of pull requests of {repository} is no list; check relay.poll.api")
-            yield from (one for one in found if isinstance(one, dict))
-        raise AccelCiError(
-            f"more than {_MOST_PAGES * 100} pull requests have changed since the last poll; "
-            "remove relay/poll.json from the data folder to begin anew"
-        )
-
-    def head(self, repository: str, ref: str) -> str | None:
-        """Return the commit of a ref; None if it has not changed since the last poll."""
-        found, _ = self._get(f"{self._api}/repos/{repository}/git/ref/{ref.removeprefix('refs/')}", f"ref {ref}")
-        sha = _at(found, "object", "sha")
-        return sha if isinstance(sha, str) else None
-
-    def _get(self, url: str, remembered: str | None) -> tuple[Any, str | None]:
-        """Return an answer, None for one that has not changed, and the address of the next page."""
-        etag = self.etags.get(remembered or "")
-        try:
-            with self._client.stream("GET", url, headers={"If-None-Match": etag} if etag else {}) as answer:
-                content = bytearray()
-                for part in answer.iter_bytes():
-                    content += part
-                    if len(content) > _LARGEST_PAGE:
-                        raise AccelCiError(f"an answer of GitHub is larger than {_LARGEST_PAGE >> 20} MiB")
-        except httpx.HTTPError as error:
-            raise AccelCiError(
-                f"GitHub's API cannot be reached ({type(error).__name__}); the next poll tries again"
-            ) from None
-        if answer.status_code == 304:
-            return None, None
-        if answer.status_code != 200:
-            now = datetime.now(timezone.utc).timestamp()
-            meaning = read_answer(answer.status_code, answer.headers, bytes(content), now)
-            if isinstance(meaning, Limited):
-                raise _RateLimitError(meaning.wait_s, meaning.reason)
-            raise AccelCiError(f"GitHub answers with HTTP {answer.status_code}; check relay.repository and ${TOKEN}")
-        try:
-            found = json.loads(bytes(content))
-        except (ValueError, RecursionError):
-            raise AccelCiError("an answer of GitHub is no JSON; check relay.poll.api") from None
-        if remembered is not None and (new := answer.headers.get("etag")):
-            self.etags[remembered] = new
-        following = answer.links.get("next", {}).get("url")
-        if following is not None and urlsplit(following)[:2] != urlsplit(self._api)[:2]:
-            raise AccelCiError("GitHub's next page is at another place, which must not get the token; check relay.poll.api")
-        return found, following
+def _head(github: GitHubRequests, repository: str, ref: str, etags: dict[str, str]) -> str | None:
+    """Return the commit of a ref; None if it has not changed since the last poll."""
+    path = f"repos/{repository}/git/ref/{ref.removeprefix('refs/')}"
+    page = github.get(path, etags.get(path))
+    if page.etag:
+        etags[path] = page.etag
+    sha = _at(page.document, "object", "sha")
+    return sha if isinstance(sha, str) else None

@@ -16,9 +16,10 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+from accel_ci.github.answers import Answer, Failed, Sent
 from accel_ci.relay.messages import cut
 from accel_ci.relay.rows import JobRow
-from accel_ci.relay.server.dispatch import Answer, Failed, GitHubClient, Sent
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.outbox import ForwardClaim, job_key
 
 LONGEST_SUMMARY = 65_535

@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from accel_ci.github.answers import Answer, Limited, Sent
 from accel_ci.relay.allowlist import AllowlistFile
 from accel_ci.relay.server.database import going_on, shown
-from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.group_commit import GroupCommit
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.queue import FORGOTTEN_AT_ONCE, Claim, Queue, Settlement, Tried

@@ -15,10 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from accel_ci.github.answers import Answer, Failed, Sent
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.check_runs import put_check_run
 from accel_ci.relay.server.database import going_on
-from accel_ci.relay.server.dispatch import Answer, Failed, GitHubClient, Sent
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.fan_out import HOUSEKEEPING_S, settlement_of
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.outbox import Destination, ForwardClaim, ForwardEnd, Outbox

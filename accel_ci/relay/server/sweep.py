@@ -11,8 +11,9 @@ import time
 from contextlib import suppress
 from typing import Any, Literal
 
+from accel_ci.github.answers import Answer, Limited, Sent
 from accel_ci.relay.server.database import going_on
-from accel_ci.relay.server.dispatch import Answer, GitHubClient, Limited, Sent
+from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.jobs import Jobs, Overdue
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.settings import CallbackSettings

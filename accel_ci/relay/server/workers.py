@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from accel_ci.relay.allowlist import AllowlistFile
-from accel_ci.relay.server.app_tokens import authorization_for
+from accel_ci.relay.server.authorization import authorization_for
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.fan_out import FanOut, FanOutParts

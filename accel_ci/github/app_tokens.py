@@ -1,7 +1,7 @@
 """The tokens of a GitHub App: one for each account that has installed it, renewed before it ends.
 
 A token is good for the repositories of one installation, so a dispatch goes with that of the downstream's owner, and a check
-run with that of the upstream's. The meaning of GitHub's answers is in `dispatch`.
+run with that of the upstream's. The meaning of GitHub's answers is in `answers`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from accel_ci.errors import ConfigError
+from accel_ci.github.answers import HEADERS, Failed, Sent, read_answer, read_start
+from accel_ci.github.authorization import NoTokenError
 from accel_ci.redaction import OF_THIS_PROCESS
-from accel_ci.relay.server.dispatch import (
-    HEADERS,
-    Authorization,
-    Failed,
-    FixedToken,
-    NoTokenError,
-    Sent,
-    read_answer,
-    read_start,
-)
-from accel_ci.relay.server.settings import RelayProject
 
 RENEWED_BEFORE_S = 300.0
 """A token is used no more so long before its end; GitHub's tokens last for an hour."""
@@ -145,22 +136,12 @@ class AppTokens:
         self._learnt = [*(one for one in self._learnt if one not in ended), token]
 
 
-def authorization_for(project: RelayProject) -> Authorization:
-    """Make the authorization for GitHub that the settings name. Raises `ConfigError` where its secret cannot be used."""
-    github = project.settings.github
-    if github.app is None:
-        return FixedToken(project.token())
-    key = _private_key(github.app.private_key.read(project.folder, "github.app.private_key"))
-    return AppTokens(github.api, str(github.app.id), key, project.settings.fan_out.timeout_s, github.app.installation)
-
-
-def _private_key(text: str) -> RSAPrivateKey:
+def private_key(text: str, setting: str) -> RSAPrivateKey:
+    """Read the key of an App. Raises `ConfigError`, which names the setting, where it cannot be used."""
     try:
         key = load_pem_private_key(text.encode(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, RSAPrivateKey):
-        raise ConfigError(
-            "github.app.private_key: must be the RSA key in PEM that GitHub gave for the App, without a password"
-        )
+        raise ConfigError(f"{setting}: must be the RSA key in PEM that GitHub gave for the App, without a password")
     return key
