@@ -162,7 +162,7 @@ class ResultsStore:
                 return conform(pq.read_table(file, columns=list(schema.names), filters=wanted), schema)
         except FileNotFoundError:
             return None
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
             _LOG.warning("the results in %s cannot be read, and are passed over: %s", entry.name, error)
             return None
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -177,6 +179,27 @@ def test_a_damaged_file_is_passed_over_and_kept(tmp_path: Path, caplog: pytest.L
     assert [row.delivery_id for row in everything(store)] == ["better", "good"]
     assert bad.exists()
     assert bad.name in caplog.text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"x": [1]}),
+        pa.table({"at": ["no time"], "repository": ["a/b"]}),
+        pa.table({"at": [NOW], "repository": [{"a": 1}], "job_name": [[1]]}),
+        pa.table({name: pa.array([b"\xff\xfe"]) for name in ("job_name", "repository", "status")} | {"at": [NOW - DAY_S]}),
+    ],
+    ids=["other columns", "other types", "nested", "no UTF-8"],
+)
+def test_a_file_with_something_else_holds_up_nobody(tmp_path: Path, table: pa.Table) -> None:
+    """Good Parquet, but not of the relay: it is passed over, like one whose description was damaged."""
+    store = ResultsStore(tmp_path)
+    store.add([job_row(1)])
+    pq.write_table(table, files(tmp_path)[0].parent / "0-other.parquet")
+    for number in range(MERGED_AT):
+        store.add([job_row(1, delivery_id=f"{number}")])
+    store.tidy(NOW + 2 * DAY_S, 60)
+    assert len(everything(store)) == MERGED_AT + 1
 
 
 def test_nothing_is_lost_when_writers_are_killed(tmp_path: Path) -> None:
