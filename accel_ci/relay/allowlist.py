@@ -137,6 +137,7 @@ class _Reader:
     def __init__(self) -> None:
         self.mistakes: list[tuple[int, str]] = []
         self._lines: dict[str, int] = {}
+        """The line of each repository, by its name in lower case."""
 
     def read(self, root: yaml.Node | None) -> Iterator[Downstream]:
         if root is None:
@@ -218,8 +219,9 @@ class _Reader:
             self._mistake(node, f"{name!r} is no repository; write owner/name")
             return None
         line = node.start_mark.line + 1
-        if (first := self._lines.setdefault(name.lower(), line)) != line:
+        if (first := self._lines.get(name.lower())) is not None:
             self._mistake(node, f"{name} is also in line {first}; a repository has one level")
+        self._lines.setdefault(name.lower(), line)
         return str(name)
 
     def _entries(self, node: yaml.Node, where: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:

@@ -48,6 +48,8 @@ def test_nobody(text: str) -> None:
     [
         ("L1: [a/b]\nL5: [c/d]\n", "2: 'L5' is no level"),
         ("L1: [a/b]\nL2:\n - A/B\n", "3: A/B is also in line 1"),
+        ("L1: [a/b, A/B]\n", "1: A/B is also in line 1"),
+        ("{L1: [a/b], L4: [a/b]}\n", "1: a/b is also in line 1"),
         ("L3: {x: {a/b: [], c/d: []}}\nL4: [{c/d: e}]\n", "2: c/d is also in line 1"),
         ("L1: [a/b]\nL1: [c/d]\n", "2: the file: 'L1' appears twice"),
         ("L2:\n - a/b: {events: [nightly]}\n - c/d: {evens: []}\n", "3: c/d: 'evens' is no key"),
