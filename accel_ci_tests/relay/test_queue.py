@@ -109,6 +109,15 @@ def test_breaker_and_pauses(queue: Queue) -> None:
     assert queue.due_downstreams(NOW + 61) == {"c/d": 0}
 
 
+def test_a_shorter_rate_limit_does_not_end_a_longer_one(queue: Queue) -> None:
+    """Requests that were under way together: the hour is used up, and the other answer names no time."""
+    fill(queue, "one", "two")
+    for claim, seconds in zip(claimed(queue), (3600, 60), strict=True):
+        queue.settle([Settlement(claim, NOW, due_at=NOW + seconds, github_paused_until=NOW + seconds)])
+    assert queue.due_downstreams(NOW + 3599) == {}
+    assert queue.due_downstreams(NOW + 3600) == {"a/b": 0}
+
+
 def test_dead_letters_and_replay(queue: Queue) -> None:
     fill(queue, "one", "two", to=("a/b", "c/d"))
     for claim in claimed(queue):
@@ -163,7 +172,15 @@ def test_workers_share_the_dispatches(url: str, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["nonsense", "mysql://localhost/x", "postgresql://u:pass-word-1@127.0.0.1:9/x", "sqlite:////proc/x/y"]
+    "address",
+    [
+        "nonsense",
+        "mysql://localhost/x",
+        "postgresql://u:pass-word-1@127.0.0.1:9/x",
+        "postgresql://u:x@y:pass-word-1/x",
+        "postgresql+asyncpg://u:pass-word-1@127.0.0.1/x",
+        "sqlite:////proc/x/y",
+    ],
 )
 def test_databases_that_cannot_be_used(address: str) -> None:
     with pytest.raises(AccelCiError) as raised:

@@ -158,6 +158,31 @@ def test_the_window_slides_and_counts_what_was_taken(jobs: Jobs) -> None:
     assert take(jobs, call(at=NOW + 60, job_name="over"), call(at=NOW + 60, job_name="more")) == ["in_progress", 429]
 
 
+def test_a_clock_that_is_set_back_refuses_nobody_for_long(jobs: Jobs) -> None:
+    for name in range(5):
+        assert take(jobs, call(at=NOW + 900, job_name=f"job {name}")) == ["in_progress"]
+    assert take(jobs, call(at=NOW + 900, job_name="over"), call(at=NOW + 10, job_name="back")) == [429, "in_progress"]
+
+
+def test_the_case_of_a_repository_does_not_count(jobs: Jobs) -> None:
+    """The allowlist writes it in another way than at the beginning of the job, perhaps on one of two servers alone."""
+    other = replace(REPOSITORY, repository="A/b")
+    assert take(jobs, call(), call(downstream=other), call("completed", downstream=other)) == [
+        "in_progress", "known", "completed",
+    ]  # fmt: skip
+    names = [call(job_name=f"job {number}", downstream=(REPOSITORY, other)[number % 2]) for number in range(4)]
+    assert take(jobs, *names) == ["in_progress"] * 3 + [429], "one window for both"
+    assert [one.repository for one in jobs.status()] == ["A/b", "a/b"]
+
+
+def test_a_stored_job_that_cannot_be_read_refuses_its_callbacks_alone(jobs: Jobs, database: RelayDatabase) -> None:
+    take(jobs, call())
+    with database.write() as connection:
+        connection.execute(sa.update(JOBS).values(row=b'{"delivery_id": "pr"}'))
+    assert take(jobs, call("completed"), call(job_name="good")) == [400, "in_progress"]
+    assert [one.row.job_name for one in jobs.overdue(NOW + 10_000, LEASE_S)] == ["good"]
+
+
 def test_a_dispatch_is_known_from_its_claim_on(jobs: Jobs, database: RelayDatabase) -> None:
     queue = Queue(database)
     queue.store([(Delivery("next", "pull_request", None, BODY), NOW)])

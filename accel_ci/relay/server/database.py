@@ -12,11 +12,14 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from accel_ci.config.extras import require_extra
@@ -25,7 +28,17 @@ from accel_ci.redaction import redact
 
 METADATA = sa.MetaData()
 
-_CONNECT_S = 10
+_POSTGRESQL = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 10,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 30_000,
+}
+"""A server that has gone without a word is known to be gone after half a minute."""
+
+_STATEMENT_S = 30.0
+_IDLE_MS = 60_000
 _BUSY_MS = 30_000
 _SHOWN = 200
 _LOG = logging.getLogger(__name__)
@@ -43,10 +56,11 @@ repeated = retry(
 class RelayDatabase:
     """The connections; methods block, and may be called from several threads."""
 
-    def __init__(self, url: str) -> None:
-        """Connect, and create missing tables.
+    def __init__(self, url: str, statement_s: float = _STATEMENT_S) -> None:
+        """Connect, and create missing tables, columns and indexes. No statement of PostgreSQL may take longer than given.
 
-        Raises `AccelCiError` if that fails; the message does not contain the URL, which may hold a password.
+        Raises `AccelCiError` if that fails, also for a database of another version whose tables this one cannot use. The
+        message does not contain the URL, which may hold a password.
         """
         try:
             address = sa.make_url(url)
@@ -56,15 +70,19 @@ class RelayDatabase:
             self._is_sqlite = address.get_backend_name() == "sqlite"
             if not self._is_sqlite and address.get_backend_name() != "postgresql":
                 raise AccelCiError(f"the relay keeps its queue in SQLite or PostgreSQL, not in {address.get_backend_name()}")
-            given = {"cached_statements": _STATEMENTS} if self._is_sqlite else {"connect_timeout": _CONNECT_S}
+            given = {"cached_statements": _STATEMENTS} if self._is_sqlite else _POSTGRESQL
             self._engine = sa.create_engine(address, connect_args=given, pool_pre_ping=not self._is_sqlite, pool_size=10)
             if self._is_sqlite:
                 sa.event.listen(self._engine, "connect", _set_up_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_at_once)
+            else:
+                sa.event.listen(self._engine, "connect", partial(_limit_postgresql, statement_s))
             with self._engine.begin() as connection:
                 if not self._is_sqlite:  # servers that start together must not create the tables together
+                    connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
                 METADATA.create_all(connection)
+                _add_what_is_new(connection)
         except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
             raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
         except SQLAlchemyError as error:
@@ -139,6 +157,40 @@ def _locked(path: Path) -> Iterator[None]:
         except OSError as error:
             raise OperationalError(f"lock {path.name}", None, error) from None
         yield
+
+
+def _add_what_is_new(connection: sa.Connection) -> None:
+    """Add columns and indexes that the tables of an earlier version lack. Raises `AccelCiError` where that is not enough."""
+    inspector = sa.inspect(connection)
+    for table in METADATA.sorted_tables:
+        found = {column["name"]: column for column in inspector.get_columns(table.name)}
+        for column in table.columns:
+            if column.name in found:
+                continue
+            if not column.nullable:
+                raise _other_version(f"{table.name} has no column {column.name}")
+            described = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {described}"))
+        for name in sorted(found.keys() - table.columns.keys()):
+            if not found[name]["nullable"] and found[name]["default"] is None:
+                raise _other_version(f"{table.name} has a column {name}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+
+
+def _other_version(difference: str) -> AccelCiError:
+    return AccelCiError(
+        f"the relay's database is of another version: {difference}. Go on with that version, or let it send what waits and "
+        "begin with an empty database"
+    )
+
+
+def _limit_postgresql(statement_s: float, connection: Any, _: object) -> None:
+    """Limit how long a statement may take, and how long a transaction may wait for this process."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = {round(statement_s * 1000)}")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MS}")
+    connection.commit()
 
 
 def _set_up_sqlite(connection: object, _: object) -> None:

@@ -51,6 +51,7 @@ JOBS = sa.Table(
     sa.Column("started", sa.String(64)),
     sa.Column("ended", sa.String(64)),
     sa.Column("row", sa.LargeBinary, nullable=False),
+    sa.Index("relay_jobs_of_repository", "repository", "status"),
 )
 """The jobs; `started` and `ended` are digests of the callbacks that were taken. `row` is without the failed tests."""
 
@@ -124,8 +125,8 @@ class Jobs:
         """Take callbacks in one transaction, each by itself: one that is refused changes nothing for the others."""
         with self._database.write() as connection:
             # In one order, so that two servers cannot wait for each other.
-            windows = {name: self._window(connection, name) for name in sorted({one.downstream.repository for one in calls})}
-            return [self._take(connection, windows[one.downstream.repository], one) for one in calls]
+            windows = {name: self._window(connection, name) for name in sorted({_lower(one) for one in calls})}
+            return [self._take(connection, windows[_lower(one)], one) for one in calls]
 
     def _window(self, connection: sa.Connection, repository: str) -> list[float]:
         """Lock the callbacks of a repository, and return the times of those that were taken."""
@@ -136,7 +137,8 @@ class Jobs:
         return times
 
     def _take(self, connection: sa.Connection, window: list[float], call: Call) -> Outcome:
-        recent = [at for at in window if at > call.at - WINDOW_S]
+        # A time that is still to come is out, too, after a clock was set back: it would count for too long.
+        recent = [at for at in window if abs(call.at - at) < WINDOW_S]
         limit = self._settings.per_minute
         if len(recent) >= limit:
             wait_s = max(1, math.ceil(sorted(recent)[-limit] + WINDOW_S - call.at))
@@ -147,7 +149,7 @@ class Jobs:
             return Refused(400, str(error))
         if end.step != "known":
             window[:] = [*recent, round(call.at, 3)]
-            mine = sa.update(WINDOWS).where(WINDOWS.c.repository == call.downstream.repository)
+            mine = sa.update(WINDOWS).where(WINDOWS.c.repository == _lower(call))
             connection.execute(mine.values(taken=json.dumps(window)))
         return end
 
@@ -251,10 +253,14 @@ class Jobs:
         return row
 
     def forget(self, changed_before: float, limit: int = FORGOTTEN_AT_ONCE) -> int:
-        """Delete jobs that ended before a time; return how many."""
-        old = sa.select(JOBS.c.key).where(JOBS.c.changed_at < changed_before, JOBS.c.look_at.is_(None)).limit(limit)
+        """Delete jobs that ended before a time, at most so many; return how many."""
+        is_old = sa.and_(JOBS.c.changed_at < changed_before, JOBS.c.look_at.is_(None))
+        with self._database.read() as connection:
+            keys = connection.scalars(sa.select(JOBS.c.key).where(is_old).limit(limit)).all()
+        if not keys:
+            return 0
         with self._database.write() as connection:
-            return connection.execute(sa.delete(JOBS).where(JOBS.c.key.in_(connection.scalars(old).all()))).rowcount
+            return connection.execute(sa.delete(JOBS).where(JOBS.c.key.in_(keys), is_old)).rowcount
 
     def status(self) -> list[JobsStatus]:
         """Return the state of each downstream that has reported, by name."""
@@ -283,6 +289,11 @@ class Jobs:
             )
             for name in sorted({one.repository for one in jobs})
         ]
+
+
+def _lower(call: Call) -> str:
+    """The name of a repository, in which case does not count: the allowlist may write it in another way tomorrow."""
+    return call.downstream.repository.lower()
 
 
 def wants_check_run(downstream: Downstream, subject: Subject) -> bool:

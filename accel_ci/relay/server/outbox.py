@@ -65,8 +65,9 @@ class Forward:
 
 
 def job_key(row: JobRow) -> str:
-    """Return the key of a job: a digest of its identity, whose parts have no common length."""
-    return sha256("\n".join(row.job).encode("utf-8", "surrogatepass")).hexdigest()
+    """Return the key of a job: a digest of its identity. The case of the repository's name does not count."""
+    delivery, repository, *run = row.job
+    return sha256("\n".join((delivery, repository.lower(), *run)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def enqueue(database: RelayDatabase, connection: sa.Connection, forwards: Sequence[Forward], now: float) -> None:
@@ -240,18 +241,24 @@ class Outbox:
 
     def give_up(self, queued_before: float) -> int:
         """Make dead letters of all that waits since before a time; return how many."""
-        late = sa.update(FORWARDS).where(FORWARDS.c.due_at.is_not(None), FORWARDS.c.queued_at < queued_before)
+        is_late = sa.and_(FORWARDS.c.sent_at.is_(None), FORWARDS.c.due_at.is_not(None), FORWARDS.c.queued_at < queued_before)
+        with self._read() as connection:
+            if connection.scalar(sa.select(FORWARDS.c.job).where(is_late).limit(1)) is None:
+                return 0
         reason = sa.func.coalesce(FORWARDS.c.error, "waited too long")
         with self._write() as connection:
-            return connection.execute(late.values(due_at=None, error=reason)).rowcount
+            return connection.execute(sa.update(FORWARDS).where(is_late).values(due_at=None, error=reason)).rowcount
 
     def forget(self, sent_before: float, limit: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete what was sent before a time; return how many."""
-        old = sa.select(FORWARDS.c.job).where(FORWARDS.c.sent_at < sent_before).distinct().limit(limit)
+        old = sa.select(FORWARDS.c.job).where(FORWARDS.c.sent_at < sent_before).order_by(FORWARDS.c.sent_at).limit(limit)
+        with self._read() as connection:
+            jobs = sorted(set(connection.scalars(old)))
+        if not jobs:
+            return 0
         with self._write() as connection:
-            jobs = connection.scalars(old).all()
             gone = sa.delete(FORWARDS).where(FORWARDS.c.job.in_(jobs), FORWARDS.c.sent_at < sent_before)
-            return connection.execute(gone).rowcount if jobs else 0
+            return connection.execute(gone).rowcount
 
     def replay(self, now: float, delivery: str | None = None, repository: str | None = None) -> int:
         """Queue dead letters again, as new: all, or those of a delivery or a downstream. Return how many.

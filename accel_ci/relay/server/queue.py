@@ -291,10 +291,14 @@ class Queue:
 
     def give_up(self, queued_before: float) -> int:
         """Make dead letters of all that waits since before a time; return how many."""
-        late = sa.update(DISPATCHES).where(DISPATCHES.c.due_at.is_not(None), DISPATCHES.c.queued_at < queued_before)
+        waits = sa.and_(DISPATCHES.c.sent_at.is_(None), DISPATCHES.c.due_at.is_not(None))
+        is_late = waits & (DISPATCHES.c.queued_at < queued_before)
+        with self._read() as connection:
+            if connection.scalar(sa.select(DISPATCHES.c.delivery).where(is_late).limit(1)) is None:
+                return 0
         reason = sa.func.coalesce(DISPATCHES.c.error, "waited too long")
         with self._write() as connection:
-            return connection.execute(late.values(due_at=None, error=reason)).rowcount
+            return connection.execute(sa.update(DISPATCHES).where(is_late).values(due_at=None, error=reason)).rowcount
 
     def forget(self, received_before: float, limit: int = FORGOTTEN_AT_ONCE) -> int:
         """Delete deliveries of before a time, with their dispatches, except for dead letters; return how many."""
@@ -304,8 +308,11 @@ class Queue:
             .where(DELIVERIES.c.received_at < received_before, DELIVERIES.c.open_since.is_(None), ~unsent)
             .limit(limit)
         )
-        with self._write() as connection:
+        with self._read() as connection:  # what was sent stays sent; the writers wait for the deletion alone
             ids = connection.scalars(old).all()
+        if not ids:
+            return 0
+        with self._write() as connection:
             connection.execute(sa.delete(DISPATCHES).where(DISPATCHES.c.delivery.in_(ids)))
             connection.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.id.in_(ids)))
         return len(ids)
@@ -384,6 +391,10 @@ def github_is_paused(connection: sa.Connection, now: float) -> bool:
 
 
 def pause_github(database: RelayDatabase, connection: sa.Connection, until: float) -> None:
-    """Send nothing to GitHub before a time, in the caller's transaction."""
+    """Send nothing to GitHub before a time, in the caller's transaction.
+
+    A longer pause stays: requests that are under way together get limits of different lengths.
+    """
     pause = database.insert(DOWNSTREAMS).values(repository=GITHUB, failures=0, paused_until=until)
-    connection.execute(pause.on_conflict_do_update(index_elements=["repository"], set_={"paused_until": until}))
+    longer = sa.case((DOWNSTREAMS.c.paused_until > until, DOWNSTREAMS.c.paused_until), else_=until)
+    connection.execute(pause.on_conflict_do_update(index_elements=["repository"], set_={"paused_until": longer}))

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from accel_ci.github.answers import Answer, Limited, Sent
 from accel_ci.relay.server.database import going_on
 from accel_ci.relay.server.dispatch import GitHubClient
-from accel_ci.relay.server.jobs import Jobs, Overdue
+from accel_ci.relay.server.jobs import FORGOTTEN_AT_ONCE, Jobs, Overdue
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.settings import CallbackSettings
 
@@ -68,7 +68,9 @@ class Sweep:
                 await asyncio.wait_for(self._stopped.wait(), self._settings.sweep_s)
 
     async def _round(self) -> None:
-        await asyncio.to_thread(self._jobs.forget, time.time() - self._settings.keep_s)
+        while await asyncio.to_thread(self._jobs.forget, time.time() - self._settings.keep_s) >= FORGOTTEN_AT_ONCE:
+            if self._stopped.is_set():
+                return
         for job in await asyncio.to_thread(self._jobs.overdue, time.time(), LEASE_S):
             if self._stopped.is_set() or not await self._look(job):
                 return
