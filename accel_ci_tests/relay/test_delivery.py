@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -148,6 +149,24 @@ def test_the_workers_outlast_files_that_cannot_be_opened(relay: Callable[..., Re
     lock.rmdir()
     assert server.deliver(pull_request(), delivery="two").status_code == 202
     wait_for(lambda: github.taken() == {("one", "a/b"): 1, ("two", "a/b"): 1})
+    assert server.terminate() == 0
+
+
+def test_a_full_disk_refuses_and_loses_nothing(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    server = relay("L1: [a/b]\n")
+    server.start()
+    assert server.deliver(pull_request(), delivery="before").status_code == 202
+    wait_for(lambda: github.taken())
+    (pid,), (_, hard) = server.pids, resource.getrlimit(resource.RLIMIT_FSIZE)
+    largest = max(path.stat().st_size for path in server.folder.iterdir())
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (largest + 60_000, hard))
+    large = pull_request()
+    large["pull_request"]["body"] = "x" * 20_000
+    taken = {name for name in map(str, range(10)) if server.deliver(large, delivery=name).status_code == 202}
+    assert len(taken) < 10
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
+    assert server.deliver(pull_request(), delivery="after").status_code == 202
+    wait_for(lambda: {name for name, _ in github.taken()} == {"before", "after", *taken})
     assert server.terminate() == 0
 
 
