@@ -247,6 +247,21 @@ def test_a_row_that_cannot_be_read_holds_up_no_other(box: Box) -> None:
     assert "cannot be read" in status.error
 
 
+def test_what_was_sent_is_kept_without_its_failed_tests(box: Box) -> None:
+    """Two weeks of rows with 2 MB of failed tests, of every destination, would fill the disk of the database."""
+    row = ended(failed_tests=json.dumps([{"name": "x" * 10_000}]))
+    box.put(row)
+    (claim,) = box.claim()
+    assert claim.row == row
+    box.outbox.settle([ForwardEnd(Settlement(claim, NOW, sent=True))], ["clickhouse"])
+    (onward,) = box.claim("clickhouse")
+    assert onward.row == row, "the next destination gets all of it"
+    box.settle(onward, sent=True)
+    with box.database.read() as connection:
+        assert max(len(content) for content in connection.scalars(sa.select(FORWARDS.c.row))) < 5000
+    assert box.claim(at=NOW + 1) == []
+
+
 def test_a_claim_has_a_bounded_size(box: Box) -> None:
     """After an outage, hundreds of rows of 2 MB wait: read together, they would take gigabytes."""
     each = LARGEST_BATCH // 3

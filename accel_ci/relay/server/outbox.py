@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ what that store has.
 
 LARGEST_BATCH = 32 << 20
 """Bytes of stored rows that are claimed together: a row may have 2 MB, and memory holds several copies of each."""
+
+_NONE = "[]"
 
 FORWARDS = sa.Table(
     "relay_forwards",
@@ -221,13 +223,15 @@ class Outbox:
         with self._write() as connection:
             for one in ends:
                 end, claim = one.settlement, one.settlement.claim
-                values = {
+                values: dict[str, Any] = {
                     "due_at": None if end.sent else end.due_at,
                     "sent_at": end.at if end.sent else None,
                     "failures": claim.failures + end.failed,
                     "error": None if end.sent else end.error,
                 }
                 values |= {"reference": one.reference} if one.reference is not None else {}
+                if end.sent and claim.row.failed_tests != _NONE:  # kept for weeks, and they may have 2 MB
+                    values["row"] = json.dumps(asdict(replace(claim.row, failed_tests=_NONE))).encode()
                 of_claim = _of_job(claim) & (FORWARDS.c.status == claim.row.status) & (FORWARDS.c.claims == claim.number)
                 done = connection.execute(sa.update(FORWARDS).where(of_claim, FORWARDS.c.sent_at.is_(None)).values(values))
                 if end.sent and done.rowcount:
