@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -329,19 +329,26 @@ class Score:
         }
 
 
-def play(kinds: Sequence[str], seed: int, nights: int) -> Score:
-    """Simulate a backend with these faults, and judge each night when it ends."""
-    world = World(np.random.default_rng([seed, *map(list(KINDS).index, kinds)]), nights)
-    for kind in kinds:
-        world.add(kind)
-    score = Score()
+@dataclass(frozen=True)
+class JudgedNight:
+    """A night, the causes that were found, and the true ones by variant, suite and test."""
+
+    night: int
+    blames: list[Blame]
+    truths: dict[tuple[str, str, str], Truth]
+
+
+def judged_nights(world: World, missed: frozenset[int] = frozenset()) -> Iterator[JudgedNight]:
+    """Run the nights of a world but the `missed` ones, and judge each when it ends."""
     cells: dict[str, list[tuple[int, str, str, int, int, str | None]]] = {variant: [] for variant in VARIANTS}
     points: dict[str, list[Point]] = {variant: [] for variant in VARIANTS}
     seen_bad: dict[str, set[tuple[str, str]]] = {variant: set() for variant in VARIANTS}
     counts: list[list[PlaceCount]] = []
     signatures: list[list[SignatureCount]] = []
     earlier: dict[str, dict[tuple[str, str], Blame]] = {variant: {} for variant in VARIANTS}
-    for night in range(nights):
+    for night in range(world.nights):
+        if night in missed:
+            continue
         seen = {variant: run_night(world, night, variant) for variant in VARIANTS}
         drivers = {f"h{host}": str(version) for host, version in world.driver[night].items()}
         for variant in VARIANTS:
@@ -354,7 +361,9 @@ def play(kinds: Sequence[str], seed: int, nights: int) -> Score:
         blames: list[Blame] = []
         for variant in VARIANTS:
             mine = seen[variant]
-            grid = make_grid(points[variant], filled(cells[variant], seen_bad[variant], night), night)
+            grid = make_grid(
+                points[variant], filled(cells[variant], seen_bad[variant], len(points[variant])), len(points[variant])
+            )
             siblings = [seen[other].as_sibling() for other in VARIANTS if other != variant]
             bad = bad_places(counts[-6:], drivers)
             blamed = blamed_places(signatures[-14:], HOSTS * CARDS)
@@ -370,32 +379,44 @@ def play(kinds: Sequence[str], seed: int, nights: int) -> Score:
                 passed = len(own) - len(failed)
                 if (variant, identity) in doubtful and passed:
                     failed, passed = [], 0  # nobody knows it to be the test's
-                cells[variant].append((night, *identity, len(failed), passed, failed[-1].signature if failed else None))
+                cells[variant].append(
+                    (len(points[variant]), *identity, len(failed), passed, failed[-1].signature if failed else None)
+                )
                 seen_bad[variant].add(identity)
             points[variant].append(seen[variant].night.point)
         truths = {(variant, *identity): truth for variant in VARIANTS for identity, truth in seen[variant].truths.items()}
+        yield JudgedNight(night, blames, truths)
+
+
+def play(kinds: Sequence[str], seed: int, nights: int) -> Score:
+    """Simulate a backend with these faults, and judge each night when it ends."""
+    world = World(np.random.default_rng([seed, *map(list(KINDS).index, kinds)]), nights)
+    for kind in kinds:
+        world.add(kind)
+    score = Score()
+    for judged in judged_nights(world):
+        blames, truths = judged.blames, judged.truths
         for blame in blames:
             truth = truths[(blame.build.variant, *blame.identity)]
             score.confusion[truth[0], blame.cause] += 1
             if blame.cause not in (truth[0], "unknown"):
-                score.misses.append(f"{kinds} seed {seed} night {night} {truth}: {blame.cause}, {blame.sentence}")
+                score.misses.append(f"{kinds} seed {seed} night {judged.night} {truth}: {blame.cause}, {blame.sentence}")
             elif blame.cause == "unknown":
                 score.doubts[blame.sentence.partition(":")[0], truth[0]] += 1
         groups = {frozenset(key for key in truths if truths[key] == truth) for truth in set(truths.values())}
-        found = {
-            incident.now for incident in incidents_of(blames, lambda _, test: test.partition("::")[2].partition("[")[0])
-        }
+        found = {incident.now for incident in incidents_of(blames, op_of)}
         score.nights += 1
         score.nights_right += groups == found
         if groups != found:
             score.misses.append(
-                f"{kinds} seed {seed} night {night}: {len(found)} incidents, {len(groups)} causes "
+                f"{kinds} seed {seed} night {judged.night}: {len(found)} incidents, {len(groups)} causes "
                 f"{sorted({str(t) for t in truths.values()})}"
             )
     return score
 
 
-def _op_of(_: str, test: str) -> str:
+def op_of(_: str, test: str) -> str:
+    """Return the op of a test."""
     return test.partition("::")[2].partition("[")[0]
 
 
