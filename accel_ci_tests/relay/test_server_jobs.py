@@ -238,6 +238,17 @@ def test_a_lost_job_is_ended_once_and_may_be_corrected(jobs: Jobs, database: Rel
     assert forwards(database) == [(step, one) for step in ("in_progress", "completed") for one in ("check_run", "results")]
 
 
+def test_a_downstream_with_many_lost_jobs_holds_up_no_other(jobs: Jobs) -> None:
+    for number in range(4):
+        at = NOW + 10 + 100 * number
+        assert take(jobs, *(call(at=at, job_name=f"{number} {one}") for one in range(5))) == ["in_progress"] * 5
+    assert take(jobs, call(at=NOW + 500, downstream=OTHER)) == ["in_progress"]
+    found = jobs.overdue(NOW + 5000, LEASE_S, limit=10)
+    assert [one.row.repository for one in found].count("c/d") == 1
+    assert len(found) == 10
+    assert len(jobs.overdue(NOW + 5000, LEASE_S, limit=20)) == 11
+
+
 def test_an_end_that_comes_during_the_look_wins(jobs: Jobs, database: RelayDatabase) -> None:
     take(jobs, call())
     (job,) = jobs.overdue(NOW + 610, LEASE_S)

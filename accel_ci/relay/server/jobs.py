@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice, zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -212,18 +213,22 @@ class Jobs:
     def overdue(self, now: float, lease_s: float, limit: int = 20) -> list[Overdue]:
         """Claim jobs whose end is overdue. No other server gets them for `lease_s`.
 
-        One whose row cannot be read is not looked for any more, and is forgotten in time.
+        Each downstream has its turn: one that begins thousands of jobs and ends none holds up no other. One whose row cannot
+        be read is not looked for any more, and is forgotten in time.
         """
-        due = (
-            sa.select(JOBS.c.key, JOBS.c.row)
-            .where(JOBS.c.look_at <= now)
-            .order_by(JOBS.c.look_at)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
-        )
+        every = sa.select(JOBS.c.key, JOBS.c.repository).where(JOBS.c.look_at <= now).order_by(JOBS.c.look_at)
+        by_repository: dict[str, list[str]] = {}
+        with self._database.read() as connection:
+            for one in connection.execute(every):
+                by_repository.setdefault(one.repository, []).append(one.key)
+        turns = (key for turn in zip_longest(*by_repository.values()) for key in turn if key is not None)
+        first = list(islice(turns, limit))
+        if not first:
+            return []
+        due = sa.select(JOBS.c.key, JOBS.c.row).where(JOBS.c.key.in_(first), JOBS.c.look_at <= now)
         with self._database.write() as connection:
             found, unreadable = [], []
-            for one in connection.execute(due).all():
+            for one in connection.execute(due.with_for_update(skip_locked=True)).all():
                 try:
                     found.append(Overdue(one.key, read_row(one.row), now + lease_s))
                 except UnreadableRowError:
