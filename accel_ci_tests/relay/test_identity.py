@@ -142,6 +142,8 @@ REFUSED: dict[str, tuple[Make, int, str]] = {
     "an end as text": (lambda one: one.token(now=NOW, exp=str(NOW + 9)), 401, ""),
     "an end that is true": (lambda one: one.token(now=NOW, exp=True), 401, "'exp' must be a time"),
     "an endless end": (endless, 401, "'exp' must be a time"),
+    "an end of 400 digits": (lambda one: one.token(now=NOW, exp=10**400), 401, "'exp' must be a time"),
+    "a begin of 400 digits": (lambda one: one.token(now=NOW, nbf=-(10**400)), 401, "'nbf' must be a time"),
     "not yet valid": (lambda one: one.token(now=NOW, nbf=NOW + LEEWAY_S + 1), 401, "'nbf'"),
     "a begin of another type": (lambda one: one.token(now=NOW, nbf=[NOW]), 401, ""),
     "of the future": (lambda one: one.token(now=NOW, iat=NOW + LEEWAY_S + 1), 401, "'iat'"),
