@@ -87,6 +87,11 @@ CASES: dict[str, tuple[bytes, Callable[[dict[str, str]], dict[str, str]], tuple[
     # The body.
     "not JSON": (b"{", _with(), (400, "the body is refused: not JSON in UTF-8")),
     "empty body": (b"", _with(), (400, "the body is refused: not JSON in UTF-8")),
+    "a form, GitHub's default": (
+        b"payload=%7B%22a%22%3A1%7D",
+        _with(),
+        (400, "the body is refused: not JSON in UTF-8; set the content type of the webhook to application/json"),
+    ),
     "not UTF-8": (b'{"a":"\xff"}', _with(), (400, "the body is refused: not JSON in UTF-8")),
     "UTF-16": ('{"a":1}'.encode("utf-16"), _with(), (400, "the body is refused: not JSON in UTF-8")),
     "a list": (b"[]", _with(), (400, "the body is refused: not an object")),

@@ -69,7 +69,8 @@ def decide(headers: Mapping[str, str], body: bytes, secret: bytes, upstream: str
     try:
         payload = parse_object(body, depth)
     except JsonError as error:
-        return Refusal(400, f"the body is refused: {error}")
+        advice = "; set the content type of the webhook to application/json" if body.startswith(b"payload=") else ""
+        return Refusal(400, f"the body is refused: {error}{advice}")
     if _text(payload, "repository", "full_name").lower() != upstream.lower():
         return IGNORED
     event, device = headers["x-github-event"], None
