@@ -349,6 +349,26 @@ def test_a_fetch_has_an_end(issuer: OidcIssuer) -> None:
     assert asyncio.run(run()) == 503
 
 
+def test_a_slow_issuer_holds_up_one_caller_alone(issuer: OidcIssuer) -> None:
+    token = f"Bearer {issuer.token(now=NOW, exp=NOW + 9000)}"
+
+    async def run() -> tuple[str, bool]:
+        identities = Identities([Issuer(issuer=issuer.url)], OidcSettings(timeout_s=300))
+        await identities.identify(token, NOW)
+        issuer.delay_s = 60
+        waits = asyncio.create_task(identities.identify(token, NOW + 301))
+        while issuer.requests[CONFIGURATION] < 2:
+            await asyncio.sleep(0.01)
+        found = await identities.identify(token, NOW + 302)
+        is_waiting = not waits.done()
+        waits.cancel()
+        await asyncio.wait([waits])
+        await identities.close()
+        return found, is_waiting
+
+    assert asyncio.run(run()) == ("a/reporting", True)
+
+
 def test_keys_at_an_address_of_the_settings(issuer: OidcIssuer) -> None:
     assert ask_once(issuer, issuer.token(now=NOW), jwks_url=issuer.url + KEYS) == "a/reporting"
     assert issuer.requests == {KEYS: 1}

@@ -44,7 +44,9 @@ class KeySet:
 
     async def find(self, key_id: str, now: float) -> RSAPublicKey | None:
         """Return a key; None where the issuer has none with this id. Raises `NoKeysError` where that cannot be known."""
-        if not self._is_enough(key_id, now):
+        is_known = key_id in self._keys and _is_within(self._fetched_at, now, self._settings.stale_keys_s)
+        # An issuer that is slow holds up one caller: for the others, the key is good until the answer is there.
+        if not self._is_enough(key_id, now) and not (is_known and self._lock.locked()):
             async with self._lock:  # those that waited find what the first one has fetched
                 if not self._is_enough(key_id, now) and not _is_within(self._tried_at, now, self._settings.cool_down_s):
                     await self._refresh(now)
