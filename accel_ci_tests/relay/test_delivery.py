@@ -8,16 +8,23 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 
 from accel_ci_tests.fixtures.github_server import TOKEN, Behaviour, GitHubServer
+from accel_ci_tests.fixtures.postgres import POSTGRES, administer, empty_postgres
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.relay_server import SECRET, RelayServer, pull_request
 
+CUT = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = :name
+"""
 QUICK = {"first_pause_s": 0.05, "breaker_pause_s": 0.2, "longest_pause_s": 0.4, "poll_s": 0.05, "timeout_s": 1}
 
 
@@ -168,6 +175,29 @@ def test_a_full_disk_refuses_and_loses_nothing(relay: Callable[..., RelayServer]
     assert server.deliver(pull_request(), delivery="after").status_code == 202
     wait_for(lambda: {name for name, _ in github.taken()} == {"before", "after", *taken})
     assert server.terminate() == 0
+
+
+def _has(github: GitHubServer, wanted: set[tuple[str, str]]) -> bool:
+    return wanted <= set(github.taken())
+
+
+def test_a_database_that_cuts_its_connections_loses_nothing(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    """All connections of the relay are ended again and again while deliveries come, as when PostgreSQL is restarted."""
+    if POSTGRES is None:
+        pytest.skip("no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
+    for url in empty_postgres():
+        server = relay("L1: [a/b, c/d]\n", database_url=url, fan_out={**QUICK, "lease_s": 4})
+        server.start()
+        taken = {"first"} if server.deliver(pull_request(), delivery="first").status_code == 202 else set[str]()
+        for number in range(20):
+            administer(CUT, name=parse_qs(urlsplit(url).query)["application_name"][0])
+            if server.deliver(pull_request(), delivery=str(number)).status_code == 202:
+                taken.add(str(number))
+        assert len(taken) > 1
+        wanted = {(name, to) for name in taken for to in ("a/b", "c/d")}
+        wait_for(partial(_has, github, wanted))
+        assert server.terminate() == 0
+        assert "the database refuses" in server.log
 
 
 def test_a_downstream_that_is_removed_gets_nothing_more_of_its_backlog(
