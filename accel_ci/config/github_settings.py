@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from accel_ci.config.relay_settings import FullName
 from accel_ci.config.section import Section
-from accel_ci.config.values import Endpoint
+from accel_ci.config.values import Endpoint, GitRef
 
 
 class GitHubApp(Section):
@@ -28,3 +28,35 @@ class GitHub(Section):
     repository: FullName
     api: Endpoint = "https://api.github.com"
     app: GitHubApp | None = None
+
+
+Label = Annotated[str, Field(pattern=r"\A[^,\x00-\x1f]{1,100}\Z")]
+
+
+class PullRequestRefs(Section):
+    """Pull requests as refs of git, for a host that is not GitHub: `*` in the `pattern` stands for the number.
+
+    Refs do not tell who has pushed, so all of them are built: `trust_all` is there to be said.
+    """
+
+    pattern: Annotated[GitRef, Field(pattern=r"\Arefs/[A-Za-z0-9._/-]+/\*(/[A-Za-z0-9._-]+)*\Z")] = "refs/pull/*/head"
+    trust_all: Literal[True]
+
+
+class PullRequests(Section):
+    """The backend's pull requests that are built, and their answers.
+
+    Those from forks are built once a maintainer has set one of `labels` after the newest commit; those of `trusted_authors`
+    from their own forks, and of branches of the repository itself, are built at once. `drafts` are passed over by default.
+    Unless `blocking` is set, a check is neutral where it would fail.
+    With `refs`, pull requests are found by git and get no answer. Without `enabled`, the sensors are stopped at first.
+    """
+
+    enabled: bool = False
+    check_every_seconds: Annotated[int, Field(ge=15)] = 60
+    labels: tuple[Label, ...] = ()
+    trusted_authors: tuple[Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]{0,38}\Z")], ...] = ()
+    drafts: bool = False
+    blocking: bool = False
+    comment: bool = True
+    refs: PullRequestRefs | None = None

@@ -171,6 +171,8 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     yield from _unfit_torch(content)
     yield from _unfit_images(content)
     yield from _unfit_relay(content)
+    if (pulls := content.get("pull_requests")) is not None and not (content.get("github") or as_mapping(pulls).get("refs")):
+        yield ("pull_requests",), "needs the section 'github', which names the repository; or 'refs', for another host"
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"

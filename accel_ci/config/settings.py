@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from accel_ci.config.executor_settings import Executor, InProcessExecutor
-from accel_ci.config.github_settings import GitHub
+from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.relay_settings import Relay
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
@@ -589,6 +589,7 @@ class Settings(Section):
     ramp: Ramp = Ramp()
     relay: Relay | None = None
     github: GitHub | None = None
+    pull_requests: PullRequests | None = None
     results: Results = Results()
     store: Store | None = None
     addresses: Addresses | None = None

@@ -14,6 +14,7 @@ from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.location import asset_key, in_location, location_tags
 from accel_ci.defs.partitions import builds, revisions
+from accel_ci.defs.pull_requests import pull_request_sensors
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.relay import relay_sensors
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
@@ -64,7 +65,7 @@ def build_definitions(
         assets=in_location(settings.location, assets),
         jobs=jobs,
         schedules=schedules,
-        sensors=[*build_sensors(workspace), *relay_sensors(workspace)],
+        sensors=[*build_sensors(workspace), *relay_sensors(workspace), *pull_request_sensors(workspace)],
         executor=executor,  # also for single assets that a person chooses in the UI: a run locks its build
         resources={
             "io_manager": ManifestIOManager(workspace.manifests, 0 if in_process else retries_of_steps(settings)),

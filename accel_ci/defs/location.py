@@ -4,7 +4,7 @@ The setting `location` names it; without one, all names are as short as they are
 are in `accel_ci.defs.partitions`. Manifests, results and locks are in the data folder, which each project has to itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -56,10 +56,14 @@ def runs_of(
     *,
     job: str | None = None,
     statuses: Sequence[dg.DagsterRunStatus] = (),
+    tags: Mapping[str, str] | None = None,
 ) -> Iterator[dg.RunRecord]:
-    """Yield the runs of a location, of a job or of all, newest first. Only as many as are taken are read."""
-    tags = location_tags(location) if job else {}  # jobs tag their runs, so that the database can choose them
-    wanted = dg.RunsFilter(job_name=job, statuses=list(statuses), tags=tags)
+    """Yield the runs of a location, of a job or of all, newest first. Only as many as are taken are read.
+
+    With `tags`, they have all of these.
+    """
+    of_job = location_tags(location) if job else {}  # jobs tag their runs, so that the database can choose them
+    wanted = dg.RunsFilter(job_name=job, statuses=list(statuses), tags={**of_job, **(tags or {})})
     cursor = None
     while batch := instance.get_run_records(wanted, limit=_BATCH, cursor=cursor):
         yield from (record for record in batch if is_of(record.dagster_run, location))

@@ -12,7 +12,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -73,6 +76,7 @@ class GitHubRequests:
         self._api, self._make_token = api.rstrip("/"), token
         self._token: str | None = None
         self._is_known = False
+        self._answered_at: datetime | None = None
         self._client = httpx.Client(headers=HEADERS, timeout=timeout_s)
 
     def __enter__(self) -> GitHubRequests:
@@ -80,6 +84,10 @@ class GitHubRequests:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
+
+    def clock(self, otherwise: datetime) -> datetime:
+        """Return the time of the last answer by GitHub's clock, by which its events have their times."""
+        return self._answered_at or otherwise
 
     def get(self, path: str, etag: str | None = None) -> Page:
         """Return what is at a path, or at the whole address of a further page. Raises `GitHubError`."""
@@ -151,6 +159,8 @@ class GitHubRequests:
             raise GitHubError(
                 f"GitHub's API cannot be reached ({type(error).__name__}); the next tick tries again"
             ) from None
+        with suppress(ValueError, TypeError):
+            self._answered_at = parsedate_to_datetime(answer.headers.get("date", ""))
         if answer.status_code == 304:
             return Page(None, etag, is_new=False)
         meaning = read_answer(answer.status_code, answer.headers, bytes(body), time.time())

@@ -86,6 +86,7 @@ def resolve_revision(
     now: datetime | None = None,
     upstream_sha: str | None = None,
     backend_ref: str | None = None,
+    backend_sha: str | None = None,
     pull_request: int | None = None,
     slug: str | None = None,
     upstream_ref: str | None = None,
@@ -94,8 +95,8 @@ def resolve_revision(
     """Resolve the SHAs that a trigger stands for now, and give them a key.
 
     `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
-    `upstream_sha`, upstream is not asked again. Raises `SourceError` if a state that a variant needs cannot be resolved. An
-    upstream that no variant is built from may be unreachable; it is then recorded with the reason.
+    `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. Raises
+    `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from may be unreachable; it is then recorded with the reason.
     """
     if trigger == CONFIRM:
         raise ConfigError("name the build whose failures are to run again")
@@ -103,6 +104,10 @@ def resolve_revision(
         raise ConfigError("no suite has a scope.enabled_file: all tests in scope are enabled, and there is nothing to sweep")
     now = now or datetime.now(timezone.utc)
     backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
+    if backend_sha not in (None, backend.sha):
+        raise SourceChangedError(
+            f"{backend.ref} is not at {backend_sha} any more; what is there now has not been decided on"
+        )
     upstream = _resolve_upstream(project, trigger, upstream_sha, upstream_ref)
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
     wanted = Revision(base, trigger, now, backend, upstream, tuple(suites))

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from accel_ci.relay.server.check_runs import LONGEST_SUMMARY, check_run, check_run_name
+from accel_ci.github.markdown import LONGEST_TEXT
+from accel_ci.relay.server.check_runs import check_run, check_run_name
 from accel_ci.relay.server.outbox import job_key
 from accel_ci_tests.fixtures.relay_rows import begun, ended
 
@@ -98,7 +99,7 @@ def test_limits() -> None:
     many = json.dumps([{"name": f"test_{number}_" + "<" * 400} for number in range(1000)])
     verdict = json.dumps({"category": "backend", "confidence": "low", "summary": "<&>" * 5000})
     text = summary(failed=1000, failed_tests=many, triage_verdict=verdict)
-    assert len(text.encode()) <= LONGEST_SUMMARY
+    assert len(text.encode()) <= LONGEST_TEXT
     shown = text.count("test_")
     assert shown > 10
     assert text.endswith(f"\n\n{1000 - shown} more failed tests are not shown.")

@@ -7,7 +7,6 @@ fields and their limits are those of GitHub's REST API (docs.github.com/rest/che
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,17 +16,14 @@ from typing import Any
 from urllib.parse import quote
 
 from accel_ci.github.answers import Answer, Failed, Sent
+from accel_ci.github.markdown import LONGEST_TEXT, block, fitting, one_line, web_address
 from accel_ci.relay.messages import cut
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.dispatch import GitHubClient
 from accel_ci.relay.server.outbox import ForwardClaim, job_key
 
-LONGEST_SUMMARY = 65_535
-"""Characters that GitHub takes; bytes here, so that both ways of counting hold."""
-
-_LONGEST_NAME, _LONGEST_ADDRESS = 250, 2000
+_LONGEST_NAME = 250
 _PAGE, _PAGES = 30, 10
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 async def put_check_run(github: GitHubClient, claim: ForwardClaim) -> tuple[Answer, str | None]:
@@ -81,7 +77,7 @@ def _number(document: Any) -> str | None:
 
 def check_run_name(row: JobRow) -> str:
     """Return the name of a check run, as the public relay forms it."""
-    return cut(_line(f"crcr/{row.repository}/{row.workflow}/{row.job_name}"), _LONGEST_NAME)
+    return cut(one_line(f"crcr/{row.repository}/{row.workflow}/{row.job_name}"), _LONGEST_NAME)
 
 
 def check_run(row: JobRow) -> dict[str, Any]:
@@ -93,7 +89,7 @@ def check_run(row: JobRow) -> dict[str, Any]:
         "status": row.status,
         "output": {"title": title(row), "summary": summary(row)},
     }
-    if (address := _address(row.url)) is not None:
+    if (address := web_address(row.url)) is not None:
         body["details_url"] = address
     if row.started_at is not None:
         body["started_at"] = _time(row.started_at)
@@ -122,11 +118,13 @@ def title(row: JobRow) -> str:
 
 def summary(row: JobRow) -> str:
     """Return a description in GitHub's Markdown, within its limit. No text of a backend is interpreted."""
-    parts = [f"The backend <code>{escape(_line(row.repository))}</code> reports from level {escape(_line(row.level))}."]
+    parts = [
+        f"The backend <code>{escape(one_line(row.repository))}</code> reports from level {escape(one_line(row.level))}."
+    ]
     links = [
         f'<a href="{escape(address)}">{text}</a>'
         for text, given in (("the job", row.url), ("its results", row.artifact_url))
-        if (address := _address(given)) is not None
+        if (address := web_address(given)) is not None
     ]
     if links:
         parts.append(f"See {' and '.join(links)}.")
@@ -140,7 +138,7 @@ def summary(row: JobRow) -> str:
             )
         parts += _verdict(_object(row.triage_verdict))
     found = "\n\n".join(parts)
-    tests = _tests(row.failed_tests, LONGEST_SUMMARY - len(found.encode()) - 200) if row.status == "completed" else ""
+    tests = _tests(row.failed_tests, LONGEST_TEXT - len(found.encode()) - 200) if row.status == "completed" else ""
     return found + tests
 
 
@@ -148,9 +146,9 @@ def _verdict(verdict: Mapping[str, Any]) -> list[str]:
     text = verdict.get("summary")
     if not isinstance(text, str):
         return []
-    category, confidence = (_line(str(verdict.get(key, "unknown"))) for key in ("category", "confidence"))
+    category, confidence = (one_line(str(verdict.get(key, "unknown"))) for key in ("category", "confidence"))
     lines = f"{category}, with confidence {confidence}\n{cut(text, 4000)}"
-    return [f"The backend's verdict on the cause:\n\n<pre>\n{_block(lines)}\n</pre>"]
+    return [f"The backend's verdict on the cause:\n\n<pre>\n{block(lines)}\n</pre>"]
 
 
 def _tests(failed_tests: str, room: int) -> str:
@@ -159,35 +157,12 @@ def _tests(failed_tests: str, room: int) -> str:
     with suppress(ValueError, RecursionError):
         document = json.loads(failed_tests)
         if isinstance(document, list):
-            names = [_line(str(one["name"])) for one in document if isinstance(one, dict) and "name" in one]
-    lines: list[str] = []
-    for name in names:
-        line = _block(name)
-        room -= len(line.encode()) + 1
-        if room < 0:
-            break
-        lines.append(line)
+            names = [one_line(str(one["name"])) for one in document if isinstance(one, dict) and "name" in one]
+    lines, more = fitting([block(name) for name in names], room)
     if not lines:
         return ""
-    more = len(names) - len(lines)
     end = f"\n\n{more} more failed tests are not shown." if more else ""
     return "\n\nFailed tests:\n\n<pre>\n" + "\n".join(lines) + "\n</pre>" + end
-
-
-def _block(text: str) -> str:
-    """Text for a `<pre>` block, in which Markdown is not interpreted and nobody is mentioned."""
-    return "\n".join(escape(_line(line)) for line in text.splitlines())
-
-
-def _line(text: str) -> str:
-    """One line, without control characters and those that turn the direction of text."""
-    return _CONTROL.sub(" ", text).strip()
-
-
-def _address(text: str) -> str | None:
-    """The address of a page; None where it is none that a browser may be sent to."""
-    fits = re.fullmatch(r"https?://[!-~]+", text) and len(text) <= _LONGEST_ADDRESS
-    return text if fits else None
 
 
 def _object(text: str) -> Mapping[str, Any]:

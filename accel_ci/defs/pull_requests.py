@@ -1,0 +1,190 @@
+"""The sensors of the backend's pull requests: one starts and ends their builds, the other one answers at GitHub."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+from time import monotonic
+
+import dagster as dg
+
+from accel_ci.config.github_settings import PullRequests
+from accel_ci.defs.automation import PREVIEW, is_preview
+from accel_ci.defs.instance import UNFINISHED
+from accel_ci.defs.location import runs_of
+from accel_ci.defs.triggers import builds_of, run_request, start_revision
+from accel_ci.errors import AccelCiError
+from accel_ci.github.client import RateLimitError, open_github
+from accel_ci.model import Build
+from accel_ci.pipelines import INTEGRATION
+from accel_ci.pull_requests.watched import (
+    Head,
+    Watched,
+    keep_watched,
+    look_at_github,
+    look_at_refs,
+    pause,
+    read_watched,
+)
+from accel_ci.redaction import redact
+from accel_ci.source.git import local_path
+from accel_ci.workspace import Workspace
+
+PULL_REQUEST_TAG = "accel_ci/pull_request"
+"""The number of the pull request that a run was asked for by."""
+
+HEAD_TAG = "accel_ci/pull_request_head"
+"""The commit of the pull request that a run tests."""
+
+_TICK_S = 30.0
+"""After so long, a tick takes up no further pull request: Dagster allows it 60 seconds."""
+
+_TO_END = [status for status in UNFINISHED if status != dg.DagsterRunStatus.CANCELING]
+
+
+def pull_request_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
+    """Make the sensors, if the project has a section `pull_requests`."""
+    settings = workspace.project.settings.pull_requests
+    if settings is None:
+        return []
+    builds = _builds_sensor(workspace, settings)
+    return [builds] if settings.refs is not None else [builds, _answers_sensor(workspace, settings)]
+
+
+def _status(settings: PullRequests) -> dg.DefaultSensorStatus:
+    return dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED
+
+
+def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDefinition:
+    job = INTEGRATION.job_for("pr")
+
+    @dg.sensor(
+        name="pull_requests_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=settings.check_every_seconds,
+        description="Has open pull requests of the backend built as the policy allows, and ends builds of older commits.",
+        default_status=_status(settings),
+    )
+    def pull_requests_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        now, began = datetime.now(timezone.utc), monotonic()
+        try:
+            watched = read_watched(workspace)
+            if is_preview(context):
+                waiting = [str(number) for number, head in watched.heads.items() if head.state == "allowed"]
+                return dg.SkipReason(
+                    f"{PREVIEW}: a tick starts {job.name} for the pull requests {', '.join(waiting) or 'none'}"
+                )
+            if watched.paused_until is not None and now < watched.paused_until:
+                return dg.SkipReason(f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}")
+            try:
+                watched = _look(workspace, settings, watched, now)
+            except RateLimitError as error:
+                keep_watched(workspace, pause(watched, error.wait_s, now))
+                return dg.SkipReason(redact(str(error)))
+            keep_watched(workspace, watched)
+        except AccelCiError as error:
+            return dg.SkipReason(redact(f"the pull requests cannot be listed: {error}"))
+        reasons = list(_end_obsolete(context.instance, workspace, watched))
+        requests = []
+        for number in sorted(watched.heads):
+            if monotonic() - began > _TICK_S:
+                reasons.append("the other pull requests wait for the next tick")
+                break
+            head = watched.heads[number]
+            try:
+                after, made = _handle(context.instance, workspace, number, head)
+            except AccelCiError as error:
+                reasons.append(redact(f"{number}: {error}"))
+                continue
+            if after != head:
+                watched = replace(watched, heads={**watched.heads, number: after})
+                keep_watched(workspace, watched)
+            requests += made
+            reasons += [f"{number}: {after.reason}"] if after.reason and after.state in ("waiting", "passed over") else []
+        if not requests:
+            return dg.SkipReason("; ".join(reasons) or "nothing new")
+        return dg.SensorResult(run_requests=requests)
+
+    return pull_requests_sensor
+
+
+def _look(workspace: Workspace, settings: PullRequests, watched: Watched, now: datetime) -> Watched:
+    """Look which pull requests are open, by refs or at GitHub. Raises `AccelCiError`."""
+    project = workspace.project
+    if settings.refs is not None:
+        limit = min(project.settings.limits.git_seconds, 30)
+        repository = project.settings.backend.repository
+        address = str(local_path(repository, project.root) or repository)
+        return look_at_refs(address, settings.refs, watched, limit, now)
+    github = project.settings.github
+    if github is None:
+        raise AccelCiError("pull_requests needs the section github")
+    with open_github(github, project.root) as requests:
+        return look_at_github(requests, github.repository, watched, settings, now)
+
+
+def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> tuple[Head, list[dg.RunRequest]]:
+    """Do what a pull request needs now: return what became of its head, and the runs to ask for. Raises `SourceError`."""
+    if head.state == "allowed":
+        head = _ask(instance, workspace, number, head)
+    if head.state != "asked":
+        return head, []
+    location = workspace.project.settings.location
+    runs = list(runs_of(instance, location, job=INTEGRATION.job_for("pr").name, tags=_tags(number, head)))
+    if len(runs) >= len(head.variants):
+        return replace(head, state="started"), []
+    # The daemon may have been killed before it started them; a run with a key that was used is not started again.
+    job = INTEGRATION.job_for("pr")
+    requests = []
+    for variant in head.variants:
+        request = run_request(job, Build(head.revision or "", variant), f"pull:{number}:{head.sha}:{variant}")
+        requests.append(request._replace(tags={**request.tags, **_tags(number, head)}))
+    return head, requests
+
+
+def _ask(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> Head:
+    """Make the revision of a pull request. It is not asked for where somebody has pushed since the decision."""
+    settings, now = workspace.project.settings.pull_requests, datetime.now(timezone.utc)
+    refs = settings.refs if settings is not None else None
+    ref = refs.pattern.replace("*", str(number)) if refs is not None else f"refs/pull/{number}/head"
+    revision = start_revision(instance, workspace, "pr", now=now, pull_request=number, backend_ref=ref, backend_sha=head.sha)
+    variants = tuple(build.variant for build in builds_of(workspace, INTEGRATION.job_for("pr"), revision))
+    return replace(head, state="asked", revision=revision.key, variants=variants, asked_at=now)
+
+
+def _tags(number: int, head: Head) -> dict[str, str]:
+    return {PULL_REQUEST_TAG: str(number), HEAD_TAG: head.sha}
+
+
+def _end_obsolete(instance: dg.DagsterInstance, workspace: Workspace, watched: Watched) -> Iterator[str]:
+    """End the runs of pull requests that are closed, and of commits that are not their newest. Say which."""
+    current = {str(number): head.sha for number, head in watched.heads.items()}
+    job = INTEGRATION.job_for("pr").name
+    for record in runs_of(instance, workspace.project.settings.location, job=job, statuses=_TO_END):
+        run = record.dagster_run
+        number = run.tags.get(PULL_REQUEST_TAG)
+        if number is None or current.get(number) == run.tags.get(HEAD_TAG):
+            continue
+        if instance.run_coordinator.cancel_run(run.run_id):
+            why = "has a newer commit" if number in current else "is closed"
+            yield f"{number}: {why}; its run {run.run_id[:8]} was ended"
+
+
+def _answers_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="pull_request_answers_sensor",
+        minimum_interval_seconds=settings.check_every_seconds,
+        description="Keeps check runs and one comment of each pull request up to date. It delays no build.",
+        default_status=_status(settings),
+    )
+    def pull_request_answers_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from accel_ci.pull_requests.publish import publish_answers
+
+        if is_preview(context):
+            return dg.SkipReason(f"{PREVIEW}: a tick sends the answers that have changed")
+        try:
+            lines = publish_answers(workspace, datetime.now(timezone.utc))
+        except AccelCiError as error:
+            return dg.SkipReason(redact(f"nothing can be answered: {error}"))
+        return dg.SkipReason("; ".join(lines) or "no answer has changed")
+
+    return pull_request_answers_sensor

@@ -1,0 +1,334 @@
+"""Answer pull requests at GitHub: check runs and one comment, each created once and sent again only when it has changed.
+
+What an answer says is decided in `answer`. The record of what was sent, finding it again after a kill, and reading what an
+answer needs belong here. Before a comment is created, its hidden marker with a random part is kept: nobody else knows it, so
+the oldest comment with it is ours, and a stranger's with the same words is never edited.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+
+from accel_ci.config.github_settings import GitHub, PullRequests
+from accel_ci.errors import AccelCiError
+from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
+from accel_ci.hud.addresses import build_address
+from accel_ci.ledger.activity import read_activity
+from accel_ci.ledger.comparison import finished_before
+from accel_ci.model import Build, Ledger, TestSelection, Trigger, Verdict
+from accel_ci.pipelines import LEDGER, TEST_SELECTION, Pipeline
+from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment, sort_failures, untested
+from accel_ci.pull_requests.watched import Head, read_watched
+from accel_ci.quality.causes import Identity
+from accel_ci.quality.judgement import read_causes
+from accel_ci.redaction import redact
+from accel_ci.results.questions import bad_tests, bad_tests_in_brief
+from accel_ci.source.changes import changes_of
+from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.workspace import Workspace
+
+_BASE_TRIGGERS: tuple[Trigger, ...] = ("nightly", "main", "intraday")
+_LOOKED_AT = 100
+"""So many of the newest revisions are looked at for one of the merge base."""
+
+_KEPT = timedelta(days=30)
+_EARLIER = timedelta(minutes=10)
+"""Comments are looked for from so long before the marker was made: two clocks differ."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The answer to a commit of a pull request. `checks` are the numbers of check runs by name, `digests` what they say.
+
+    `stamp` names the facts that all of it was made from. A comment belongs to the pull request, so it outlives the commit.
+    """
+
+    sha: str
+    at: datetime
+    stamp: str = ""
+    checks: dict[str, int] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    marker: str | None = None
+    marked_at: datetime | None = None
+    comment: int | None = None
+
+
+@dataclass(frozen=True)
+class _Record:
+    answers: dict[int, Sent] = field(default_factory=dict)
+    paused_until: datetime | None = None
+
+
+_RECORD = TypeAdapter(_Record)
+
+
+class _Answers:
+    """What was sent, by pull request. It is kept before and after each request that creates something."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._share, self._path = workspace.manifests.share, workspace.project.home / "pull_requests" / "answers.json"
+        self._share.bring_file(self._path)
+        try:
+            self.record = _RECORD.validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            self.record = _Record()
+        except (OSError, ValueError):
+            raise AccelCiError(f"{self._path} cannot be read; remove it, and each pull request gets a new comment") from None
+
+    def keep(self, number: int, sent: Sent) -> Sent:
+        """Keep what was sent for a pull request."""
+        return self._write(replace(self.record, answers={**self.record.answers, number: sent})).answers[number]
+
+    def pause(self, until: datetime) -> None:
+        """Ask GitHub for nothing until then."""
+        self._write(replace(self.record, paused_until=until))
+
+    def forget_old(self, open_ones: Mapping[int, Head], now: datetime) -> None:
+        """Forget pull requests that have been closed for a month."""
+        kept = {number: sent for number, sent in self.record.answers.items() if number in open_ones or now - sent.at < _KEPT}
+        if kept != self.record.answers:
+            self._write(replace(self.record, answers=kept))
+
+    def _write(self, record: _Record) -> _Record:
+        content = _RECORD.dump_json(record, indent=1)
+        self._share.send(self._path, content)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole_file(self._path, content, durable=True)
+        self.record = record
+        return record
+
+
+def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
+    """Send the answers that have changed, and return a line for each.
+
+    Raises `AccelCiError` for what concerns all of them, such as a missing token; the others are lines.
+    """
+    settings, github = workspace.project.settings.pull_requests, workspace.project.settings.github
+    if settings is None or github is None:
+        raise AccelCiError("answers need the sections pull_requests and github")
+    answers, heads = _Answers(workspace), read_watched(workspace).heads
+    if answers.record.paused_until is not None and now < answers.record.paused_until:
+        return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
+    lines: list[str] = []
+    with open_github(github, workspace.project.root) as requests:
+        for number, head in heads.items():
+            if head.state == "passed over" or (stamp := _stamp(workspace, head)) == _stamp_of(answers, number, head):
+                continue
+            try:
+                tested = look_at_builds(workspace, head)
+                _Answer(requests, github, settings, answers, number, head, now).send(tested, stamp)
+                lines.append(f"{number}: answered")
+            except RateLimitError as error:
+                answers.pause(now + timedelta(seconds=error.wait_s))
+                return [*lines, str(error)]
+            except AccelCiError as error:  # that of one pull request, which must not keep the others from their answers
+                lines.append(redact(f"{number}: {error}"))
+    answers.forget_old(heads, now)
+    return lines
+
+
+def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
+    """Return how far each pipeline of each build of a pull request has come. Raises `AccelCiError`."""
+    pipelines = [one for one in workspace.pipelines if any("pr" in job.triggers for job in one.jobs)]
+    settings = workspace.project.settings
+    if head.revision is None:
+        [job] = [job for one in pipelines for job in one.jobs if "pr" in job.triggers][:1]
+        return [
+            Tested(one.name, variant, "waiting" if head.state == "waiting" else "queued")
+            for one in pipelines
+            for variant in job.variants(settings)
+        ]
+    builds = [Build(head.revision, variant) for variant in head.variants]
+    for build in builds:
+        workspace.manifests.bring(build)
+    return [_tested(workspace, pipeline, build) for build in builds for pipeline in pipelines]
+
+
+def _tested(workspace: Workspace, pipeline: Pipeline, build: Build) -> Tested:
+    manifests, run = workspace.manifests, workspace.manifests.last_run(pipeline, build)
+    addresses = workspace.project.settings.addresses
+    page = f"{addresses.hud.rstrip('/')}/{build_address(build)}" if addresses is not None else None
+    found = Tested(pipeline.name, build.variant, "queued", build, page=page)
+    if run is None:
+        return found
+    activity = read_activity(manifests, build).get(pipeline.name, "")
+    if run.ended_at is None and manifests.has_run(pipeline, build):
+        return replace(found, progress="running", activity=activity)
+    ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
+    if ledger is None:  # that of an earlier run tells nothing of this one
+        return replace(found, progress="cancelled" if run.ending == "interrupted" else "stopped", activity=activity)
+    base, is_merge_base = _base(workspace, build, ledger)
+    suites = list(ledger.suites)
+    verdicts = _verdicts(workspace, base) if base is not None else None
+    causes = read_causes(workspace, build)
+    selection = manifests.find(TEST_SELECTION, build, TestSelection)
+    return replace(
+        found,
+        progress="ended",
+        ledger=ledger,
+        failures=sort_failures(
+            ledger, bad_tests(workspace.results, build, suites), causes.blames if causes is not None else (), verdicts
+        ),
+        shortcomings=untested(ledger),
+        base=base,
+        is_merge_base=is_merge_base,
+        subset=selection.subset.words if selection is not None and selection.subset is not None else None,
+    )
+
+
+def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:
+    """The verdicts of the tests of a build that did not simply pass."""
+    ledger = workspace.manifests.find(LEDGER, build, Ledger)
+    suites = list(ledger.suites) if ledger is not None else []
+    return {one.identity: one.verdict for one in bad_tests_in_brief(workspace.results, build, suites)}
+
+
+def _base(workspace: Workspace, build: Build, ledger: Ledger) -> tuple[Build | None, bool]:
+    """Return the build to compare with, and whether it tested the merge base: else it is the newest one of the branch."""
+    manifests = workspace.manifests
+    base = _merge_base(workspace, build)
+    for each in manifests.revisions()[:_LOOKED_AT] if base is not None else ():
+        if each.trigger not in _BASE_TRIGGERS:
+            continue
+        revision, other = manifests.revision(each.key), Build(each.key, build.variant)
+        if revision is None or revision.backend.sha != base or revision.backend.dirty:
+            continue
+        found = manifests.find(LEDGER, other, Ledger)
+        if found is not None and ledger.suites.keys() <= found.suites.keys():
+            return other, True
+    before = finished_before(manifests, ledger)
+    return (before.build if before is not None else None), False
+
+
+def _merge_base(workspace: Workspace, build: Build) -> str | None:
+    """Return the merge base of a pull request with its target; None where it cannot be told."""
+    selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
+    if selection is not None and selection.subset is not None and selection.subset.base is not None:
+        return selection.subset.base
+    revision = workspace.manifests.revision(build.revision)
+    try:
+        target = workspace.project.settings.jobs.pr.target
+        return changes_of(workspace.project, revision.backend, target).base if revision is not None else None
+    except AccelCiError:
+        return None
+
+
+def _stamp(workspace: Workspace, head: Head) -> str:
+    """Return a name for the facts that an answer is made from, which costs no look at results."""
+    parts: list[object] = [head.sha, head.state, head.reason, head.revision]
+    for variant in head.variants:
+        build = Build(head.revision or "", variant)
+        workspace.manifests.bring(build)
+        for pipeline in workspace.pipelines:
+            run = workspace.manifests.last_run(pipeline, build)
+            parts += [run, workspace.manifests.has_run(pipeline, build) if run is not None else None]
+        parts.append(read_causes(workspace, build) is not None)
+    return sha256(repr(parts).encode()).hexdigest()
+
+
+def _stamp_of(answers: _Answers, number: int, head: Head) -> str | None:
+    sent = answers.record.answers.get(number)
+    return sent.stamp if sent is not None and sent.sha == head.sha else None
+
+
+class _Answer:
+    """Sends the answer to one pull request."""
+
+    def __init__(
+        self,
+        requests: GitHubRequests,
+        github: GitHub,
+        settings: PullRequests,
+        answers: _Answers,
+        number: int,
+        head: Head,
+        now: datetime,
+    ) -> None:
+        self._requests, self._repository, self._settings = requests, github.repository, settings
+        self._answers, self._number, self._head, self._now = answers, number, head, now
+        before = answers.record.answers.get(number) or Sent(head.sha, now)
+        self._sent = (
+            before if before.sha == head.sha else replace(before, sha=head.sha, at=now, stamp="", checks={}, digests={})
+        )
+
+    def send(self, tested: list[Tested], stamp: str) -> None:
+        """Send what has changed. The stamp is kept last, so that after a kill all of it is looked at again."""
+        waiting = self._head.reason if self._head.state == "waiting" else ""
+        for one in tested:
+            self._check(one, waiting)
+        if self._settings.comment:
+            self._comment(tested, waiting)
+        self._keep(stamp=stamp)
+
+    def _keep(self, **changes: Any) -> None:
+        self._sent = self._answers.keep(self._number, replace(self._sent, **changes))
+
+    def _check(self, tested: Tested, waiting: str) -> None:
+        name, key = check_name(tested), f"{self._number}:{tested.pipeline}:{tested.variant}"
+        body = check_run(tested, self._head.sha, key, blocking=self._settings.blocking, reason=waiting)
+        digest = _digest(body)
+        if self._sent.digests.get(name) == digest:
+            return
+        number = self._sent.checks.get(name) or self._find_check(name, key)
+        if number is None:
+            number = _id(self._requests.send("POST", f"repos/{self._repository}/check-runs", body))
+        else:
+            change = {field: value for field, value in body.items() if field != "head_sha"}  # it cannot be changed
+            self._requests.send("PATCH", f"repos/{self._repository}/check-runs/{number}", change)
+        self._keep(checks={**self._sent.checks, name: number}, digests={**self._sent.digests, name: digest})
+
+    def _find_check(self, name: str, key: str) -> int | None:
+        """Look for a check run that was created before a kill."""
+        query = f"check_name={quote(name, safe='')}&filter=all&per_page=100&page=1"
+        found = self._requests.get(f"repos/{self._repository}/commits/{self._head.sha}/check-runs?{query}").document
+        runs = found.get("check_runs") if isinstance(found, dict) else None
+        own = [one for one in runs or [] if isinstance(one, dict) and one.get("external_id") == key]
+        return max((_id(one) for one in own), default=None)
+
+    def _comment(self, tested: list[Tested], waiting: str) -> None:
+        if self._sent.marker is None:
+            marker = f"<!-- accel-ci: pull request {self._number}, {secrets.token_hex(16)} -->"
+            self._keep(marker=marker, marked_at=self._now)
+        text = comment(self._head.sha, tested, self._sent.marker or "", waiting=waiting)
+        digest = _digest(text)
+        if self._sent.digests.get("comment") == digest:
+            return
+        number = self._sent.comment or self._find_comment()
+        if number is not None:
+            try:
+                self._requests.send("PATCH", f"repos/{self._repository}/issues/comments/{number}", {"body": text})
+            except GitHubError as error:
+                if error.status != 404:
+                    raise
+                number = None  # somebody has deleted it
+        if number is None:
+            path = f"repos/{self._repository}/issues/{self._number}/comments"
+            number = _id(self._requests.send("POST", path, {"body": text}))
+        self._keep(comment=number, digests={**self._sent.digests, "comment": digest})
+
+    def _find_comment(self) -> int | None:
+        """Look for the comment that was created before a kill."""
+        since = ((self._sent.marked_at or self._now) - _EARLIER).strftime("%Y-%m-%dT%H:%M:%SZ")
+        path = f"repos/{self._repository}/issues/{self._number}/comments?since={since}&per_page=100"
+        own = [_id(one) for one in self._requests.pages(path) if (self._sent.marker or "\0") in str(one.get("body"))]
+        return min(own, default=None)
+
+
+def _digest(document: object) -> str:
+    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _id(document: Mapping[str, Any]) -> int:
+    value = document.get("id")
+    if not isinstance(value, int) or value <= 0:
+        raise GitHubError("GitHub's answer has no id; check github.api")
+    return value
