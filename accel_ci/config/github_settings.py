@@ -30,7 +30,7 @@ class GitHub(Section):
     app: GitHubApp | None = None
 
 
-Label = Annotated[str, Field(pattern=r"\A[^,\x00-\x1f]{1,100}\Z")]
+Label = Annotated[str, Field(pattern=r"\A[^,\x00-\x1f]{1,100}\z")]
 
 
 class PullRequestRefs(Section):
@@ -39,7 +39,7 @@ class PullRequestRefs(Section):
     Refs do not tell who has pushed, so all of them are built: `trust_all` is there to be said.
     """
 
-    pattern: Annotated[GitRef, Field(pattern=r"\Arefs/[A-Za-z0-9._/-]+/\*(/[A-Za-z0-9._-]+)*\Z")] = "refs/pull/*/head"
+    pattern: Annotated[GitRef, Field(pattern=r"\Arefs/[A-Za-z0-9._/-]+/\*(/[A-Za-z0-9._-]+)*\z")] = "refs/pull/*/head"
     trust_all: Literal[True]
 
 
@@ -55,7 +55,7 @@ class PullRequests(Section):
     enabled: bool = False
     check_every_seconds: Annotated[int, Field(ge=15)] = 60
     labels: tuple[Label, ...] = ()
-    trusted_authors: tuple[Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]{0,38}\Z")], ...] = ()
+    trusted_authors: tuple[Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]{0,38}\z")], ...] = ()
     drafts: bool = False
     blocking: bool = False
     comment: bool = True

@@ -96,7 +96,8 @@ def resolve_revision(
 
     `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
     `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. Raises
-    `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from may be unreachable; it is then recorded with the reason.
+    `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from may
+    be unreachable; it is then recorded with the reason.
     """
     if trigger == CONFIRM:
         raise ConfigError("name the build whose failures are to run again")
