@@ -6,6 +6,7 @@ failures (`accel_ci.quality`) and from the build of the merge base is decided he
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +58,8 @@ class Tested:
     `base` is the build that it is compared with, `is_merge_base` whether that tested the merge base itself. `activity` says
     where a run is, or where it stopped; `shortcomings` are the reasons why the build does not pass but for its failures.
     """
+
+    __test__ = False
 
     pipeline: str
     variant: str
@@ -236,7 +239,9 @@ def _report(tested: Tested) -> list[str]:
 
 
 def _message(failure: Failure) -> str:
-    text = one_line(failure.message)[:_MESSAGE]
+    """The beginning of the message, without the folders of the machine that the test ran on."""
+    file = failure.test.partition("::")[0]
+    text = re.sub(rf"/\S*/(?={re.escape(file)})", "", one_line(failure.message))[:_MESSAGE]
     return f": {text}" if text else ""
 
 

@@ -275,6 +275,7 @@ class _Answer:
     def _check(self, tested: Tested, waiting: str) -> None:
         name, key = check_name(tested), f"{self._number}:{tested.pipeline}:{tested.variant}"
         body = check_run(tested, self._head.sha, key, blocking=self._settings.blocking, reason=waiting)
+        body["output"] = {part: redact(text) for part, text in body["output"].items()}
         digest = _digest(body)
         if self._sent.digests.get(name) == digest:
             return
@@ -298,7 +299,7 @@ class _Answer:
         if self._sent.marker is None:
             marker = f"<!-- accel-ci: pull request {self._number}, {secrets.token_hex(16)} -->"
             self._keep(marker=marker, marked_at=self._now)
-        text = comment(self._head.sha, tested, self._sent.marker or "", waiting=waiting)
+        text = redact(comment(self._head.sha, tested, self._sent.marker or "", waiting=waiting))
         digest = _digest(text)
         if self._sent.digests.get("comment") == digest:
             return

@@ -101,7 +101,6 @@ def look_at_github(
     changed: set[int] = set()
     query = "state=open" if since is None else "state=all"
     path = f"repos/{repository}/pulls?{query}&sort=updated&direction=desc&per_page=100"
-    answered_at = github.clock(now)
     for one in github.pages(path, None if since is None else etags):
         if (at := _time(one.get("updated_at"))) is None or (number := _number(one)) is None:
             continue
@@ -114,8 +113,9 @@ def look_at_github(
             pulls.pop(number, None)
         else:
             pulls[number] = pull
-    answered_at = max(answered_at, github.clock(now))
-    after = replace(watched, pulls=pulls, etags=etags, since=since or now, heads=_heads(pulls, watched.heads, answered_at))
+    after = replace(
+        watched, pulls=pulls, etags=etags, since=since or now, heads=_heads(pulls, watched.heads, github.clock(now))
+    )
     return replace(after, heads=dict(_decided(github, repository, after, changed, policy)))
 
 

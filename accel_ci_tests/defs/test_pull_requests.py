@@ -1,0 +1,187 @@
+"""The sensor of pull requests, against a stand-in for GitHub, a git repository and an instance; no run is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci.defs.assembly import build_definitions
+from accel_ci.defs.runs import create_run
+from accel_ci.github.client import TOKEN as VARIABLE
+from accel_ci.model import Build
+from accel_ci.pull_requests.watched import read_watched
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
+
+FIRST_TICK, PREVIEW = "1", "a-time"
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    queue = {"run_coordinator": {"module": "dagster.core.run_coordinator", "class": "QueuedRunCoordinator"}}
+    with dg.DagsterInstance.local_temp(str(home), overrides=queue) as temporary:
+        yield temporary
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubServer]:
+    with github_server() as server:
+        yield server
+
+
+class Host:
+    """A project on an instance, with its repository at GitHub."""
+
+    def __init__(self, project: Project, instance: dg.DagsterInstance, github: GitHubServer, repository: Path) -> None:
+        self.instance, self.github, self.repository = instance, github, repository
+        self.workspace = Workspace(project)
+        self.definitions = build_definitions(project)
+
+    def commit(self, number: int, text: str) -> str:
+        """Make a commit, to which the ref of the pull request points."""
+        sha = commit(self.repository, {"backend/a.txt": text})
+        git(self.repository, "update-ref", f"refs/pull/{number}/head", sha)
+        return sha
+
+    def tick(self, log: str = FIRST_TICK) -> Any:
+        repository = self.definitions.get_repository_def()
+        context = dg.build_sensor_context(
+            instance=self.instance, instance_ref=self.instance.get_ref(), repository_def=repository
+        )
+        context._log_key = ["a", "pull_requests_sensor", log]
+        return repository.get_sensor_def("pull_requests_sensor").evaluate_tick(context)
+
+    def launch(self, request: Any) -> str:
+        """Queue the run that a tick asks for, as the daemon does."""
+        job = self.definitions.resolve_job_def(request.job_name)
+        revision, variant = request.partition_key.split("|")
+        tags = {**request.tags, "dagster/run_key": request.run_key}
+        origin = create_run(self.instance, None, job, Build(revision, variant), {}).remote_job_origin
+        queued = dg.DagsterRunStatus.QUEUED
+        return self.instance.create_run_for_job(job, tags=tags, status=queued, remote_job_origin=origin).run_id
+
+    def status(self, run: str) -> dg.DagsterRunStatus:
+        found = self.instance.get_run_by_id(run)
+        assert found is not None
+        return found.status
+
+    def state(self, number: int) -> str:
+        return read_watched(self.workspace).heads[number].state
+
+
+@pytest.fixture
+def make_host(
+    tmp_path: Path,
+    repository: Path,
+    make_project: Callable[..., Project],
+    instance: dg.DagsterInstance,
+    github: GitHubServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Host]:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    (tmp_path / "upstream").mkdir()
+    git(tmp_path / "upstream", "init", "--quiet")
+    commit(tmp_path / "upstream", {"version.txt": "1"})
+
+    def make(**settings: Any) -> Host:
+        own = {"repository": github.pulls.repository, "api": github.url}
+        project = make_project(github=own, pull_requests={"labels": ["ciflow/emu"], **settings})
+        return Host(project, instance, github, repository)
+
+    return make
+
+
+def test_a_run_is_asked_for_until_it_is_there_and_then_never_again(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    sha = host.commit(7, "1")
+    host.github.pulls.open(7, sha)
+    [first] = host.tick().run_requests
+    assert (first.job_name, first.partition_key.split("|")[0]) == ("pr", f"pr-7-{sha[:12]}")
+    assert (first.tags["accel_ci/pull_request"], first.tags["accel_ci/pull_request_head"]) == ("7", sha)
+    [again] = host.tick().run_requests
+    assert again.run_key == first.run_key, "the daemon was killed before it made the run; the key makes it one run"
+    host.launch(first)
+    assert not host.tick().run_requests
+    assert host.state(7) == "started"
+
+
+def test_a_newer_push_and_a_closing_end_older_runs(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    host.github.pulls.open(8, host.commit(8, "1b"))
+    runs = [host.launch(request) for request in host.tick().run_requests]
+    newer = host.commit(7, "2")
+    host.github.pulls.push(7, newer)
+    [request] = host.tick().run_requests
+    assert request.partition_key.startswith(f"pr-7-{newer[:12]}")
+    assert [host.status(run) for run in runs] == [dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.QUEUED]
+    last = host.launch(request)
+    host.github.pulls.close(7)
+    host.github.pulls.close(8)
+    result = host.tick()
+    assert "is closed" in result.skip_message
+    assert [host.status(run) for run in (runs[1], last)] == [dg.DagsterRunStatus.CANCELED] * 2
+
+
+def test_a_run_of_somebody_else_is_left_alone(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    [request] = host.tick().run_requests
+    own = host.launch(request._replace(tags={}))
+    host.github.pulls.close(7)
+    host.tick()
+    assert host.status(own) == dg.DagsterRunStatus.QUEUED
+
+
+def test_what_was_pushed_after_the_decision_is_not_built(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    later = host.commit(7, "2")  # GitHub's list is a moment old
+    result = host.tick()
+    assert not result.run_requests
+    assert "has not been decided on" in result.skip_message
+    host.github.pulls.push(7, later)
+    assert len(host.tick().run_requests) == 1
+    assert [each.key for each in host.workspace.manifests.revisions()] == [f"pr-7-{later[:12]}"]
+
+
+def test_a_rate_limit_pauses_the_look(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    host.github.pulls.limit = (429, {"Retry-After": "90"})
+    assert "rate limit" in host.tick().skip_message
+    host.github.pulls.limit = None
+    assert "used up until" in host.tick().skip_message
+    assert host.github.pulls.requests == []
+
+
+def test_a_preview_asks_nobody(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    assert "preview" in host.tick(PREVIEW).skip_message
+    assert host.github.pulls.requests == []
+
+
+def test_refs_need_no_github_and_get_no_answer(make_host: Callable[..., Host]) -> None:
+    host = make_host(refs={"trust_all": True})
+    host.commit(6, "old")
+    assert not host.tick().run_requests
+    sha = host.commit(7, "1")
+    [request] = host.tick().run_requests
+    assert request.partition_key.startswith(f"pr-7-{sha[:12]}")
+    assert host.github.pulls.requests == []
+    names = {sensor.name for sensor in host.definitions.get_repository_def().sensor_defs}
+    assert "pull_request_answers_sensor" not in names
+
+
+def test_without_the_section_there_is_no_sensor(make_project: Callable[..., Project]) -> None:
+    names = {sensor.name for sensor in build_definitions(make_project()).get_repository_def().sensor_defs}
+    assert not {name for name in names if name.startswith("pull_request")}
