@@ -29,7 +29,17 @@ settings.register_profile(
 settings.load_profile("accel_ci")
 
 pytest.register_assert_rewrite("accel_ci_tests.fixtures")
-_WITH_FIXTURES = ("project", "suite", "stored_attempts", "toy_backend", "ground", "postgres", "cluster_pool", "browser")
+_WITH_FIXTURES = (
+    "project",
+    "suite",
+    "stored_attempts",
+    "toy_backend",
+    "ground",
+    "postgres",
+    "cluster_pool",
+    "browser",
+    "chat_server",
+)
 pytest_plugins = [f"accel_ci_tests.fixtures.{module}" for module in _WITH_FIXTURES]
 
 

@@ -14,6 +14,7 @@ EXTRAS = {
     "docker": ("docker",),
     "github": ("cryptography", "httpx", "jwt"),
     "kubernetes": ("kubernetes", "boto3"),
+    "notify": ("apprise",),
     "postgres": ("psycopg2",),
     "relay": ("clickhouse_connect", "cryptography", "httptools", "httpx", "jwt", "starlette", "uvicorn"),
     "s3": ("boto3",),
@@ -42,5 +43,7 @@ def require_configured_extras(settings: Settings) -> None:
         require_extra("relay", "relay.callbacks")
     if settings.relay is not None and settings.relay.poll.enabled:
         require_extra("relay", "relay.poll")
+    if settings.notify is not None and settings.notify.routes:
+        require_extra("notify", "notify.routes")
     if settings.executor.kind == "kubernetes":
         require_extra("kubernetes", "executor.kind: kubernetes")

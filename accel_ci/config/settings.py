@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from accel_ci.config.executor_settings import Executor, InProcessExecutor
 from accel_ci.config.github_settings import GitHub, PullRequests
+from accel_ci.config.notify_settings import Notify
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.relay_settings import Relay
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
@@ -590,6 +591,7 @@ class Settings(Section):
     relay: Relay | None = None
     github: GitHub | None = None
     pull_requests: PullRequests | None = None
+    notify: Notify | None = None
     results: Results = Results()
     store: Store | None = None
     addresses: Addresses | None = None

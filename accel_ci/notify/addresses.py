@@ -1,0 +1,46 @@
+"""The addresses of routes: apprise URLs out of a variable or a file. They hold secrets, which the redactor learns here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from accel_ci.config.notify_settings import Route
+from accel_ci.errors import AccelCiError
+from accel_ci.redaction import OF_THIS_PROCESS
+
+_LARGEST_FILE = 64 << 10
+_LEAST_SECRET = 8
+"""Characters of the shortest part of an address that may be a token."""
+
+
+def addresses_of(name: str, route: Route) -> tuple[str, ...]:
+    """Return the apprise URLs of a route. Raises `AccelCiError` if there are none; the message never has an address."""
+    if route.urls_from is not None:
+        place, text = f"${route.urls_from}", os.environ.get(route.urls_from, "")
+    else:
+        path = Path(route.urls_file or "")
+        place = str(path)
+        try:
+            if path.stat().st_size > _LARGEST_FILE:
+                raise AccelCiError(f"{place} is too large to be a list of addresses; see notify.routes.{name}.urls_file")
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AccelCiError(f"the addresses of the route {name} cannot be read from {place}: {error}") from None
+    found = tuple(dict.fromkeys(text.split()))
+    OF_THIS_PROCESS.learn(part for url in found for part in _secrets(url))
+    if not found:
+        raise AccelCiError(f"the route {name} has no address: put apprise URLs, such as slack://…, into {place}")
+    return found
+
+
+def _secrets(url: str) -> Iterator[str]:
+    """The address, and its parts that may be tokens: what is before `@`, in the path and in the query."""
+    yield url
+    _, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    user, at, _ = host.rpartition("@")
+    parts = [*re.split(r"[:]", user if at else ""), *re.split(r"[/?&=]", path if slash else "")]
+    yield from (part for part in parts if len(part) >= _LEAST_SECRET)

@@ -1,0 +1,179 @@
+"""Tell what has changed in a project since the last time: gather troubles, remember what is told, send what is due.
+
+    quality/notified.json                what was told, and the messages that wait
+
+A kill at any moment loses no message: memory and outbox are one file, written before anything is sent. It can double one
+message alone, if it comes between the answer of a service and the note of it. That one has the same id again, and tells so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from time import monotonic
+
+from filelock import FileLock
+
+from accel_ci.config.notify_settings import Notify
+from accel_ci.errors import AccelCiError, ConfigError
+from accel_ci.model import Ledger
+from accel_ci.notify import outbox
+from accel_ci.notify.addresses import addresses_of
+from accel_ci.notify.deliver import address_digest, send
+from accel_ci.notify.messages import Message, Told, recognise, tell
+from accel_ci.notify.silence import Nightly, nightly_troubles, outage_troubles
+from accel_ci.notify.troubles import Trouble, troubles_of
+from accel_ci.pipelines import LEDGER
+from accel_ci.quality.judgement import read_incidents
+from accel_ci.quality.report import jobs_until
+from accel_ci.workspace import Workspace
+
+_LOG = logging.getLogger(__name__)
+
+NOTIFIED = "notified"
+"""The manifest of what was told."""
+
+_LONGEST_S = 30.0
+"""After so long, no further post is sent in a pass: Dagster allows a tick 60 seconds."""
+
+_NIGHTS = timedelta(days=7)
+"""Nightlies of so many days are looked at for silence."""
+
+
+@dataclass(frozen=True)
+class Notified:
+    """The memory of what was told, and the messages that wait."""
+
+    told: dict[str, Told] = field(default_factory=dict)
+    waiting: tuple[outbox.Waiting, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The work of a pass: the messages that are new, the posts that were taken, and what went wrong, in words."""
+
+    messages: tuple[Message, ...] = ()
+    sent: tuple[outbox.Post, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def notify_settings(workspace: Workspace) -> Notify:
+    """Return the section `notify`. Raises `ConfigError` if the project has none."""
+    found = workspace.project.settings.notify
+    if found is None:
+        raise ConfigError("the configuration has no section 'notify'; docs/notify.md describes it")
+    return found
+
+
+def current_troubles(
+    workspace: Workspace, now: datetime, scheduled: Sequence[datetime] = (), failed: Sequence[str] = ()
+) -> list[Trouble]:
+    """Return the troubles that the manifests show: incidents, and silences of the nightly.
+
+    `scheduled` are the last times of the nightly's schedule, none if it is off, `failed` the builds whose run failed.
+    """
+    settings, hud = notify_settings(workspace), hud_of(workspace)
+    found = troubles_of(read_incidents(workspace), settings.settled, hud)
+    nightly = nightly_troubles(scheduled, recent_nightlies(workspace, now), settings.silence, now, failed, hud)
+    missed = max(scheduled, default=None) if any(each.is_open for each in nightly) else None
+    return [*found, *nightly, *outage_troubles(jobs_until(workspace, now), missed, settings.silence, now, hud)]
+
+
+def hud_of(workspace: Workspace) -> str | None:
+    """The address of the HUD, if somebody serves it."""
+    return workspace.addresses.hud if workspace.addresses is not None else None
+
+
+def recent_nightlies(workspace: Workspace, now: datetime) -> list[Nightly]:
+    """Return the nightlies of the last days."""
+    manifests, found = workspace.manifests, list[Nightly]()
+    for each in manifests.revisions():
+        if each.trigger != "nightly" or now - each.seen_at > _NIGHTS:
+            continue
+        builds = manifests.builds_of(each.key)
+        ledgers = {
+            build: manifests.read_history(manifests.path(LEDGER, build.revision, build.variant), Ledger) for build in builds
+        }
+        missing = tuple(build.name for build, ledger in ledgers.items() if ledger is None) if builds else (each.key,)
+        ends = [run.ended_at for build in builds for run in manifests.last_runs(build).values() if run.ended_at is not None]
+        found.append(Nightly(each.key, each.seen_at, missing, max(ends, default=None) if not missing else None))
+    return found
+
+
+def preview(workspace: Workspace, troubles: Sequence[Trouble], now: datetime) -> list[Message]:
+    """Return the messages that a pass would make; nothing is kept or sent."""
+    known = _read(workspace)
+    return tell(recognise(troubles, known.told), known.told, notify_settings(workspace).routes, now)[0]
+
+
+def notify(
+    workspace: Workspace,
+    troubles: Sequence[Trouble],
+    now: datetime,
+    deliver: Callable[[str, outbox.Post], bool] = send,
+) -> Pass:
+    """Remember and send what has changed; `deliver` sends a post to an address. What cannot be sent waits."""
+    routes = notify_settings(workspace).routes
+    with _turn(workspace) as check:
+        known = _read(workspace)
+        messages, told = tell(recognise(troubles, known.told), known.told, routes, now)
+        waiting, lost = outbox.give_up(outbox.put(known.waiting, messages, routes), routes, now)
+        faults = [f"given up: {message.title}" for message in lost]
+        state = Notified(told, waiting)
+
+        def keep(waiting: tuple[outbox.Waiting, ...]) -> None:
+            nonlocal state
+            check()
+            state = replace(state, waiting=waiting)
+            workspace.manifests.write(workspace.manifests.path(NOTIFIED), state)
+
+        if state != known:
+            keep(waiting)
+        sent, began = [], monotonic()
+        for post in outbox.due(waiting, routes, now):
+            if monotonic() - began > _LONGEST_S:
+                break
+            try:
+                addresses = addresses_of(post.route, routes[post.route])
+            except AccelCiError as error:
+                faults.append(str(error))
+                continue
+            keep(outbox.begin(state.waiting, post))
+            left = len(addresses)
+            for address in addresses:
+                digest = address_digest(address)
+                try:
+                    taken = digest in post.done or deliver(address, post)
+                except AccelCiError as error:
+                    taken = False
+                    faults.append(f"the route {post.route}: {error}")
+                if taken:
+                    left -= 1
+                    if digest not in post.done and left:
+                        keep(outbox.took(state.waiting, post, digest))
+            if left:
+                keep(outbox.put_off(state.waiting, post, now))
+                faults.append(f"the route {post.route}: {left} of {len(addresses)} addresses did not take post {post.id}")
+            else:
+                keep(outbox.end(state.waiting, post))
+                sent.append(post)
+        return Pass(tuple(messages), tuple(sent), tuple(faults))
+
+
+def _read(workspace: Workspace) -> Notified:
+    """Read what was told. Raises `AccelCiError` if the file is damaged: without it, everything would be told again."""
+    path = workspace.manifests.path(NOTIFIED)
+    workspace.manifests.share.bring_file(path)
+    return workspace.manifests.read(path, Notified) if path.exists() else Notified()
+
+
+@contextmanager
+def _turn(workspace: Workspace) -> Iterator[Callable[[], None]]:
+    """Have the turn at the file, among all processes and machines."""
+    path = workspace.manifests.path(NOTIFIED)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")), workspace.manifests.share.turn(path.with_suffix(".turn")) as check:
+        yield check
