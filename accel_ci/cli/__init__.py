@@ -20,6 +20,7 @@ from accel_ci.cli.builds import accept, resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
 from accel_ci.cli.dev import dev
 from accel_ci.cli.metrics import metrics
+from accel_ci.cli.notify import notify
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.quality import causes, incidents, quality, quarantine
@@ -110,6 +111,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
-    restore, upgrade, relay,
+    restore, upgrade, relay, notify,
 ):  # fmt: skip
     main.add_command(command)

@@ -13,6 +13,7 @@ from accel_ci.defs.executors import build_executor
 from accel_ci.defs.ledger import ledger_asset
 from accel_ci.defs.liveness import living_executor
 from accel_ci.defs.location import asset_key, in_location, location_tags
+from accel_ci.defs.notify import notify_sensors
 from accel_ci.defs.partitions import builds, revisions
 from accel_ci.defs.pull_requests import pull_request_sensors
 from accel_ci.defs.quality import quality_assets
@@ -61,11 +62,18 @@ def build_definitions(
             assets += own
             jobs += [_job(settings, pipeline, job, [*own, *common], executor) for job in pipeline.jobs]
             schedules += build_schedules(workspace, pipeline)
+    placed = in_location(settings.location, assets)
+    checks = [key for asset in placed if isinstance(asset, dg.AssetsDefinition) for key in asset.check_keys]
     return dg.Definitions(
-        assets=in_location(settings.location, assets),
+        assets=placed,
         jobs=jobs,
         schedules=schedules,
-        sensors=[*build_sensors(workspace), *relay_sensors(workspace), *pull_request_sensors(workspace)],
+        sensors=[
+            *build_sensors(workspace),
+            *relay_sensors(workspace),
+            *pull_request_sensors(workspace),
+            *notify_sensors(workspace, checks),
+        ],
         executor=executor,  # also for single assets that a person chooses in the UI: a run locks its build
         resources={
             "io_manager": ManifestIOManager(workspace.manifests, 0 if in_process else retries_of_steps(settings)),
