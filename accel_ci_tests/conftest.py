@@ -39,6 +39,7 @@ _WITH_FIXTURES = (
     "cluster_pool",
     "browser",
     "chat_server",
+    "github_issues",
 )
 pytest_plugins = [f"accel_ci_tests.fixtures.{module}" for module in _WITH_FIXTURES]
 

@@ -42,6 +42,8 @@ def notify(workspace: Workspace, dry_run: bool, is_test: bool) -> None:
         return
     done = tell(workspace, troubles, now)
     _print(done.messages)
+    for step in done.issues:
+        click.echo(step)
     for fault in done.faults:
         click.echo(fault, err=True)
     click.echo(f"{len(done.messages)} messages are new; {len(done.sent)} posts were sent")

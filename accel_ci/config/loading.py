@@ -173,6 +173,8 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     yield from _unfit_relay(content)
     if (pulls := content.get("pull_requests")) is not None and not (content.get("github") or as_mapping(pulls).get("refs")):
         yield ("pull_requests",), "needs the section 'github', which names the repository; or 'refs', for another host"
+    if as_mapping(content.get("notify")).get("issues") is not None and content.get("github") is None:
+        yield ("notify", "issues"), "needs the section 'github', which names the repository"
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"

@@ -61,6 +61,23 @@ class Route(Section):
         return self
 
 
+class Issues(Section):
+    """The issues in the repository of the section `github`: one for each incident of these causes with so many tests.
+
+    At most `a_day` are opened in a day (UTC); the incidents over that are listed in one more. Each issue has the `labels`;
+    the first tells accel-ci's issues from others, so that it must be for these alone.
+    """
+
+    causes: Annotated[tuple[Literal["infra", "flaky", "upstream", "backend", "unknown"], ...], Field(min_length=1)] = (
+        "backend", "upstream", "infra",
+    )  # fmt: skip
+    least_tests: Annotated[int, Field(ge=1)] = 1
+    a_day: Annotated[int, Field(ge=1, le=100)] = 5
+    labels: Annotated[tuple[Annotated[str, Field(pattern=r"\A[^,\s][^,]{0,49}\z")], ...], Field(min_length=1)] = (
+        "accel-ci incident",
+    )
+
+
 class Silence(Section):
     """The silences that count as trouble.
 
@@ -94,6 +111,7 @@ class Notify(Section):
     """
 
     routes: dict[Name, Route] = {}
+    issues: Issues | None = None
     silence: Silence = Silence()
     settled: Settled = Settled()
     enabled: bool = False

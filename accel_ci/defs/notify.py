@@ -87,7 +87,7 @@ def all_troubles(workspace: Workspace, now: datetime) -> list[Trouble]:
 def _tell(workspace: Workspace, troubles: Sequence[Trouble], now: datetime) -> str:
     done = notify(workspace, troubles, now)
     words = [f"told: {message.title}" for message in done.messages]
-    return "; ".join([*words, *done.faults]) or "nothing has changed"
+    return "; ".join([*words, *done.issues, *done.faults]) or "nothing has changed"
 
 
 def _gather(workspace: Workspace, instance: dg.DagsterInstance, now: datetime) -> list[Trouble]:

@@ -8,21 +8,24 @@ message alone, if it comes between the answer of a service and the note of it. T
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
+from typing import Any
 
 from filelock import FileLock
 
+from accel_ci.config.extras import require_extra
 from accel_ci.config.notify_settings import Notify
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.model import Ledger
 from accel_ci.notify import outbox
 from accel_ci.notify.addresses import addresses_of
 from accel_ci.notify.deliver import address_digest, send
+from accel_ci.notify.issues import plan_steps, read_issues, take_steps
 from accel_ci.notify.messages import Message, Told, recognise, tell
 from accel_ci.notify.silence import Nightly, nightly_troubles, outage_troubles
 from accel_ci.notify.troubles import Trouble, troubles_of
@@ -31,13 +34,14 @@ from accel_ci.quality.judgement import read_incidents
 from accel_ci.quality.report import jobs_until
 from accel_ci.workspace import Workspace
 
-_LOG = logging.getLogger(__name__)
-
 NOTIFIED = "notified"
 """The manifest of what was told."""
 
 _LONGEST_S = 30.0
 """After so long, no further post is sent in a pass: Dagster allows a tick 60 seconds."""
+
+_BEFORE_ISSUES_S = 300.0
+"""The wait before GitHub is asked again after an error."""
 
 _NIGHTS = timedelta(days=7)
 """Nightlies of so many days are looked at for silence."""
@@ -45,19 +49,25 @@ _NIGHTS = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Notified:
-    """The memory of what was told, and the messages that wait."""
+    """The memory of what was told, and the messages that wait.
+
+    `issues` is the digest of what GitHub's issues were made of; none are asked for before `issues_after`.
+    """
 
     told: dict[str, Told] = field(default_factory=dict)
     waiting: tuple[outbox.Waiting, ...] = ()
+    issues: str | None = None
+    issues_after: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of a pass: the messages that are new, the posts that were taken, and what went wrong, in words."""
+    """The work of a pass: new messages, the posts that were taken, what went wrong, and what was done to issues."""
 
     messages: tuple[Message, ...] = ()
     sent: tuple[outbox.Post, ...] = ()
     faults: tuple[str, ...] = ()
+    issues: tuple[str, ...] = ()
 
 
 def notify_settings(workspace: Workspace) -> Notify:
@@ -119,19 +129,21 @@ def notify(
     routes = notify_settings(workspace).routes
     with _turn(workspace) as check:
         known = _read(workspace)
-        messages, told = tell(recognise(troubles, known.told), known.told, routes, now)
+        named = recognise(troubles, known.told)
+        messages, told = tell(named, known.told, routes, now)
         waiting, lost = outbox.give_up(outbox.put(known.waiting, messages, routes), routes, now)
         faults = [f"given up: {message.title}" for message in lost]
-        state = Notified(told, waiting)
+        state = replace(known, told=told)
 
-        def keep(waiting: tuple[outbox.Waiting, ...]) -> None:
+        def keep(waiting: tuple[outbox.Waiting, ...], **others: Any) -> None:
             nonlocal state
             check()
-            state = replace(state, waiting=waiting)
+            state = replace(state, waiting=waiting, **others)
             workspace.manifests.write(workspace.manifests.path(NOTIFIED), state)
 
-        if state != known:
+        if (told, waiting) != (known.told, known.waiting):
             keep(waiting)
+        steps: tuple[str, ...] = ()
         sent, began = [], monotonic()
         for post in outbox.due(waiting, routes, now):
             if monotonic() - began > _LONGEST_S:
@@ -160,7 +172,42 @@ def notify(
             else:
                 keep(outbox.end(state.waiting, post))
                 sent.append(post)
-        return Pass(tuple(messages), tuple(sent), tuple(faults))
+        digest = _digest(workspace, named, now)
+        if digest is not None and digest != state.issues and (state.issues_after is None or now >= state.issues_after):
+            try:
+                steps = _update_issues(workspace, named, now)
+                keep(state.waiting, issues=digest, issues_after=None)
+            except AccelCiError as error:
+                faults.append(f"the issues: {error}")
+                keep(state.waiting, issues_after=now + timedelta(seconds=getattr(error, "wait_s", _BEFORE_ISSUES_S)))
+        return Pass(tuple(messages), tuple(sent), tuple(faults), steps)
+
+
+def _digest(workspace: Workspace, named: Mapping[str, Trouble], now: datetime) -> str | None:
+    """Return the digest of what the issues of the day are made of; None where there are none to make."""
+    if notify_settings(workspace).issues is None:
+        return None
+    incidents = sorted((name, repr(replace(each, marks=frozenset()))) for name, each in _incidents(named).items())
+    return hashlib.sha256(repr((now.date(), incidents)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _update_issues(workspace: Workspace, named: Mapping[str, Trouble], now: datetime) -> tuple[str, ...]:
+    """Bring the issues up to date, and return the steps in words. Raises `AccelCiError`."""
+    settings, github = notify_settings(workspace).issues, workspace.project.settings.github
+    if settings is None or github is None:
+        return ()
+    require_extra("github", "notify.issues")
+    from accel_ci.github.client import open_github
+
+    with open_github(github, workspace.project.root) as requests:
+        known = read_issues(requests, github.repository, settings, now)
+        steps = plan_steps(_incidents(named), known, settings, now.date())
+        take_steps(requests, github.repository, steps)
+    return tuple(step.what for step in steps)
+
+
+def _incidents(named: Mapping[str, Trouble]) -> dict[str, Trouble]:
+    return {name: trouble for name, trouble in named.items() if trouble.id.startswith("incident-")}
 
 
 def _read(workspace: Workspace) -> Notified:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -30,7 +30,10 @@ _MOST_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Told:
-    """The last that was told about a trouble. `name` stays the same when the id of the trouble changes."""
+    """The last that was told about a trouble. `name` stays the same when the id of the trouble changes.
+
+    `number` counts the changes that were told: it is 0 if no route has taken the trouble yet.
+    """
 
     name: str
     id: str
@@ -62,10 +65,11 @@ Memory = Mapping[str, Told]
 
 
 def recognise(troubles: Sequence[Trouble], memory: Memory) -> dict[str, Trouble]:
-    """Return the troubles by the names that they were told under: that of the same id, else of one that shares a mark.
+    """Return the troubles by the names that they are remembered under: that of the same id, else of one that shares a mark.
 
-    Of two that were told, only one that no trouble has by its id can be recognised by a mark. A new trouble is named by
-    its id.
+    Of those remembered, only one that no trouble has by its id can be recognised by a mark. A new trouble is named by its
+    id. An incident that is remembered and is no more counts as over: a judgement that knows more has joined its failures to
+    others.
     """
     by_id = {told.id: name for name, told in memory.items()}
     taken = {by_id[trouble.id] for trouble in troubles if trouble.id in by_id}
@@ -86,6 +90,11 @@ def recognise(troubles: Sequence[Trouble], memory: Memory) -> dict[str, Trouble]
         name = max(known, key=lambda each: (memory[each].is_open, memory[each].at, each), default=new)
         taken.add(name)
         found[name] = trouble
+    if any(trouble.id.startswith("incident-") for trouble in troubles):  # else nothing was judged, and nothing is known
+        for name, told in memory.items():
+            if told.id.startswith("incident-") and name not in found:
+                words = "Its failures belong to another incident, or are too old."
+                found[name] = Trouble(told.id, False, told.cause, told.title, words)
     return found
 
 
@@ -105,30 +114,25 @@ def tell(
 ) -> tuple[list[Message], dict[str, Told]]:
     """Return the messages on what has changed since the last time, and the memory that includes them.
 
-    `named` are the troubles of now by name (`recognise`). An incident that was told and is no more counts as over: a
-    judgement that knows more has joined its failures to others.
+    `named` are the troubles of now by name (`recognise`).
     """
     messages, after = list[Message](), dict(memory)
     for name, trouble in named.items():
         told = memory.get(name)
-        if told is not None:
-            after[name] = told = replace(told, id=trouble.id, marks=trouble.marks or told.marks)
-        if (found := _change(trouble, told, routes)) is None:
-            continue
-        change, to = found
-        number = told.number + 1 if told is not None else 1
-        is_over = change == "over"
-        cause = told.cause if told is not None and is_over else trouble.cause
-        after[name] = Told(name, trouble.id, not is_over, cause, trouble.title, to[:1], number, now, trouble.marks)
-        messages += [_message(name, trouble, change, told, route, number, now) for route in to]
-    for name in _withdrawn(named, memory):
-        told = memory[name]
-        after[name] = replace(told, is_open=False, number=told.number + 1, at=now)
-        gone = Trouble(told.id, False, told.cause, told.title, "Its failures belong to another incident, or are too old.")
-        messages += [_message(name, gone, "over", told, route, told.number + 1, now) for route in told.routes]
-    return messages, {
-        name: told for name, told in after.items() if told.is_open or name in named or now - told.at < FORGOTTEN_AFTER
-    }
+        if told is None:
+            if not trouble.is_open:
+                continue
+            told = Told(name, trouble.id, True, trouble.cause, trouble.title, (), 0, now, trouble.marks)
+        told = replace(told, id=trouble.id, marks=trouble.marks or told.marks)
+        if (found := _change(trouble, told, routes)) is not None:
+            change, to = found
+            number, cause = told.number + 1, told.cause if change == "over" else trouble.cause
+            messages += [_message(name, trouble, change, told, route, number, now) for route in to]
+            told = Told(name, trouble.id, trouble.is_open, cause, trouble.title, to[:1], number, now, told.marks)
+        elif told.number == 0 and told.is_open != trouble.is_open:
+            told = replace(told, is_open=trouble.is_open, at=now)
+        after[name] = told
+    return messages, {name: told for name, told in after.items() if told.is_open or now - told.at < FORGOTTEN_AFTER}
 
 
 def plain(text: str, most: int = _MOST_CHARACTERS) -> str:
@@ -139,13 +143,13 @@ def plain(text: str, most: int = _MOST_CHARACTERS) -> str:
     return line.replace("@", "@\u200b").replace("<", "‹").replace(">", "›").replace("](", "] (").replace("`", "'")
 
 
-def _change(trouble: Trouble, told: Told | None, routes: Mapping[str, Route]) -> tuple[Change, tuple[str, ...]] | None:
-    """The change that is to be told, and the routes; None if there is nothing to tell."""
-    if told is not None and told.is_open and not trouble.is_open:
+def _change(trouble: Trouble, told: Told, routes: Mapping[str, Route]) -> tuple[Change, tuple[str, ...]] | None:
+    """Return the change that is to be told, and the routes; None if there is nothing to tell."""
+    if told.number and told.is_open and not trouble.is_open:
         return "over", tuple(route for route in told.routes if route in routes)
     if not trouble.is_open or (route := route_of(trouble, routes)) is None:
         return None
-    if told is None:
+    if not told.number:
         return "new", (route,)
     if not told.is_open:
         return "returned", (route,)
@@ -154,18 +158,8 @@ def _change(trouble: Trouble, told: Told | None, routes: Mapping[str, Route]) ->
     return None
 
 
-def _withdrawn(named: Mapping[str, Trouble], memory: Memory) -> Iterator[str]:
-    """The incidents that were told and are no more, if any are known at all: without a judgement, nothing is known."""
-    if any(trouble.id.startswith("incident-") for trouble in named.values()):
-        for name, told in memory.items():
-            if told.is_open and told.id.startswith("incident-") and name not in named:
-                yield name
-
-
-def _message(
-    name: str, trouble: Trouble, change: Change, told: Told | None, route: str, number: int, now: datetime
-) -> Message:
-    words = {"new": "", "returned": "again: ", "other cause": f"{trouble.cause}, not {told.cause if told else ''}: "}
+def _message(name: str, trouble: Trouble, change: Change, told: Told, route: str, number: int, now: datetime) -> Message:
+    words = {"new": "", "returned": "again: ", "other cause": f"{trouble.cause}, not {told.cause}: "}
     begin = "over: " if change == "over" else words[change]
     count = f" ({trouble.tests} tests)" if trouble.tests > 1 and change != "over" else ""
     title = f"[{trouble.cause}] {begin}{plain(trouble.title, 120)}{count}"
