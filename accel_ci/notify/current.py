@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 from accel_ci.config.extras import require_extra
-from accel_ci.config.notify_settings import Notify
+from accel_ci.config.notify_settings import Notify, Route
 from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.model import Ledger
 from accel_ci.notify import outbox
@@ -132,82 +132,88 @@ def notify(
         named = recognise(troubles, known.told)
         messages, told = tell(named, known.told, routes, now)
         waiting, lost = outbox.give_up(outbox.put(known.waiting, messages, routes), routes, now)
-        faults = [f"given up: {message.title}" for message in lost]
-        state = replace(known, told=told)
-
-        def keep(waiting: tuple[outbox.Waiting, ...], **others: Any) -> None:
-            nonlocal state
-            check()
-            state = replace(state, waiting=waiting, **others)
-            workspace.manifests.write(workspace.manifests.path(NOTIFIED), state)
-
-        if (told, waiting) != (known.told, known.waiting):
-            keep(waiting)
-        steps: tuple[str, ...] = ()
-        sent, began = [], monotonic()
+        book = _Book(workspace, check, replace(known, told=told, waiting=waiting))
+        if book.state != known:
+            book.keep()
+        faults, sent, began = [f"given up: {message.title}" for message in lost], list[outbox.Post](), monotonic()
         for post in outbox.due(waiting, routes, now):
             if monotonic() - began > _LONGEST_S:
                 break
-            try:
-                addresses = addresses_of(post.route, routes[post.route])
-            except AccelCiError as error:
-                faults.append(str(error))
-                continue
-            keep(outbox.begin(state.waiting, post))
-            left = len(addresses)
-            for address in addresses:
-                digest = address_digest(address)
-                try:
-                    taken = digest in post.done or deliver(address, post)
-                except AccelCiError as error:
-                    taken = False
-                    faults.append(f"the route {post.route}: {error}")
-                if taken:
-                    left -= 1
-                    if digest not in post.done and left:
-                        keep(outbox.took(state.waiting, post, digest))
-            if left:
-                keep(outbox.put_off(state.waiting, post, now))
-                faults.append(f"the route {post.route}: {left} of {len(addresses)} addresses did not take post {post.id}")
-            else:
-                keep(outbox.end(state.waiting, post))
-                sent.append(post)
-        digest = _digest(workspace, named, now)
-        if digest is not None and digest != state.issues and (state.issues_after is None or now >= state.issues_after):
-            try:
-                steps = _update_issues(workspace, named, now)
-                keep(state.waiting, issues=digest, issues_after=None)
-            except AccelCiError as error:
-                faults.append(f"the issues: {error}")
-                keep(state.waiting, issues_after=now + timedelta(seconds=getattr(error, "wait_s", _BEFORE_ISSUES_S)))
+            missed = _send(book, post, routes[post.route], now, deliver)
+            faults += missed
+            sent += [] if missed else [post]
+        steps: tuple[str, ...] = ()
+        try:
+            steps = _update_issues(book, named, now)
+        except AccelCiError as error:
+            faults.append(f"the issues: {error}")
+            wait_s = getattr(error, "wait_s", _BEFORE_ISSUES_S)
+            book.keep(issues_after=now + timedelta(seconds=wait_s))
         return Pass(tuple(messages), tuple(sent), tuple(faults), steps)
 
 
-def _digest(workspace: Workspace, named: Mapping[str, Trouble], now: datetime) -> str | None:
-    """Return the digest of what the issues of the day are made of; None where there are none to make."""
-    if notify_settings(workspace).issues is None:
-        return None
-    incidents = sorted((name, repr(replace(each, marks=frozenset()))) for name, each in _incidents(named).items())
-    return hashlib.sha256(repr((now.date(), incidents)).encode("utf-8", "surrogatepass")).hexdigest()
+@dataclass
+class _Book:
+    """The state of a pass, which is kept whenever it changes; `check` raises if another machine has the turn by now."""
+
+    workspace: Workspace
+    check: Callable[[], None]
+    state: Notified
+
+    def keep(self, **changed: Any) -> None:
+        self.check()
+        self.state = replace(self.state, **changed)
+        self.workspace.manifests.write(self.workspace.manifests.path(NOTIFIED), self.state)
 
 
-def _update_issues(workspace: Workspace, named: Mapping[str, Trouble], now: datetime) -> tuple[str, ...]:
-    """Bring the issues up to date, and return the steps in words. Raises `AccelCiError`."""
-    settings, github = notify_settings(workspace).issues, workspace.project.settings.github
-    if settings is None or github is None:
+def _send(
+    book: _Book, post: outbox.Post, route: Route, now: datetime, deliver: Callable[[str, outbox.Post], bool]
+) -> list[str]:
+    """Send a post to each address of its route that has not taken it; return what went wrong, in words."""
+    try:
+        addresses = addresses_of(post.route, route)
+    except AccelCiError as error:
+        return [str(error)]
+    faults, missed = list[str](), 0
+    book.keep(waiting=outbox.begin(book.state.waiting, post))
+    for address in addresses:
+        digest = address_digest(address)
+        if digest in post.done:
+            continue
+        try:
+            if deliver(address, post):
+                book.keep(waiting=outbox.took(book.state.waiting, post, digest))
+                continue
+        except AccelCiError as error:
+            faults.append(f"the route {post.route}: {error}")
+        missed += 1
+    if not missed:
+        book.keep(waiting=outbox.end(book.state.waiting, post))
+        return []
+    book.keep(waiting=outbox.put_off(book.state.waiting, post, now))
+    return [*faults, f"the route {post.route}: {missed} of {len(addresses)} addresses did not take post {post.id}"]
+
+
+def _update_issues(book: _Book, named: Mapping[str, Trouble], now: datetime) -> tuple[str, ...]:
+    """Bring the issues up to date if anything has changed, and return the steps in words. Raises `AccelCiError`."""
+    project, state = book.workspace.project, book.state
+    settings, github = notify_settings(book.workspace).issues, project.settings.github
+    if settings is None or github is None or (state.issues_after is not None and now < state.issues_after):
+        return ()
+    incidents = {name: trouble for name, trouble in named.items() if trouble.id.startswith("incident-")}
+    shown = sorted((name, repr(replace(trouble, marks=frozenset()))) for name, trouble in incidents.items())
+    digest = hashlib.sha256(repr((now.date(), shown)).encode("utf-8", "surrogatepass")).hexdigest()
+    if digest == state.issues:
         return ()
     require_extra("github", "notify.issues")
     from accel_ci.github.client import open_github
 
-    with open_github(github, workspace.project.root) as requests:
+    with open_github(github, project.root) as requests:
         known = read_issues(requests, github.repository, settings, now)
-        steps = plan_steps(_incidents(named), known, settings, now.date())
+        steps = plan_steps(incidents, known, settings, now.date())
         take_steps(requests, github.repository, steps)
+    book.keep(issues=digest, issues_after=None)
     return tuple(step.what for step in steps)
-
-
-def _incidents(named: Mapping[str, Trouble]) -> dict[str, Trouble]:
-    return {name: trouble for name, trouble in named.items() if trouble.id.startswith("incident-")}
 
 
 def _read(workspace: Workspace) -> Notified:

@@ -83,7 +83,7 @@ def recognise(troubles: Sequence[Trouble], memory: Memory) -> dict[str, Trouble]
         if trouble.id in by_id:
             found[by_id[trouble.id]] = trouble
             continue
-        known = {name for mark in trouble.marks for name in by_mark[mark]} - taken
+        known = {each for mark in trouble.marks for each in by_mark[mark]} - taken
         new = trouble.id
         if new in memory:  # the name of an earlier one that has another id now
             new = f"{new}-{memory[new].number + 1}"
