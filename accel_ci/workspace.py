@@ -35,19 +35,19 @@ class Workspace:
     @cached_property
     def artifacts(self) -> ArtifactStore:
         """Large things by digest."""
-        return ArtifactStore(self.project.home / "artifacts", self._bucket)
+        return ArtifactStore(self.project.home / "artifacts", self.bucket)
 
     @cached_property
     def manifests(self) -> ManifestStore:
         """The manifests that pass between assets."""
-        if self._bucket is None:
+        if self.bucket is None:
             return ManifestStore(self.project.home, self.pipelines)
         from accel_ci.storage.shared_folder import SharedFolder
 
-        return ManifestStore(self.project.home, self.pipelines, SharedFolder(self.project.home, self._bucket))
+        return ManifestStore(self.project.home, self.pipelines, SharedFolder(self.project.home, self.bucket))
 
     @cached_property
-    def _bucket(self) -> BucketStore | None:
+    def bucket(self) -> BucketStore | None:
         """The bucket through which machines share the data folder; None if this one has it to itself."""
         store = self.project.settings.store
         if store is None:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from mimetypes import guess_type
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -135,7 +136,8 @@ class BucketStore:
 
         def ask() -> None:
             with path.open("rb") as content:
-                self._client.upload_fileobj(content, self._bucket, self._prefix + name)
+                own = {"ContentType": media_type(name)}
+                self._client.upload_fileobj(content, self._bucket, self._prefix + name, ExtraArgs=own)
 
         self._ask(name, ask)
 
@@ -182,7 +184,8 @@ class BucketStore:
     def _put_over(self, name: str, data: bytes, seen: Entry | None) -> Entry:
         """Write an object over the version that was seen. Raises `_ChangedError` if it is another one by now."""
         condition = {"IfNoneMatch": "*"} if seen is None else {"IfMatch": f'"{seen.version}"'}
-        ask = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + name, Body=data, **condition)
+        place = {"Bucket": self._bucket, "Key": self._prefix + name, "ContentType": media_type(name)}
+        ask = partial(self._client.put_object, Body=data, **place, **condition)
         changed = (409, 412) if seen is None else (404, 409, 412)
         answer = self._ask(name, ask, dict.fromkeys(changed, _ChangedError(name)))
         return Entry(name, answer["ETag"].strip('"'), len(data))
@@ -239,6 +242,11 @@ def open_bucket(
         s3_session(*keys, region), endpoint, tries=2 if patience_s else 5
     )  # who is patient reports each retry
     return BucketStore(client, bucket, prefix, cache, patience_s)
+
+
+def media_type(name: str) -> str:
+    """Return the type of an object by its name, for those that read it by HTTP: pip takes a page of an index by that."""
+    return guess_type(name)[0] or "application/octet-stream"
 
 
 def _md5(content: bytes) -> str:
