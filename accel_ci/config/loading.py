@@ -175,6 +175,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
         yield ("pull_requests",), "needs the section 'github', which names the repository; or 'refs', for another host"
     if as_mapping(content.get("notify")).get("issues") is not None and content.get("github") is None:
         yield ("notify", "issues"), "needs the section 'github', which names the repository"
+    yield from _unfit_release(content)
     for index, name in enumerate(variants):
         if name is not None and name in variants[:index]:
             advice = "variant names are unique: include the values of lists, as in 'py{python}'"
@@ -231,6 +232,24 @@ def _unfit_relay(content: dict[str, Any]) -> Iterator[Mistake]:
             yield ("relay", "variants", index), f"there is no variant {variant!r}{_did_you_mean(str(variant), variants)}"
     if relay.get("callbacks") and relay.get("identity", "file") == "file" and not relay.get("token_file"):
         yield ("relay", "token_file"), "is missing: a callback needs a token; or set 'identity' to github or buildkite"
+
+
+def _unfit_release(content: dict[str, Any]) -> Iterator[Mistake]:
+    """Find variants and suites that a release names and nobody knows, and images that no registry has."""
+    release = as_mapping(content.get("release"))
+    variants = [str(as_mapping(entry).get("name")) for entry in as_sequence(content.get("variants"))]
+    suites = [str(name) for name in as_mapping(content.get("suites"))]
+    gate = as_mapping(release.get("gate"))
+    for where, names, known in (
+        (("release", "variants"), release.get("variants"), variants),
+        (("release", "gate", "suites"), gate.get("suites"), suites),
+    ):
+        for index, name in enumerate(as_sequence(names)):
+            if name not in known:
+                kind = where[-1].removesuffix("s")
+                yield (*where, index), f"there is no {kind} {name!r}{_did_you_mean(str(name), known)}"
+    if gate.get("level") and not as_mapping(content.get("quality")).get("level"):
+        yield ("release", "gate", "level"), "needs quality.level, the backend's own level"
 
 
 def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:

@@ -20,6 +20,7 @@ from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.config.notify_settings import Notify
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.relay_settings import Relay
+from accel_ci.config.release_settings import Release
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
 from accel_ci.config.values import (
@@ -592,6 +593,7 @@ class Settings(Section):
     github: GitHub | None = None
     pull_requests: PullRequests | None = None
     notify: Notify | None = None
+    release: Release | None = None
     results: Results = Results()
     store: Store | None = None
     addresses: Addresses | None = None
@@ -643,6 +645,10 @@ class Settings(Section):
     def image_of(self, variant: Variant) -> Image | None:
         """The Docker image that builds of a variant make; None if they make none."""
         return None if self.prebuilt_image_of(variant) else variant.image or self.image
+
+    def releases(self, variant: str) -> bool:
+        """True if builds of a variant can be released."""
+        return self.release is not None and variant in (self.release.variants or [each.name for each in self.variants])
 
     @property
     def longest_test_s(self) -> float:
