@@ -1,4 +1,4 @@
-"""Look at images in their registry, by the OCI distribution API: no engine and no privilege is needed.
+"""Look at images in their registry, and copy and tag them, by the OCI distribution API: no engine or privilege is needed.
 
 Manifests and configurations are checked against their digests. A registry on this machine's loopback is asked by HTTP, as
 Docker does, and every other one by HTTPS. Users and passwords are those of `docker login`.
@@ -11,12 +11,13 @@ import json
 import platform
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import IO, TYPE_CHECKING, Any, cast
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from accel_ci.images.contents import ImageContents, Layer, join_layers, read_lay
 
 if TYPE_CHECKING:
     import requests
+    from requests import Response
 
 _TIMEOUT_S = (10, 120)
 _DOCUMENT_LIMIT = 8 << 20
@@ -33,6 +35,8 @@ _DOCUMENT_LIMIT = 8 << 20
 
 _LISTS = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+MANIFEST_TYPE = _MANIFESTS[0]
+_BLOCK = 1 << 20
 _MADE_BY_CHARACTERS = 160
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
@@ -93,6 +97,72 @@ def read_image(image: RemoteImage) -> ImageContents:
     return join_layers(layers, made_by)
 
 
+class Destination:
+    """A repository of a registry that images are copied to. All methods raise `BuildError` if the registry refuses."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._own = _Repository(name, writes=True)
+
+    def copy(self, reference: str) -> str:
+        """Copy an image by digest from another repository, with all that it consists of, and return its digest.
+
+        What is here already is not copied again. Its manifest comes last.
+        """
+        source, _, digest = reference.partition("@")
+        if not self._own.has(f"manifests/{digest}"):
+            self._copy(_Repository(source), source, digest)
+        return digest
+
+    def _copy(self, source: _Repository, name: str, digest: str) -> None:
+        content = source.document(f"manifests/{digest}", digest)
+        manifest = json.loads(content)
+        for each in manifest.get("manifests", ()):
+            self._copy(source, name, each["digest"])
+        for each in (*manifest.get("layers", ()), *([manifest["config"]] if "config" in manifest else [])):
+            if not self._own.has(f"blobs/{each['digest']}"):
+                with closing(source.get(f"blobs/{each['digest']}")) as answer:
+                    self._own.send_blob(each["digest"], answer.iter_content(_BLOCK))
+        self.put_manifest(content, manifest.get("mediaType", MANIFEST_TYPE), digest)
+
+    def digest_of(self, tag: str) -> str | None:
+        """Return the digest that a tag names; None if there is no such tag."""
+        if not self._own.has(f"manifests/{tag}"):
+            return None
+        return _digest(self._own.small(f"manifests/{tag}"))
+
+    def manifest(self, tag_or_digest: str) -> Mapping[str, Any]:
+        """Return a manifest."""
+        return dict(json.loads(self._own.small(f"manifests/{tag_or_digest}")))
+
+    def descriptor(self, digest: str) -> Mapping[str, Any]:
+        """Describe a manifest that is here, for others to refer to."""
+        content = self._own.document(f"manifests/{digest}", digest)
+        return {"mediaType": json.loads(content).get("mediaType", MANIFEST_TYPE), "digest": digest, "size": len(content)}
+
+    def set_tag(self, digest: str, tag: str) -> None:
+        """Have a tag name a manifest that is here, whatever it named before."""
+        content = self._own.document(f"manifests/{digest}", digest)
+        self.put_manifest(content, json.loads(content).get("mediaType", MANIFEST_TYPE), tag)
+
+    def put_blob(self, content: bytes, media_type: str) -> Mapping[str, Any]:
+        """Put a small blob where there is none of its digest, and describe it."""
+        digest = _digest(content)
+        if not self._own.has(f"blobs/{digest}"):
+            self._own.send_blob(digest, content)
+        return {"mediaType": media_type, "digest": digest, "size": len(content)}
+
+    def put_manifest(self, content: bytes, media_type: str, tag: str | None = None) -> str:
+        """Put a manifest under a tag, or its digest, and return its digest."""
+        digest = _digest(content)
+        self._own.send(f"manifests/{tag or digest}", content, media_type)
+        return digest
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
 @lru_cache(maxsize=64)
 def _read(repository: str, digest: str, media_type: str) -> Layer:
     """Read a layer once: the targets of a recipe share most of theirs."""
@@ -121,13 +191,13 @@ def _on_linux(manifests: Sequence[Mapping[str, Any]]) -> str:
 class _Repository:
     """A repository of a registry, with what lets this user in."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, writes: bool = False) -> None:
         require_extra("docker", "a look into a registry")
         import requests
         from docker import auth
 
         host, path = auth.resolve_repository_name(name)
-        self._name, self._session = name, requests.Session()
+        self._name, self._session, self._actions = name, requests.Session(), "pull,push" if writes else "pull"
         self._login = auth.load_config().resolve_authconfig(host) or {}
         if host == auth.INDEX_NAME:
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
@@ -149,11 +219,49 @@ class _Repository:
 
     def document(self, what: str, digest: str) -> bytes:
         """Return a small document. Raises `ValueError` if it has another digest."""
-        with closing(self.get(what)) as answer:
-            content = answer.raw.read(_DOCUMENT_LIMIT, decode_content=True)
-        if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+        content = self.small(what)
+        if _digest(content) != digest:
             raise ValueError(f"{what} has another digest")
-        return bytes(content)
+        return content
+
+    def small(self, what: str) -> bytes:
+        """Return a small document, whatever its digest."""
+        with closing(self.get(what)) as answer:
+            return bytes(answer.raw.read(_DOCUMENT_LIMIT, decode_content=True))
+
+    def send(self, what: str, content: bytes, media_type: str) -> None:
+        """Write a manifest. Raises `BuildError` if the registry refuses."""
+        self.has(what)  # by which the user logs in
+        with closing(self._write("PUT", f"{self._address}/{what}", content, {"Content-Type": media_type})) as answer:
+            self._require_written(answer, what)
+
+    def send_blob(self, digest: str, content: bytes | Iterator[bytes]) -> None:
+        """Write a blob, in one piece. Raises `BuildError` if the registry refuses, such as a blob with another digest."""
+        self.has(f"blobs/{digest}")  # by which the user logs in
+        with closing(self._write("POST", f"{self._address}/blobs/uploads/", b"", {})) as answer:
+            self._require_written(answer, "blobs")
+            place = urljoin(answer.url, answer.headers.get("Location", ""))
+        if not place.startswith(f"{self._address.partition('/v2/')[0]}/"):  # it would get the password
+            raise BuildError(f"the registry of {self._name} takes blobs at another server; that is not supported")
+        place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': digest})}"
+        with closing(self._write("PUT", place, content, {"Content-Type": "application/octet-stream"})) as answer:
+            self._require_written(answer, f"blobs/{digest}")
+
+    def _write(self, method: str, address: str, content: bytes | Iterator[bytes], headers: Mapping[str, str]) -> Response:
+        import requests
+
+        try:
+            return self._session.request(
+                method, address, data=content, headers=headers, timeout=_TIMEOUT_S, allow_redirects=False
+            )
+        except requests.RequestException as error:
+            reason = f"{type(error).__name__} of {urlsplit(self._address).netloc}"
+            raise BuildError(f"the registry of {self._name} cannot be written to: {reason}; see that it runs") from error
+
+    def _require_written(self, answer: Response, what: str) -> None:
+        if answer.status_code not in (201, 202):
+            advice = "see that `docker login` lets this user push there"
+            raise BuildError(f"the registry of {self._name} refuses {what}: {answer.status_code} {answer.reason}; {advice}")
 
     def _is_there(self, answer: requests.Response) -> bool:
         if answer.status_code == 404:
@@ -194,7 +302,7 @@ class _Repository:
         trusted = ("https://", f"{self._address.partition('/v2/')[0]}/")  # a password is not sent in the clear
         if kind.lower() != "bearer" or not asked.get("realm", "").startswith(trusted):
             return False
-        scope = {"service": asked.get("service", ""), "scope": f"repository:{self._path}:pull"}
+        scope = {"service": asked.get("service", ""), "scope": f"repository:{self._path}:{self._actions}"}
         answer = self._session.get(asked["realm"], params=scope, auth=login, timeout=_TIMEOUT_S)
         answer.raise_for_status()
         tokens = answer.json()
