@@ -41,6 +41,7 @@ SLOW = (
     "pull_requests/test_watched.py",
     "rbe/test_bazel.py",
     "rbe/test_source_tree.py",
+    "release",
     "relay/test_app_tokens.py",
     "relay/test_both_ends.py",
     "relay/test_callback_conformance.py",

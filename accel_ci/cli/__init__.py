@@ -26,6 +26,7 @@ from accel_ci.cli.prune import janitor, prune
 from accel_ci.cli.quality import causes, incidents, quality, quarantine
 from accel_ci.cli.ramp import ramp, stage
 from accel_ci.cli.relay import relay
+from accel_ci.cli.release import release
 from accel_ci.cli.reproduce import replay, reproduce
 from accel_ci.cli.results import export, ingest, parse, results
 from accel_ci.cli.scope import scope
@@ -112,5 +113,6 @@ for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
     restore, upgrade, relay, notify,
+    restore, upgrade, relay, release,
 ):  # fmt: skip
     main.add_command(command)

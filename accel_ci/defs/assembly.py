@@ -18,6 +18,7 @@ from accel_ci.defs.partitions import builds, revisions
 from accel_ci.defs.pull_requests import pull_request_sensors
 from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.relay import relay_sensors
+from accel_ci.defs.release import release_assets
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
 from accel_ci.defs.stage import ManifestIOManager, retries_of_steps, stages_of_a_run, stages_of_a_step
 from accel_ci.defs.start import HOW_TO_START, start_job
@@ -48,7 +49,7 @@ def build_definitions(
         owners=list(settings.backend.owners),
         partitions_def=revisions(settings.location),
     )
-    common = [ledger_asset(workspace), *quality_assets(workspace)]
+    common = [ledger_asset(workspace), *release_assets(workspace), *quality_assets(workspace)]
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [revision, *common]
     here = living_executor(project.home)
     if in_process or isinstance(settings.executor, InProcessExecutor):
