@@ -122,7 +122,7 @@ class Destination:
         for each in (*manifest.get("layers", ()), *([manifest["config"]] if "config" in manifest else [])):
             if not self._own.has(f"blobs/{each['digest']}"):
                 with closing(source.get(f"blobs/{each['digest']}")) as answer:
-                    self._own.send_blob(each["digest"], answer.iter_content(_BLOCK))
+                    self._own.send_blob(each["digest"], _Sized(answer.iter_content(_BLOCK), each["size"]))
         self.put_manifest(content, manifest.get("mediaType", MANIFEST_TYPE), digest)
 
     def digest_of(self, tag: str) -> str | None:
@@ -157,6 +157,19 @@ class Destination:
         digest = _digest(content)
         self._own.send(f"manifests/{tag or digest}", content, media_type)
         return digest
+
+
+class _Sized:
+    """Blocks of a known size in bytes together: not every registry takes a body whose length nobody has told it."""
+
+    def __init__(self, blocks: Iterator[bytes], size: int) -> None:
+        self._blocks, self._size = blocks, int(size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._blocks
 
 
 def _digest(content: bytes) -> str:
@@ -235,7 +248,7 @@ class _Repository:
         with closing(self._write("PUT", f"{self._address}/{what}", content, {"Content-Type": media_type})) as answer:
             self._require_written(answer, what)
 
-    def send_blob(self, digest: str, content: bytes | Iterator[bytes]) -> None:
+    def send_blob(self, digest: str, content: bytes | _Sized) -> None:
         """Write a blob, in one piece. Raises `BuildError` if the registry refuses, such as a blob with another digest."""
         self.has(f"blobs/{digest}")  # by which the user logs in
         with closing(self._write("POST", f"{self._address}/blobs/uploads/", b"", {})) as answer:
@@ -247,7 +260,7 @@ class _Repository:
         with closing(self._write("PUT", place, content, {"Content-Type": "application/octet-stream"})) as answer:
             self._require_written(answer, f"blobs/{digest}")
 
-    def _write(self, method: str, address: str, content: bytes | Iterator[bytes], headers: Mapping[str, str]) -> Response:
+    def _write(self, method: str, address: str, content: bytes | _Sized, headers: Mapping[str, str]) -> Response:
         import requests
 
         try:

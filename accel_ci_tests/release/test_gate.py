@@ -49,7 +49,7 @@ GATE = Gate(flaky=0.05, muted=0, level="L2", quality=("jobs that pass",), passed
 
 def counted(**verdicts: int) -> dict[str, object]:
     """The changes of a ledger with these verdicts, and no other."""
-    return {"counts": {**dict.fromkeys(VERDICTS, 0), **verdicts}, "expected": sum(verdicts.values())}
+    return {"counts": dict.fromkeys(VERDICTS, 0) | verdicts, "expected": sum(verdicts.values())}
 
 
 def test_a_green_build_meets_all_criteria() -> None:

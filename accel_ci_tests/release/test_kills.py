@@ -1,0 +1,159 @@
+"""A release that is killed at each of its writes to the registry: its version names nothing until all is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import requests
+
+from accel_ci.images.registry import Destination, find_image
+from accel_ci.model import VERDICTS, Build, ContainerImage, Ledger, Revision, RuntimeImage, Source, Wheel
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
+from accel_ci.release.publish import RELEASE, Published, publish_build
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.project import write_project
+from accel_ci_tests.fixtures.small_image import push_image
+from accel_ci_tests.fixtures.stand_in_torch import write_package
+
+BUILD = Build("manual-release", "py3")
+
+
+class KillingProxy:
+    """Stands before the registry, and kills the process that writes to it at the write that it is told."""
+
+    def __init__(self, registry: str) -> None:
+        self.writes = 0
+        self.kill_at: int | None = None
+        self.victim: int | None = None
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._pass_on()
+
+            def do_PUT(self) -> None:
+                if proxy.writes == proxy.kill_at and proxy.victim is not None:
+                    os.kill(proxy.victim, signal.SIGKILL)
+                    self.close_connection = True
+                    return
+                proxy.writes += 1
+                self._pass_on()
+
+            do_HEAD, do_POST = do_GET, do_PUT
+
+            def _pass_on(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                answer = requests.request(
+                    self.command, f"http://{registry}{self.path}", data=body, headers=dict(self.headers), timeout=30
+                )
+                self.send_response(answer.status_code)
+                for name, value in answer.headers.items():
+                    if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", str(len(answer.content)))
+                self.end_headers()
+                self.wfile.write(answer.content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+
+
+@pytest.fixture
+def proxy() -> Iterator[KillingProxy]:
+    named = os.environ.get("ACCEL_CI_DOCKER_IMAGE", "")
+    if not named:
+        pytest.skip("ACCEL_CI_DOCKER_IMAGE is not set: an image in a registry that takes more")
+    made = KillingProxy(named.partition("/")[0])
+    yield made
+    made.close()
+
+
+def finished_build(folder: Path, source: Destination, repository: str) -> Workspace:
+    """A project with one build that passed, of a release tag, whose image goes to a repository."""
+    (folder / "repository").mkdir(parents=True)
+    git(folder / "repository", "init", "--quiet")
+    sha = commit(folder / "repository", {"backend/README.md": "# A toy\n"})
+    git(folder / "repository", "tag", "v1.0.0")
+    workspace = Workspace(write_project(folder, release={"images": {"repository": repository}}))
+    store, artifacts = workspace.manifests, workspace.artifacts
+    at = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
+    tagged = Source("repository", "refs/tags/v1.0.0", sha, "backend")
+    store.add_revision(Revision(BUILD.revision, "manual", at, tagged, Source("upstream", "main", "b" * 40)))
+    file = artifacts.put(write_package(folder, "toy_backend-1.0.0+gaaa", {"toy_backend.py": ""}))
+    reference = f"{source.name}@{push_image(source, b'first')}"
+    container = ContainerImage("runtime", "sha256:1", reference, 1, ())
+    bill = artifacts.put_bytes(b'{"bomFormat": "CycloneDX"}', "toy.cdx.json")
+    image = RuntimeImage("docker", "python", "0" * 64, "3.11", "2.13.0", None, (), False, 1.0, bill, (container,))
+    counts = dict.fromkeys(VERDICTS, 0) | {"passed": 2}
+    suites = {name: dict.fromkeys(VERDICTS, 0) | {"passed": 1} for name in ("smoke", "unit")}
+    for name, value in (
+        (WHEEL, Wheel("toy-backend", "1.0.0+gaaa", file, file, (), False, 1.0)),
+        (RUNTIME_IMAGE, image),
+        (LEDGER, Ledger(BUILD, 2, counts, suites, (), (), 0, 1.0, 1.0)),
+    ):
+        store.write(store.path(name, BUILD.revision, BUILD.variant), value)
+    return workspace
+
+
+def publish(workspace: Workspace, proxy: KillingProxy, kill_at: int | None = None) -> int | None:
+    """Publish the build in a process, and return how it ended."""
+    proxy.writes, proxy.kill_at, proxy.victim = 0, None, None
+    begin = get_context("fork").Event()
+
+    def work() -> None:
+        begin.wait(30)
+        publish_build(workspace, BUILD)
+
+    process = get_context("fork").Process(target=work)
+    process.start()
+    proxy.victim, proxy.kill_at = process.pid, kill_at
+    begin.set()
+    process.join(60)
+    return process.exitcode
+
+
+def test_kills_between_any_two_writes_leave_no_version_half_published(tmp_path: Path, proxy: KillingProxy) -> None:
+    kills = 0
+    for writes in range(100):
+        name = f"{proxy.address}/test-{uuid.uuid4().hex}"
+        source = Destination(f"{name}-source")
+        workspace = finished_build(tmp_path / f"project{writes}", source, name)
+        place, record = Destination(name), workspace.manifests.path(RELEASE, BUILD.revision, BUILD.variant)
+        ended = publish(workspace, proxy, writes)
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        kills += 1
+        assert place.digest_of("1.0.0") is None
+        assert not record.is_file()
+        assert publish(workspace, proxy) == 0
+        digest = place.digest_of("1.0.0")
+        assert find_image(f"{name}@{digest}").layers
+        published = workspace.manifests.read(record, Published)
+        assert [(each.tag, each.digest, each.state) for each in published.images] == [("1.0.0", digest, "set")]
+        assert [place.manifest(each)["subject"]["digest"] for each in published.attached] == [digest, digest]
+        assert publish(workspace, proxy) == 0
+        assert proxy.writes == 2, "the two attachments are put again, under their digests"
+    # layer, configuration (2 requests each) and manifest; an empty configuration, then 2 attachments; the tag
+    assert kills == 5 + 2 + 3 + 3 + 1
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", str(place.digest_of("1.0.0")))
