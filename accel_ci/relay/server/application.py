@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from accel_ci.relay.allowlist import AllowlistFile, Downstream
+from accel_ci.relay.allowlist import AllowlistFile
 from accel_ci.relay.server.callback import REPORTS, CallbackError, parse_callback
 from accel_ci.relay.server.database import RelayDatabase, brief
 from accel_ci.relay.server.identity import NotIdentified
@@ -33,6 +33,7 @@ from accel_ci.relay.server.strict_json import JsonError, parse_object
 from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_known_event
 
 _LOG = logging.getLogger(__name__)
+_IGNORED = ("ignored", JSONResponse({"ok": True, "status": "ignored"}))
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,19 @@ async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, R
         _LOG.warning("refused a callback with %d: %s", error.status, error.detail)
         headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
         return _refused(error.status, error.detail, {**headers, "Connection": "close"})
+    # Every repository of GitHub has such tokens: nothing is read for those that may not report.
+    downstream = parts.allowlist.current().find(caller)
+    if downstream is None or downstream.level == "L1":
+        return _IGNORED
     body = await _read_in_time(request, limits.body_bytes, limits.request_s)
     if isinstance(body, Response):
         _LOG.warning("refused a callback of %s with %d", caller, body.status_code)
         return str(body.status_code), body
     try:
         document = parse_object(body, limits.json_depth)
-        downstream = parts.allowlist.current().find(caller)
-        if downstream is None or not _may_report(downstream, document.get("event_type")):
-            return "ignored", JSONResponse({"ok": True, "status": "ignored"})
+        event = document.get("event_type")
+        if any(event == one for one in REPORTS - downstream.events):
+            return _IGNORED
         call = Call(parse_callback(document, receiver.upstream), downstream, time.time())
     except (JsonError, CallbackError) as error:
         _LOG.warning("refused a callback of %s with 400: %s", caller, error)
@@ -157,11 +162,6 @@ async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, R
     receiver.metrics.stepped(end)
     _LOG.info("%s: %s%s", job, end.step, f", {one.conclusion}" if one.conclusion else "")
     return end.step, JSONResponse({"ok": True, "status": "known" if end.step == "known" else one.status})
-
-
-def _may_report(downstream: Downstream, event: object) -> bool:
-    """Return whether a downstream reports results at all, and this event if it is a report without a dispatch."""
-    return downstream.level != "L1" and not any(event == one for one in REPORTS - downstream.events)
 
 
 def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> tuple[str, Response]:
