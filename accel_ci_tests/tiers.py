@@ -30,6 +30,7 @@ SLOW = (
     "instance",
     "notify/test_current.py",
     "notify/test_issues.py",
+    "notify/test_story.py",
     "pool/kubernetes/test_cluster.py",
     "pool/kubernetes/test_examination.py",
     "pool/kubernetes/test_pool.py",

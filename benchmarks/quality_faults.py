@@ -364,6 +364,8 @@ def judged_nights(world: World, missed: frozenset[int] = frozenset()) -> Iterato
             grid = make_grid(
                 points[variant], filled(cells[variant], seen_bad[variant], len(points[variant])), len(points[variant])
             )
+            played = len(points[variant])
+            grid = make_grid(points[variant], filled(cells[variant], seen_bad[variant], played), played)
             siblings = [seen[other].as_sibling() for other in VARIANTS if other != variant]
             bad = bad_places(counts[-6:], drivers)
             blamed = blamed_places(signatures[-14:], HOSTS * CARDS)
@@ -382,6 +384,8 @@ def judged_nights(world: World, missed: frozenset[int] = frozenset()) -> Iterato
                 cells[variant].append(
                     (len(points[variant]), *identity, len(failed), passed, failed[-1].signature if failed else None)
                 )
+                signature = failed[-1].signature if failed else None
+                cells[variant].append((len(points[variant]), *identity, len(failed), passed, signature))
                 seen_bad[variant].add(identity)
             points[variant].append(seen[variant].night.point)
         truths = {(variant, *identity): truth for variant in VARIANTS for identity, truth in seen[variant].truths.items()}

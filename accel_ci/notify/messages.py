@@ -1,7 +1,7 @@
 """Decide what is told to whom: from the troubles of now and the memory of what was told to new messages. Pure.
 
 A trouble is told once when it begins, once when it ends, once when it returns, and once when its cause turns out to be
-another. When a message is sent is the question of `outbox.py`.
+another whose owners have another route. When a message is sent is the question of `outbox.py`.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ def tell(
             told = Told(name, trouble.id, trouble.is_open, cause, trouble.title, to[:1], number, now, told.marks)
         elif told.number == 0 and told.is_open != trouble.is_open:
             told = replace(told, is_open=trouble.is_open, at=now)
+        elif trouble.is_open and route_of(trouble, routes) in told.routes:
+            told = replace(told, cause=trouble.cause)
         after[name] = told
     return messages, {name: told for name, told in after.items() if told.is_open or now - told.at < FORGOTTEN_AFTER}
 
@@ -153,8 +155,8 @@ def _change(trouble: Trouble, told: Told, routes: Mapping[str, Route]) -> tuple[
         return "new", (route,)
     if not told.is_open:
         return "returned", (route,)
-    if told.cause != trouble.cause:  # those who were told first learn that it is not theirs
-        return "other cause", tuple(dict.fromkeys((route, *(each for each in told.routes if each in routes))))
+    if told.cause != trouble.cause and route not in told.routes:  # those who were told first learn that it is not theirs
+        return "other cause", (route, *(each for each in told.routes if each in routes))
     return None
 
 

@@ -21,7 +21,7 @@ from dagster._core.scheduler.instigation import (
     TickStatus,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
@@ -40,10 +40,10 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def project(make_project: Callable[..., Project], chat: Chat, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project whose only route leads to a room of the chat, and whose nightly is due every day."""
     monkeypatch.setenv("CHAT", chat.address("all"))
-    jobs = {name: {"cron": "0 2 * * *", "suites": ["smoke", "unit"]} for name in ("nightly", "intraday")}
-    others = {name: {"suites": ["smoke", "unit"]} for name in ("main", "pr")}
-    jobs["nightly"]["enabled"] = True
-    return make_project(notify={"routes": {"all": {"urls_from": "CHAT"}}, "enabled": True}, jobs={**jobs, **others})
+    timed: dict[str, object] = {"cron": "0 2 * * *", "suites": ["smoke", "unit"]}
+    asked = {"suites": ["smoke", "unit"]}
+    jobs = {"nightly": {**timed, "enabled": True}, "intraday": timed, "main": asked, "pr": asked}
+    return make_project(notify={"routes": {"all": {"urls_from": "CHAT"}}, "enabled": True}, jobs=jobs)
 
 
 def tick(project: Project, instance: dg.DagsterInstance, *, log: str = "1") -> str:

@@ -54,6 +54,12 @@ class TestChanges:
             ("new", "team"), ("other cause", "watch"), ("other cause", "team"), ("over", "watch"),
         ]  # fmt: skip
 
+    def test_another_cause_with_the_same_owners_is_no_news(self) -> None:
+        told = play([replace(BROKEN, cause="unknown")], [BROKEN], [over(BROKEN)])
+        assert [message.title for night in told for message in night] == [
+            "[unknown] add is wrong (4 tests)", "[backend] over: add is wrong",
+        ]  # fmt: skip
+
     def test_an_incident_that_a_new_judgement_names_otherwise_is_the_same(self) -> None:
         renamed = replace(BROKEN, id="incident-2", marks=frozenset({"m2"}))
         told = play([BROKEN], [renamed], [over(renamed)])
