@@ -39,6 +39,7 @@ SLOW = (
     "pool/test_outages.py",
     "pool/test_pytorch_suites.py",
     "pool/test_random_kills.py",
+    "pull_requests/test_publish.py",
     "pull_requests/test_watched.py",
     "rbe/test_bazel.py",
     "rbe/test_source_tree.py",

@@ -23,6 +23,7 @@ from accel_ci.cli.metrics import metrics
 from accel_ci.cli.notify import notify
 from accel_ci.cli.project import doctor, init, validate
 from accel_ci.cli.prune import janitor, prune
+from accel_ci.cli.pulls import pulls
 from accel_ci.cli.quality import causes, incidents, quality, quarantine
 from accel_ci.cli.ramp import ramp, stage
 from accel_ci.cli.relay import relay
@@ -113,5 +114,6 @@ for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
     restore, upgrade, relay, notify, release,
+    restore, upgrade, relay, pulls,
 ):  # fmt: skip
     main.add_command(command)

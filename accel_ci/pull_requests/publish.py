@@ -47,9 +47,10 @@ _EARLIER = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Sent:
-    """The answer to a commit of a pull request. `checks` are the numbers of check runs by name, `digests` what they say.
+    """The answer to a commit of a pull request.
 
-    `stamp` names the facts that all of it was made from. A comment belongs to the pull request, so it outlives the commit.
+    `checks` are the numbers of check runs by name, `digests` what they say, and those in `ended` are completed. `stamp`
+    names the facts that all of it was made from. A comment belongs to the pull request, so it outlives the commit.
     """
 
     sha: str
@@ -57,6 +58,7 @@ class Sent:
     stamp: str = ""
     checks: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
     marker: str | None = None
     marked_at: datetime | None = None
     comment: int | None = None
@@ -72,7 +74,7 @@ _RECORD = TypeAdapter(_Record)
 
 
 class _Answers:
-    """What was sent, by pull request. It is kept before and after each request that creates something."""
+    """The record of what was sent, by pull request. It is kept before and after each request that creates something."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._share, self._path = workspace.manifests.share, workspace.project.home / "pull_requests" / "answers.json"
@@ -132,8 +134,23 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
                 return [*lines, str(error)]
             except AccelCiError as error:  # that of one pull request, which must not keep the others from their answers
                 lines.append(redact(f"{number}: {error}"))
+        for number in answers.record.answers.keys() - heads.keys():
+            try:
+                _end_checks(requests, github.repository, answers, number, "the pull request is closed")
+            except AccelCiError as error:
+                lines.append(redact(f"{number}: {error}"))
     answers.forget_old(heads, now)
     return lines
+
+
+def _end_checks(requests: GitHubRequests, repository: str, answers: _Answers, number: int, why: str) -> None:
+    """Complete the check runs of a commit that nobody tests any more, which would be pending for ever."""
+    sent = answers.record.answers[number]
+    for name in sent.checks.keys() - set(sent.ended):
+        output = {"title": why, "summary": f"Not completed: {why}."}
+        body = {"status": "completed", "conclusion": "cancelled", "output": output}
+        requests.send("PATCH", f"repos/{repository}/check-runs/{sent.checks[name]}", body)
+        sent = answers.keep(number, replace(sent, ended=(*sent.ended, name), stamp=""))
 
 
 def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
@@ -255,13 +272,14 @@ class _Answer:
     ) -> None:
         self._requests, self._repository, self._settings = requests, github.repository, settings
         self._answers, self._number, self._head, self._now = answers, number, head, now
-        before = answers.record.answers.get(number) or Sent(head.sha, now)
-        self._sent = (
-            before if before.sha == head.sha else replace(before, sha=head.sha, at=now, stamp="", checks={}, digests={})
-        )
+        self._sent = answers.record.answers.get(number) or Sent(head.sha, now)
 
     def send(self, tested: list[Tested], stamp: str) -> None:
         """Send what has changed. The stamp is kept last, so that after a kill all of it is looked at again."""
+        if self._sent.sha != self._head.sha:
+            _end_checks(self._requests, self._repository, self._answers, self._number, "a newer commit is tested instead")
+            before = self._answers.record.answers[self._number]
+            self._sent = replace(before, sha=self._head.sha, at=self._now, stamp="", checks={}, digests={}, ended=())
         waiting = self._head.reason if self._head.state == "waiting" else ""
         for one in tested:
             self._check(one, waiting)
@@ -285,7 +303,11 @@ class _Answer:
         else:
             change = {field: value for field, value in body.items() if field != "head_sha"}  # it cannot be changed
             self._requests.send("PATCH", f"repos/{self._repository}/check-runs/{number}", change)
-        self._keep(checks={**self._sent.checks, name: number}, digests={**self._sent.digests, name: digest})
+        self._keep(
+            checks={**self._sent.checks, name: number},
+            digests={**self._sent.digests, name: digest},
+            ended=(*(each for each in self._sent.ended if each != name), *([name] if body["status"] == "completed" else [])),
+        )
 
     def _find_check(self, name: str, key: str) -> int | None:
         """Look for a check run that was created before a kill."""
@@ -310,8 +332,10 @@ class _Answer:
             except GitHubError as error:
                 if error.status != 404:
                     raise
-                number = None  # somebody has deleted it
-        if number is None:
+                self._keep(marker=None, comment=None)  # somebody has deleted it, and knows the marker
+                self._comment(tested, waiting)
+                return
+        else:
             path = f"repos/{self._repository}/issues/{self._number}/comments"
             number = _id(self._requests.send("POST", path, {"body": text}))
         self._keep(comment=number, digests={**self._sent.digests, "comment": digest})

@@ -1,0 +1,133 @@
+"""Answers that are sent to a stand-in for GitHub: once, again when they change, and found again after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from accel_ci.config.settings import Project
+from accel_ci.github.client import TOKEN as VARIABLE
+from accel_ci.pull_requests.publish import publish_answers
+from accel_ci.pull_requests.watched import Head, Watched, keep_watched
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.github_check_runs import Fault
+from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
+FIRST, SECOND = "a" * 40, "b" * 40
+
+
+class Answerer:
+    """A project whose pull request 7 waits for a label."""
+
+    def __init__(self, workspace: Workspace, github: GitHubServer) -> None:
+        self.workspace, self.github = workspace, github
+
+    def set(self, *shas: str, reason: str = "it is from a fork") -> None:
+        """Have pull requests from 7 on with these heads."""
+        heads = {7 + index: Head(sha, NOW, "waiting", reason) for index, sha in enumerate(shas)}
+        keep_watched(self.workspace, Watched(heads=heads))
+
+    def answer(self, now: datetime = NOW) -> list[str]:
+        return publish_answers(self.workspace, now)
+
+    def checks(self) -> list[tuple[str, str, str | None]]:
+        """The head, status and conclusion of each check run."""
+        return [(run["head_sha"], run["status"], run.get("conclusion")) for run in self.github.check_runs.runs.values()]
+
+    def comments(self) -> list[Any]:
+        return [one["body"] for one in self.github.pulls.comments.values()]
+
+
+@pytest.fixture
+def answerer(make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> Iterator[Answerer]:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    with github_server() as github:
+        own = {"repository": github.pulls.repository, "api": github.url}
+        yield Answerer(Workspace(make_project(github=own, pull_requests={})), github)
+
+
+def test_an_answer_is_sent_once_and_again_when_it_changes(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    assert answerer.answer() == ["7: answered"]
+    assert answerer.answer() == []
+    assert answerer.checks() == [(FIRST, "queued", None)]
+    answerer.set(FIRST, reason="another reason")
+    assert answerer.answer() == ["7: answered"]
+    assert len(answerer.comments()) == len(answerer.checks()) == 1
+    assert "another reason" in answerer.comments()[0]
+
+
+def test_the_checks_of_an_older_commit_and_of_a_closed_one_do_not_stay_pending(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.set(SECOND)
+    answerer.answer()
+    assert answerer.checks() == [(FIRST, "completed", "cancelled"), (SECOND, "queued", None)]
+    assert len(answerer.comments()) == 1
+    answerer.set()
+    answerer.answer()
+    assert answerer.checks()[1] == (SECOND, "completed", "cancelled")
+    steps = len(answerer.github.check_runs.steps)
+    answerer.answer()
+    assert len(answerer.github.check_runs.steps) == steps
+
+
+def test_what_was_created_and_not_recorded_is_found_again(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.github.check_runs.fault = Fault(502, is_done=True, method="POST")
+    [line] = answerer.answer()
+    assert "HTTP 502" in line
+    faults = iter([502])
+    answerer.github.pulls.fault = lambda method, path: next(faults, None) if method == "POST" else None
+    [line] = answerer.answer()
+    assert "HTTP 502" in line
+    assert answerer.answer() == ["7: answered"]
+    assert len(answerer.comments()) == len(answerer.checks()) == 1
+
+
+def test_a_stranger_s_comment_with_our_marker_is_left_alone(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    [ours] = answerer.comments()
+    stolen = f"{ours}\nmine"
+    answerer.github.pulls.comments[9_000_000_000] = {"id": 9_000_000_000, "issue": 7, "body": stolen}
+    answerer.set(FIRST, reason="another reason")
+    answerer.answer()
+    assert answerer.github.pulls.comments[9_000_000_000]["body"] == stolen
+
+
+def test_a_comment_that_somebody_deleted_is_made_anew(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.github.pulls.comments.clear()
+    answerer.set(FIRST, reason="another reason")
+    answerer.answer()
+    assert len(answerer.comments()) == 1
+
+
+def test_one_refusal_keeps_no_other_answer_back(answerer: Answerer) -> None:
+    answerer.set(FIRST, SECOND)
+    answerer.github.check_runs.fault = Fault(422, method="POST")
+    lines = answerer.answer()
+    assert [line.split(":")[0] for line in lines] == ["7", "8"]
+    assert lines[1] == "8: answered"
+
+
+def test_a_rate_limit_pauses_all_answers(answerer: Answerer) -> None:
+    answerer.set(FIRST, SECOND)
+    answerer.github.check_runs.fault = Fault(403, headers={"Retry-After": "120"}, method="POST")
+    assert "rate limit" in answerer.answer()[0]
+    asked = answerer.github.check_runs.requests
+    assert "used up until" in answerer.answer()[0]
+    assert answerer.github.check_runs.requests == asked
+    assert answerer.answer(NOW + timedelta(seconds=121)) == ["7: answered", "8: answered"]
+
+
+def test_no_secret_is_in_an_answer(answerer: Answerer) -> None:
+    answerer.set(FIRST, reason=f"the token {TOKEN}")
+    answerer.answer()
+    assert TOKEN not in str(answerer.comments()) + str(answerer.github.check_runs.runs)
