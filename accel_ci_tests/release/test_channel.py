@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -25,8 +26,11 @@ from accel_ci.config.release_settings import Channel as ChannelSettings
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.release.channel import Channel, ChannelResult
+from accel_ci.storage.bucket import BucketStore
 from accel_ci.storage.folder_files import FolderFiles
 from accel_ci.storage.object_store import Entry
+from accel_ci.storage.s3 import environment_keys, s3_client, s3_session
+from accel_ci.storage.shared_lease import turn
 from accel_ci_tests.fixtures.stand_in_torch import write_package
 
 NOW = datetime(2026, 11, 28, 6, tzinfo=timezone.utc)
@@ -122,7 +126,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def installed(python: Path) -> str:
     code = "import toy_backend, toy_runtime; print(toy_backend.night, toy_runtime.night)"
-    done = subprocess.run([python, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([python, "-I", "-B", "-c", code], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout.strip()
 
 
@@ -260,3 +264,26 @@ def same_but_for_times(home: Path) -> dict[str, bytes]:
     top = home / "channel"
     files = [path for path in top.rglob("*") if path.is_file() and not path.name.startswith(".")]
     return {path.relative_to(top).as_posix(): path.read_bytes() for path in files}
+
+
+def test_a_bucket_has_the_same_channel_with_the_types_that_installers_ask_for(tmp_path: Path) -> None:
+    given = [os.environ.get(f"ACCEL_CI_S3_{name}") for name in ("ENDPOINT", "BUCKET")]
+    if not all(given):
+        pytest.skip("needs an S3 server: ACCEL_CI_S3_ENDPOINT, …_BUCKET, …_ACCESS_KEY, …_SECRET_KEY")
+    endpoint, name = map(str, given)
+    prefix = f"channel-of-tests/{uuid.uuid4().hex}"
+    client = s3_client(s3_session(*environment_keys()), endpoint)
+    bucket = BucketStore(client, name, prefix, tmp_path / "cache")
+    channel = Channel(bucket, lambda turn_of: turn(bucket, turn_of), "py3")
+    for night in (26, 27):
+        assert publish(channel, tmp_path / str(night), night).new
+    assert publish(channel, tmp_path / "27", 27).new == ()
+    removed = publish(channel, tmp_path / "28", 28, keep=ChannelSettings(keep_days=0, keep_builds=2)).removed
+    assert len(removed) == 2
+    for entry in bucket.list_below("channel/py3/simple"):
+        copy = tmp_path / "copy" / entry.name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        bucket.download(entry, copy)
+    assert_nothing_dangles(tmp_path / "copy")
+    page = client.head_object(Bucket=name, Key=f"{prefix}/channel/py3/simple/toy-backend/index.html")
+    assert page["ContentType"] == "text/html"
