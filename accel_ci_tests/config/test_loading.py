@@ -79,7 +79,7 @@ def test_minimal_configuration_is_valid() -> None:
         ("release", {"variants": ["py4"]}, "release.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
         ("release", {"gate": {"suites": ["smok"]}}, "release.gate.suites[0]: there is no suite 'smok'; did you mean"),
         ("release", {"gate": {"level": "L2"}}, "release.gate.level: needs quality.level"),
-        ("release", {"test_triggers": ["pr"]}, "release.test_triggers[0]: must be 'nightly', 'intraday', 'main' or 'manual'"),
+        ("release", {"test_triggers": ["pr"]}, "release.test_triggers[0]: must be 'nightly', 'intraday', 'main'"),
         ("prebuilt_image", {"reference": "a/b:1"}, "prebuilt_image.reference: must be pinned by digest"),
         ("image", {"base": "a@sha256:" + "0" * 64, "builder": {"cache": "a/b"}}, "image.builder.cache: needs"),
         ("jobs.nightly.cron", "0 2 * *", "jobs.nightly.cron: not a cron expression"),
