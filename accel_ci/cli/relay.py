@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from accel_ci.cli.relay_downstream import dispatch, poll, receive, report, rows
+from accel_ci.errors import AccelCiError
 
 if TYPE_CHECKING:
     from accel_ci.relay.server.database import RelayDatabase
@@ -89,11 +92,11 @@ def status(settings: Path, as_json: bool) -> None:
     from accel_ci.relay.server.queue import GITHUB, Queue
 
     project = _load(settings)
-    database = _open(project)
-    queue = Queue(database)
-    found, waiting = queue.status(time.time()), queue.unexpanded()
-    jobs = Jobs(database, project.settings.upstream, project.settings.callback).status()
-    destinations = Outbox(database).status(time.time())
+    with _opened(project) as database:
+        queue = Queue(database)
+        found, waiting = queue.status(time.time()), queue.unexpanded()
+        jobs = Jobs(database, project.settings.upstream, project.settings.callback).status()
+        destinations = Outbox(database).status(time.time())
     if as_json:
         document = {
             "deliveries_waiting": waiting,
@@ -141,8 +144,8 @@ def replay(settings: Path, delivery: str | None, downstream: str | None, everyth
     from accel_ci.relay.server.outbox import Outbox
     from accel_ci.relay.server.queue import Queue
 
-    database = _open(_load(settings))
-    count = sum(each.replay(time.time(), delivery, downstream) for each in (Queue(database), Outbox(database)))
+    with _opened(_load(settings)) as database:
+        count = sum(each.replay(time.time(), delivery, downstream) for each in (Queue(database), Outbox(database)))
     click.echo(f"queued {count} again")
 
 
@@ -184,10 +187,20 @@ def _load(settings: Path) -> RelayProject:
     return load_relay(settings)
 
 
-def _open(project: RelayProject) -> RelayDatabase:
-    from accel_ci.relay.server.database import RelayDatabase
+@contextmanager
+def _opened(project: RelayProject) -> Iterator[RelayDatabase]:
+    """The database for a command, which may count for minutes. An error inside is told in the database's own words."""
+    from sqlalchemy.exc import SQLAlchemyError
 
-    return RelayDatabase(project.database_url())
+    from accel_ci.relay.server.database import RelayDatabase, brief
+
+    database = RelayDatabase(project.database_url(), statement_s=600)
+    try:
+        yield database
+    except SQLAlchemyError as error:
+        raise AccelCiError(f"the relay's database refuses: {brief(error)}; try again once it can be used") from None
+    finally:
+        database.close()
 
 
 def _log_everything() -> None:

@@ -262,6 +262,27 @@ def test_what_stops_the_start(relay: Callable[..., RelayServer], change: dict[st
     assert mistake in done.stderr
 
 
+def test_commands_tell_what_the_database_refuses(relay: Callable[..., RelayServer]) -> None:
+    server = relay("L1: [a/b]\n")
+    assert server.command("status").returncode == 0
+    with closing(sqlite3.connect(server.folder / "relay.sqlite", timeout=30, isolation_level=None)) as database:
+        database.execute("CREATE TRIGGER refuse BEFORE UPDATE ON relay_downstreams BEGIN SELECT RAISE(ABORT, 'away'); END")
+        database.execute("INSERT INTO relay_deliveries VALUES ('d', 'push', NULL, 1, NULL, '{}')")
+        database.execute("INSERT INTO relay_downstreams VALUES ('a/b', 0, 0)")
+        database.execute(
+            "INSERT INTO relay_dispatches (delivery, repository, queued_at, claims, failures) VALUES ('d', 'a/b', 1, 0, 0)"
+        )
+    done = server.command("replay", "--all")
+    assert (done.returncode, done.stderr) == (
+        2, "accel-ci: the relay's database refuses: away; try again once it can be used\n",
+    )  # fmt: skip
+    (server.folder / "relay.sqlite.lock").unlink()
+    (server.folder / "relay.sqlite.lock").mkdir()
+    done = server.command("status")
+    assert done.returncode == 2
+    assert done.stderr.startswith("accel-ci: cannot use the relay's database ([Errno 21] Is a directory:")
+
+
 def test_metrics_of_a_worker_need_an_address(relay: Callable[..., RelayServer]) -> None:
     done = relay("").command("work", "--metrics", "9090")
     assert done.returncode == 2

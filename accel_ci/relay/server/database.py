@@ -77,7 +77,9 @@ class RelayDatabase:
                 sa.event.listen(self._engine, "begin", _begin_at_once)
             else:
                 sa.event.listen(self._engine, "connect", partial(_limit_postgresql, statement_s))
-            with self._engine.begin() as connection:
+            self._one_writer = threading.Lock()
+            self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
+            with self.write() as connection:
                 if not self._is_sqlite:  # servers that start together must not create the tables together
                     connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
@@ -91,8 +93,6 @@ class RelayDatabase:
             ) from None
         self.insert = sqlite.insert if self._is_sqlite else postgresql.insert
         """The `INSERT` of this database, which knows `ON CONFLICT`."""
-        self._one_writer = threading.Lock()
-        self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
 
     def close(self) -> None:
         """Close all connections."""
