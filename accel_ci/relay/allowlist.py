@@ -29,6 +29,8 @@ DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 LARGEST_BYTES = 1 << 20
 CHECKED_EVERY_S = 1.0
+AT_REST_S = 1.0
+"""A file that has not changed for so long is not being written."""
 
 _LOG = logging.getLogger(__name__)
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
@@ -97,12 +99,16 @@ def read_allowlist(path: Path) -> Allowlist:
 
 
 class AllowlistFile:
-    """The allowlist of a file that may change. A wrong version is logged once, and the last good one stays in force."""
+    """The allowlist of a file that may change. A wrong version is logged once, and the last good one stays in force.
+
+    A change is taken once the file is at rest, or two looks have found the same: one that is emptied and written has nobody
+    in it for a moment, and what came then would go to nobody.
+    """
 
     def __init__(self, path: Path, checked_every_s: float = CHECKED_EVERY_S) -> None:
         """Read the file. Raises `ConfigError` if it is wrong: there is no good version yet."""
         self._path, self._every_s = path, checked_every_s
-        self._seen = self._signature()
+        self._seen = self._looked = self._signature()
         self._current = read_allowlist(path)
         self._checked = time.monotonic()
 
@@ -112,8 +118,11 @@ class AllowlistFile:
         if now - self._checked < self._every_s:
             return self._current
         self._checked = now
-        signature = self._signature()
+        signature, before = self._signature(), self._looked
+        self._looked = signature
         if signature == self._seen:
+            return self._current
+        if signature != before and time.time() - self._changed_at() < AT_REST_S:  # perhaps half written
             return self._current
         self._seen = signature
         try:
@@ -122,6 +131,12 @@ class AllowlistFile:
         except ConfigError as error:
             _LOG.error("the allowlist is wrong, and the last good one stays in force: %s", error)
         return self._current
+
+    def _changed_at(self) -> float:
+        try:
+            return self._path.stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _signature(self) -> tuple[int, ...]:
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from accel_ci.errors import ConfigError
 from accel_ci.relay import allowlist
-from accel_ci.relay.allowlist import AllowlistFile, Downstream, parse_allowlist, read_allowlist
+from accel_ci.relay.allowlist import Allowlist, AllowlistFile, Downstream, parse_allowlist, read_allowlist
 
 GOOD = """\
 L1: [org/plain]
@@ -83,6 +84,12 @@ def test_all_mistakes_are_told_together() -> None:
     assert [line.split(": ")[0] for line in str(raised.value).splitlines()] == ["a.yml:1", "a.yml:2"]
 
 
+def _settled(file: AllowlistFile) -> Allowlist:
+    """The allowlist after two looks at a file that is at rest."""
+    file.current()
+    return file.current()
+
+
 def test_a_changed_file_is_reloaded_and_a_wrong_one_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "allowlist.yml"
 
@@ -93,14 +100,31 @@ def test_a_changed_file_is_reloaded_and_a_wrong_one_refused(tmp_path: Path, capl
     replace("L1: [a/b]\n")
     file = AllowlistFile(path, checked_every_s=0)
     replace("L1: [a/b, c/d]\n")
-    assert file.current().recipients("push") == ["a/b", "c/d"]
+    assert _settled(file).recipients("push") == ["a/b", "c/d"]
     replace("L1: [a/b, c/d, oops]\n")
-    assert file.current().recipients("push") == ["a/b", "c/d"]
+    assert _settled(file).recipients("push") == ["a/b", "c/d"]
     assert "allowlist.yml:1: 'oops' is no repository" in caplog.text
     path.unlink()
-    assert file.current().recipients("push") == ["a/b", "c/d"]
+    assert _settled(file).recipients("push") == ["a/b", "c/d"]
     replace("L2: [e/f]\n")
-    assert file.current().recipients("push") == ["e/f"]
+    assert _settled(file).recipients("push") == ["e/f"]
+
+
+def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "allowlist.yml"
+    path.write_text("L1: [a/b]\n")
+    file, seen = AllowlistFile(path, checked_every_s=0), set[tuple[str, ...]]()
+    with path.open("w") as writer:
+        for part in ("", "L1:\n", "- a/b\n", "- c/d\n"):
+            writer.write(part)
+            writer.flush()
+            seen.add(tuple(file.current().recipients("push")))
+    assert seen == {("a/b",)}
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    assert file.current().recipients("push") == ["a/b", "c/d"], "at the first look, which may be hours later"
+    with path.open("a") as writer:
+        writer.write("- e/f\n")
+    assert _settled(file).recipients("push") == ["a/b", "c/d", "e/f"]
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
