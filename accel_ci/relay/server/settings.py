@@ -191,7 +191,8 @@ class WebhookLimits(Section):
     request_s: Seconds = 10
     """For the headers, and again for the body. GitHub itself gives up after 10 s."""
     json_depth: Count = 64
-    connections: Count = 1000
+    connections: Count = 250
+    """Anybody may send a body and be slow with it: the memory for all of them is this times `body_bytes`."""
 
 
 class TrySettings(Section):
