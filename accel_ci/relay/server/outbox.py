@@ -25,7 +25,7 @@ Destination = Literal["check_run", "results", "clickhouse"]
 what that store has.
 """
 
-LARGEST_BATCH = 32 << 20
+LARGEST_BATCH = 16 << 20
 """Bytes of stored rows that are claimed together: a row may have 2 MB, and memory holds several copies of each."""
 
 _NONE = "[]"
