@@ -49,6 +49,7 @@ NEEDING_AN_EXTRA: dict[str, tuple[str, str, dict[str, object]]] = {
     ),
     "results.bucket": ("boto3", "s3", {"results": BUCKET}),
     "store.bucket": ("boto3", "s3", {"store": BUCKET}),
+    "github": ("httpx", "github", {"github": {"repository": "org/backend"}}),
     "relay.callbacks": (
         "httpx",
         "relay",

@@ -26,7 +26,7 @@ def pulls() -> None:
 def show(workspace: Workspace, as_json: bool) -> None:
     """Show the open pull requests as of the sensor's last look, what was decided on each, and the answer so far."""
     from accel_ci.pull_requests.answer import title
-    from accel_ci.pull_requests.publish import look_at_builds
+    from accel_ci.pull_requests.progress import look_at_builds
     from accel_ci.pull_requests.watched import read_watched
 
     rows = []

@@ -13,7 +13,6 @@ from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
 from accel_ci.errors import AccelCiError
-from accel_ci.github.client import RateLimitError, open_github
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.pull_requests.watched import (
@@ -75,15 +74,13 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
                 )
             if watched.paused_until is not None and now < watched.paused_until:
                 return dg.SkipReason(f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}")
-            try:
-                watched = _look(workspace, settings, watched, now)
-            except RateLimitError as error:
-                keep_watched(workspace, pause(watched, error.wait_s, now))
-                return dg.SkipReason(redact(str(error)))
+            watched = _look(workspace, settings, watched, now)
             keep_watched(workspace, watched)
         except AccelCiError as error:
             return dg.SkipReason(redact(f"the pull requests cannot be listed: {error}"))
-        reasons = list(_end_obsolete(context.instance, workspace, watched))
+        is_paused = watched.paused_until is not None and now < watched.paused_until
+        reasons = [f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}"] if is_paused else []
+        reasons += list(_end_obsolete(context.instance, workspace, watched))
         requests = []
         for number in sorted(watched.heads):
             if monotonic() - began > _TICK_S:
@@ -108,7 +105,7 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
 
 
 def _look(workspace: Workspace, settings: PullRequests, watched: Watched, now: datetime) -> Watched:
-    """Look which pull requests are open, by refs or at GitHub. Raises `AccelCiError`."""
+    """Look which pull requests are open. A rate limit of GitHub only begins a pause. Raises `AccelCiError`."""
     project = workspace.project
     if settings.refs is not None:
         limit = min(project.settings.limits.git_seconds, 30)
@@ -118,8 +115,13 @@ def _look(workspace: Workspace, settings: PullRequests, watched: Watched, now: d
     github = project.settings.github
     if github is None:
         raise AccelCiError("pull_requests needs the section github")
+    from accel_ci.github.client import RateLimitError, open_github
+
     with open_github(github, project.root) as requests:
-        return look_at_github(requests, github.repository, watched, settings, now)
+        try:
+            return look_at_github(requests, github.repository, watched, settings, now)
+        except RateLimitError as error:
+            return pause(watched, error.wait_s, now)
 
 
 def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> tuple[Head, list[dg.RunRequest]]:

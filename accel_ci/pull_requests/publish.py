@@ -1,7 +1,7 @@
 """Answer pull requests at GitHub: check runs and one comment, each created once and sent again only when it has changed.
 
-What an answer says is decided in `answer`. The record of what was sent, finding it again after a kill, and reading what an
-answer needs belong here. Before a comment is created, its hidden marker with a random part is kept: nobody else knows it, so
+What an answer says is decided in `answer`. The record of what was sent, and finding it again after a kill, belong
+here. Before a comment is created, its hidden marker with a random part is kept: nobody else knows it, so
 the oldest comment with it is ours, and a stranger's with the same words is never edited.
 """
 
@@ -21,24 +21,14 @@ from pydantic import TypeAdapter
 from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.errors import AccelCiError
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
-from accel_ci.hud.addresses import build_address
-from accel_ci.ledger.activity import read_activity
-from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import Build, Ledger, TestSelection, Trigger, Verdict
-from accel_ci.pipelines import LEDGER, TEST_SELECTION, Pipeline
-from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment, sort_failures, untested
+from accel_ci.model import Build
+from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment
+from accel_ci.pull_requests.progress import look_at_builds
 from accel_ci.pull_requests.watched import Head, read_watched
-from accel_ci.quality.causes import Identity
 from accel_ci.quality.judgement import read_causes
 from accel_ci.redaction import redact
-from accel_ci.results.questions import bad_tests, bad_tests_in_brief
-from accel_ci.source.changes import changes_of
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
-
-_BASE_TRIGGERS: tuple[Trigger, ...] = ("nightly", "main", "intraday")
-_LOOKED_AT = 100
-"""So many of the newest revisions are looked at for one of the merge base."""
 
 _KEPT = timedelta(days=30)
 _EARLIER = timedelta(minutes=10)
@@ -151,92 +141,6 @@ def _end_checks(requests: GitHubRequests, repository: str, answers: _Answers, nu
         body = {"status": "completed", "conclusion": "cancelled", "output": output}
         requests.send("PATCH", f"repos/{repository}/check-runs/{sent.checks[name]}", body)
         sent = answers.keep(number, replace(sent, ended=(*sent.ended, name), stamp=""))
-
-
-def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
-    """Return how far each pipeline of each build of a pull request has come. Raises `AccelCiError`."""
-    pipelines = [one for one in workspace.pipelines if any("pr" in job.triggers for job in one.jobs)]
-    settings = workspace.project.settings
-    if head.revision is None:
-        [job] = [job for one in pipelines for job in one.jobs if "pr" in job.triggers][:1]
-        return [
-            Tested(one.name, variant, "waiting" if head.state == "waiting" else "queued")
-            for one in pipelines
-            for variant in job.variants(settings)
-        ]
-    builds = [Build(head.revision, variant) for variant in head.variants]
-    for build in builds:
-        workspace.manifests.bring(build)
-    return [_tested(workspace, pipeline, build) for build in builds for pipeline in pipelines]
-
-
-def _tested(workspace: Workspace, pipeline: Pipeline, build: Build) -> Tested:
-    manifests, run = workspace.manifests, workspace.manifests.last_run(pipeline, build)
-    addresses = workspace.project.settings.addresses
-    page = f"{addresses.hud.rstrip('/')}/{build_address(build)}" if addresses is not None else None
-    found = Tested(pipeline.name, build.variant, "queued", build, page=page)
-    if run is None:
-        return found
-    activity = read_activity(manifests, build).get(pipeline.name, "")
-    if run.ended_at is None and manifests.has_run(pipeline, build):
-        return replace(found, progress="running", activity=activity)
-    ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
-    if ledger is None:  # that of an earlier run tells nothing of this one
-        return replace(found, progress="cancelled" if run.ending == "interrupted" else "stopped", activity=activity)
-    base, is_merge_base = _base(workspace, build, ledger)
-    suites = list(ledger.suites)
-    verdicts = _verdicts(workspace, base) if base is not None else None
-    causes = read_causes(workspace, build)
-    selection = manifests.find(TEST_SELECTION, build, TestSelection)
-    return replace(
-        found,
-        progress="ended",
-        ledger=ledger,
-        failures=sort_failures(
-            ledger, bad_tests(workspace.results, build, suites), causes.blames if causes is not None else (), verdicts
-        ),
-        shortcomings=untested(ledger),
-        base=base,
-        is_merge_base=is_merge_base,
-        subset=selection.subset.words if selection is not None and selection.subset is not None else None,
-    )
-
-
-def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:
-    """The verdicts of the tests of a build that did not simply pass."""
-    ledger = workspace.manifests.find(LEDGER, build, Ledger)
-    suites = list(ledger.suites) if ledger is not None else []
-    return {one.identity: one.verdict for one in bad_tests_in_brief(workspace.results, build, suites)}
-
-
-def _base(workspace: Workspace, build: Build, ledger: Ledger) -> tuple[Build | None, bool]:
-    """Return the build to compare with, and whether it tested the merge base: else it is the newest one of the branch."""
-    manifests = workspace.manifests
-    base = _merge_base(workspace, build)
-    for each in manifests.revisions()[:_LOOKED_AT] if base is not None else ():
-        if each.trigger not in _BASE_TRIGGERS:
-            continue
-        revision, other = manifests.revision(each.key), Build(each.key, build.variant)
-        if revision is None or revision.backend.sha != base or revision.backend.dirty:
-            continue
-        found = manifests.find(LEDGER, other, Ledger)
-        if found is not None and ledger.suites.keys() <= found.suites.keys():
-            return other, True
-    before = finished_before(manifests, ledger)
-    return (before.build if before is not None else None), False
-
-
-def _merge_base(workspace: Workspace, build: Build) -> str | None:
-    """Return the merge base of a pull request with its target; None where it cannot be told."""
-    selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
-    if selection is not None and selection.subset is not None and selection.subset.base is not None:
-        return selection.subset.base
-    revision = workspace.manifests.revision(build.revision)
-    try:
-        target = workspace.project.settings.jobs.pr.target
-        return changes_of(workspace.project, revision.backend, target).base if revision is not None else None
-    except AccelCiError:
-        return None
 
 
 def _stamp(workspace: Workspace, head: Head) -> str:

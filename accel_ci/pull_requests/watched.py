@@ -10,13 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter
 
 from accel_ci.config.github_settings import PullRequestRefs, PullRequests
 from accel_ci.errors import AccelCiError
-from accel_ci.github.client import GitHubError, GitHubRequests
 from accel_ci.pull_requests.policy import (
     Labelled,
     PullRequest,
@@ -28,6 +27,9 @@ from accel_ci.pull_requests.policy import (
 from accel_ci.source.git import run_git
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
+
+if TYPE_CHECKING:
+    from accel_ci.github.client import GitHubRequests
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}(\[bot\])?")
@@ -211,6 +213,8 @@ def _labelled(github: GitHubRequests, repository: str, pull: PullRequest, head: 
 
 
 def _may_push(github: GitHubRequests, repository: str, login: str) -> bool:
+    from accel_ci.github.client import GitHubError
+
     try:
         answer = github.get(f"repos/{repository}/collaborators/{login}/permission").document
     except GitHubError as error:

@@ -157,7 +157,7 @@ def test_a_rate_limit_pauses_the_look(make_host: Callable[..., Host]) -> None:
     host = make_host()
     host.github.pulls.open(7, host.commit(7, "1"))
     host.github.pulls.limit = (429, {"Retry-After": "90"})
-    assert "rate limit" in host.tick().skip_message
+    assert "used up until" in host.tick().skip_message
     host.github.pulls.limit = None
     assert "used up until" in host.tick().skip_message
     assert host.github.pulls.requests == []
