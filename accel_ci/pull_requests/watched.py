@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.github_settings import PullRequestRefs, PullRequests
 from accel_ci.errors import AccelCiError
+from accel_ci.github.fields import field_at, label_names, read_time
 from accel_ci.pull_requests.policy import (
     Labelled,
     PullRequest,
@@ -104,7 +105,7 @@ def look_at_github(
     query = "state=open" if since is None else "state=all"
     path = f"repos/{repository}/pulls?{query}&sort=updated&direction=desc&per_page=100"
     for one in github.pages(path, None if since is None else etags):
-        if (at := _time(one.get("updated_at"))) is None or (number := _number(one)) is None:
+        if (at := read_time(one.get("updated_at"))) is None or (number := _number(one)) is None:
             continue
         if watched.since is not None and at < watched.since:  # those of the same second come again, and do no harm
             break
@@ -147,19 +148,17 @@ def look_at_refs(address: str, refs: PullRequestRefs, watched: Watched, timeout_
 def read_pull_request(one: Mapping[str, Any], repository: str) -> PullRequest | None:
     """Read GitHub's description of a pull request; None where it has not what is needed."""
     number, head = _number(one), one.get("head")
-    sha, origin = _at(head, "sha"), _at(head, "repo", "full_name")
+    sha, origin = field_at(head, "sha"), field_at(head, "repo", "full_name")
     if number is None or not isinstance(sha, str) or not _SHA.fullmatch(sha):
         return None
-    labels = one.get("labels")
-    names = [_at(each, "name") for each in labels] if isinstance(labels, list) else []
     return PullRequest(
         number,
         sha,
-        author=_text(_at(one, "user", "login")),
-        owner=_text(_at(head, "repo", "owner", "login")) or None,
+        author=_text(field_at(one, "user", "login")),
+        owner=_text(field_at(head, "repo", "owner", "login")) or None,
         is_fork=_text(origin).lower() != repository.lower(),
         is_draft=one.get("draft") is not False,
-        labels=tuple(name for name in names if isinstance(name, str)),
+        labels=tuple(label_names(one)),
     )
 
 
@@ -198,16 +197,16 @@ def _labelled(github: GitHubRequests, repository: str, pull: PullRequest, head: 
         return head
     labelled: list[Labelled] = []
     for one in github.pages(f"repos/{repository}/issues/{pull.number}/events?per_page=100"):
-        if (at := _time(one.get("created_at"))) is None:
+        if (at := read_time(one.get("created_at"))) is None:
             continue
         if one.get("event") in _RESETS and at >= head.seen_at:
             return replace(head, seen_at=max(at, github.clock(at)))
         if one.get("event") == "labeled":
-            labelled.append(Labelled(_text(_at(one, "label", "name")), _text(_at(one, "actor", "login")), at))
+            labelled.append(Labelled(_text(field_at(one, "label", "name")), _text(field_at(one, "actor", "login")), at))
     for login, label in maintainers_to_ask(pull, head.seen_at, labelled, policy).items():
         if _LOGIN.fullmatch(login) and _may_push(github, repository, login):
             now = github.get(f"repos/{repository}/pulls/{pull.number}").document
-            if _at(now, "head", "sha") == head.sha:  # otherwise the label may be newer than another push
+            if field_at(now, "head", "sha") == head.sha:  # otherwise the label may be newer than another push
                 return replace(head, state="allowed", reason=f"{label} set by {login}")
     return head
 
@@ -221,7 +220,7 @@ def _may_push(github: GitHubRequests, repository: str, login: str) -> bool:
         if error.status == 404:
             return False
         raise
-    return _at(answer, "permission") in _MAINTAINERS
+    return field_at(answer, "permission") in _MAINTAINERS
 
 
 def pause(watched: Watched, wait_s: float, now: datetime) -> Watched:
@@ -236,17 +235,3 @@ def _number(one: Mapping[str, Any]) -> int | None:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _time(value: object) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else None
-
-
-def _at(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

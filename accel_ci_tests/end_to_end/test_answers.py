@@ -153,7 +153,7 @@ def host(night: ToyNight, github: GitHubServer, tmp_path: Path) -> Iterator[Host
 def test_the_answers_to_four_pull_requests(host: Host, tmp_path: Path) -> None:
     pulls = host.github.pulls
     new = host.propose(1, {UNIT: NEW})
-    broken = host.propose(2, {"backend/README.md": "# A better toy\n"})
+    broken = host.propose(2, {"NOTES.md": "A note that changes nothing.\n"})
     flaky = host.propose(3, {UNIT: FLAKY.replace("MARK", str(tmp_path / "flaked"))})
     stranger = host.propose(4, {"backend/README.md": "# A stranger\n"}, fork="stranger/backend", author="stranger")
     pulls.label(4, LABEL, by="stranger")

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from accel_ci.github.client import GitHubRequests, RateLimitError
+from accel_ci.github.fields import field_at, label_names, read_time
 from accel_ci.redaction import OF_THIS_PROCESS
 from accel_ci.relay.downstream.deliveries import POLLED, DispatchError, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.relayed_builds import relay_settings
@@ -84,7 +85,7 @@ def _changes(
     since, etags = state.since, dict(state.etags)
     known: set[int | None] | None = None
     for one in _pull_requests(github, settings.repository, etags):
-        if (at := _time(one.get("updated_at"))) is None:
+        if (at := read_time(one.get("updated_at"))) is None:
             continue
         if state.since is None:
             since = at + timedelta(microseconds=1)  # what is there at the first poll was there before it
@@ -92,13 +93,13 @@ def _changes(
         since = max(at, since or at)
         if at < state.since:  # those of the same second come again, and are known
             break
-        number, sha, is_open = one.get("number"), str(_at(one, "head", "sha"))[:12], one.get("state") == "open"
+        number, sha, is_open = one.get("number"), str(field_at(one, "head", "sha"))[:12], one.get("state") == "open"
         if not is_open:
             if known is None:
                 known = {kept.delivery.change.pull_request for kept in deliveries_of(workspace).summaries()}
             if number not in known:
                 continue
-        elif settings.poll.label is not None and settings.poll.label not in _labels(one):
+        elif settings.poll.label is not None and settings.poll.label not in label_names(one):
             continue
         payload = {"action": "synchronize" if is_open else "closed", "number": number, "repository": repository}
         identity = f"{POLLED}{number}-{sha}{'' if is_open else '-closed'}"
@@ -119,14 +120,6 @@ def _keep(workspace: Workspace, payload: dict[str, Any], now: datetime) -> str |
     return f"{delivery.id}: {delivery.change.ref}" if deliveries_of(workspace).add(delivery) else None
 
 
-def _time(value: object) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return at if at.tzinfo is not None else None
-
-
 def _client_payload(event: str, identity: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {"event_type": event, "delivery_id": identity, "payload": payload}
 
@@ -135,26 +128,14 @@ def _essentials(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a pull request that a build needs: a whole one has 20 KB."""
     ends = {
         end: {
-            "sha": _at(one, end, "sha"),
-            "ref": _at(one, end, "ref"),
-            "repo": {"full_name": _at(one, end, "repo", "full_name")},
+            "sha": field_at(one, end, "sha"),
+            "ref": field_at(one, end, "ref"),
+            "repo": {"full_name": field_at(one, end, "repo", "full_name")},
         }
         for end in ("head", "base")
     }
     kept = {key: one.get(key) for key in ("number", "state", "draft", "title", "html_url", "updated_at")}
-    return {**kept, **ends, "labels": [{"name": name} for name in sorted(_labels(one))]}
-
-
-def _labels(one: Mapping[str, Any]) -> set[str]:
-    labels = one.get("labels")
-    names = [_at(label, "name") for label in labels] if isinstance(labels, list) else []
-    return {name for name in names if isinstance(name, str)}
-
-
-def _at(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+    return {**kept, **ends, "labels": [{"name": name} for name in sorted(set(label_names(one)))]}
 
 
 def _pull_requests(github: GitHubRequests, repository: str, etags: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -168,5 +149,5 @@ def _head(github: GitHubRequests, repository: str, ref: str, etags: dict[str, st
     page = github.get(path, etags.get(path))
     if page.etag:
         etags[path] = page.etag
-    sha = _at(page.document, "object", "sha")
+    sha = field_at(page.document, "object", "sha")
     return sha if isinstance(sha, str) else None
