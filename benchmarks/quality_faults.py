@@ -361,9 +361,6 @@ def judged_nights(world: World, missed: frozenset[int] = frozenset()) -> Iterato
         blames: list[Blame] = []
         for variant in VARIANTS:
             mine = seen[variant]
-            grid = make_grid(
-                points[variant], filled(cells[variant], seen_bad[variant], len(points[variant])), len(points[variant])
-            )
             played = len(points[variant])
             grid = make_grid(points[variant], filled(cells[variant], seen_bad[variant], played), played)
             siblings = [seen[other].as_sibling() for other in VARIANTS if other != variant]
@@ -381,9 +378,6 @@ def judged_nights(world: World, missed: frozenset[int] = frozenset()) -> Iterato
                 passed = len(own) - len(failed)
                 if (variant, identity) in doubtful and passed:
                     failed, passed = [], 0  # nobody knows it to be the test's
-                cells[variant].append(
-                    (len(points[variant]), *identity, len(failed), passed, failed[-1].signature if failed else None)
-                )
                 signature = failed[-1].signature if failed else None
                 cells[variant].append((len(points[variant]), *identity, len(failed), passed, signature))
                 seen_bad[variant].add(identity)

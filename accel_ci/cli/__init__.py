@@ -113,7 +113,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
-    restore, upgrade, relay, notify, release,
-    restore, upgrade, relay, pulls,
+    restore, upgrade, relay, notify, release, pulls,
 ):  # fmt: skip
     main.add_command(command)
