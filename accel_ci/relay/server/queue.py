@@ -44,6 +44,12 @@ DELIVERIES = sa.Table(
 The body is last: SQLite reads all of it to get at a column behind it.
 """
 
+_STORE = sa.text(
+    "INSERT INTO relay_deliveries (id, event, device, received_at, open_since, body) "
+    "VALUES (:id, :event, :device, :received_at, :open_since, :body) ON CONFLICT DO NOTHING"
+)
+"""As text, since SQLAlchemy compiles an `INSERT` with `ON CONFLICT` again at each execution, and webhooks wait for this one."""
+
 DISPATCHES = sa.Table(
     "relay_dispatches",
     METADATA,
@@ -152,7 +158,7 @@ class Queue:
             for one, at in deliveries
         ]
         with self._write() as connection:
-            connection.execute(self._insert(DELIVERIES).on_conflict_do_nothing(), rows)
+            connection.execute(_STORE, rows)
         return [None] * len(rows)
 
     def expand(self, recipients: Callable[[str, str | None], list[str]], now: float, limit: int = 50) -> int:
