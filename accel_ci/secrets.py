@@ -81,6 +81,12 @@ def _names_of_secrets(document: object) -> Iterator[str]:
     headers = rbe.get("headers") if isinstance(rbe, dict) else None
     if isinstance(headers, dict):
         yield from (name for name in headers.values() if isinstance(name, str))
+    notify = document.get("notify") if isinstance(document, dict) else None
+    routes = notify.get("routes") if isinstance(notify, dict) else None
+    for route in routes.values() if isinstance(routes, dict) else ():
+        name = route.get("urls_from") if isinstance(route, dict) else None
+        if isinstance(name, str):
+            yield name
 
 
 def _in_document(value: object, key: str = "") -> Iterator[str]:

@@ -37,10 +37,10 @@ def addresses_of(name: str, route: Route) -> tuple[str, ...]:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """The address, and its parts that may be tokens: what is before `@`, in the path and in the query."""
+    """The address, and its parts that may be tokens: the user's, and those of the path and the query that have a digit."""
     yield url
     _, _, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    user, at, _ = host.rpartition("@")
-    parts = [*re.split(r"[:]", user if at else ""), *re.split(r"[/?&=]", path if slash else "")]
-    yield from (part for part in parts if len(part) >= _LEAST_SECRET)
+    host, _, path = rest.partition("/")
+    yield from (part for part in host.rpartition("@")[0].split(":") if len(part) >= _LEAST_SECRET)
+    parts = [*re.split(r"[?&]", host)[1:], *re.split(r"[/?&=]", path)]
+    yield from (part for part in parts if len(part) >= _LEAST_SECRET and re.search(r"\d", part))
