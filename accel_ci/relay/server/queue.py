@@ -48,7 +48,7 @@ _STORE = sa.text(
     "INSERT INTO relay_deliveries (id, event, device, received_at, open_since, body) "
     "VALUES (:id, :event, :device, :received_at, :open_since, :body) ON CONFLICT DO NOTHING"
 )
-"""As text, since SQLAlchemy compiles an `INSERT` with `ON CONFLICT` again at each execution, and webhooks wait for this one."""
+"""As text, since SQLAlchemy compiles an `INSERT` with `ON CONFLICT` at each execution, and webhooks wait for this one."""
 
 DISPATCHES = sa.Table(
     "relay_dispatches",
