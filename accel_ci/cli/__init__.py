@@ -18,6 +18,7 @@ import click
 from accel_ci.cli.backup import backup, restore, upgrade
 from accel_ci.cli.builds import accept, resume, run, status
 from accel_ci.cli.check_wheel import check_wheel
+from accel_ci.cli.ci import ci
 from accel_ci.cli.dev import dev
 from accel_ci.cli.metrics import metrics
 from accel_ci.cli.notify import notify
@@ -113,6 +114,6 @@ def main(context: click.Context, config: Path | None, verbose: int) -> None:
 for command in (
     init, validate, run, resume, status, accept, dev, parse, ingest, results, export, replay, reproduce, check_wheel, doctor,
     janitor, prune, metrics, ramp, stage, scope, causes, incidents, quality, quarantine, backup,
-    restore, upgrade, relay, notify, release, pulls,
+    restore, upgrade, relay, notify, release, pulls, ci,
 ):  # fmt: skip
     main.add_command(command)

@@ -8,16 +8,19 @@ import dagster as dg
 from filelock import FileLock
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from accel_ci.bridges.build_answer import ANSWER, answer_of, to_document
 from accel_ci.defs.location import asset_key
 from accel_ci.defs.metadata import build_link, redacted, table
 from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
 from accel_ci.defs.stage import manifest_type
+from accel_ci.defs.turn_at_build import pipelines_of_run
 from accel_ci.hud.data.update import state_folder
 from accel_ci.hud.serve import DEFAULT_ADDRESS
 from accel_ci.hud.site import write_site
 from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
+from accel_ci.pull_requests.progress import look_at_build
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
 from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
@@ -159,7 +162,18 @@ def incidents(
         **{f"open_{cause}": count for cause, count in counts.items()},
         "now": table(columns, rows),
     }
+    if (answer := _answer(workspace, context.run)) is not None:
+        metadata[ANSWER] = answer
     return dg.MaterializeResult(value=found, metadata=redacted(metadata))
+
+
+def _answer(workspace: Workspace, run: dg.DagsterRun) -> str | None:
+    """Return the answer to a job of another CI system that waits for a run; None for a run of no or several pipelines."""
+    of_run = [(pipeline, build) for _, pipeline, build in pipelines_of_run(workspace, run)]
+    if len(of_run) != 1:
+        return None
+    tested = look_at_build(workspace, *of_run[0], is_over=True)
+    return to_document(answer_of(tested)) if tested.ledger is not None else None
 
 
 def _observation(workspace: Workspace, causes: Causes) -> dg.AssetObservation:

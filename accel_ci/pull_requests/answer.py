@@ -226,7 +226,7 @@ def _report(tested: Tested) -> list[str]:
         of_kind = [failure for failure in tested.failures if failure.kind == kind]
         if not of_kind:
             continue
-        tests = [block(one_line(f"{one.suite}: {one.test}{_message(one)}")) for one in of_kind[:_SHOWN_TESTS]]
+        tests = [block(one_line(f"{one.suite}: {one.test}{brief_message(one)}")) for one in of_kind[:_SHOWN_TESTS]]
         shown, _ = fitting(tests, LONGEST_TEXT // (2 * len(KINDS)))
         more = len(of_kind) - len(shown)
         lines += [f"{len(of_kind):,} {words}:", "", "<pre>", *shown, "</pre>"]
@@ -238,8 +238,8 @@ def _report(tested: Tested) -> list[str]:
     return lines
 
 
-def _message(failure: Failure) -> str:
-    """The beginning of the message, without the folders of the machine that the test ran on."""
+def brief_message(failure: Failure) -> str:
+    """Return the beginning of the message behind a colon, without the folders of the machine that the test ran on."""
     file = failure.test.partition("::")[0]
     text = re.sub(rf"/\S*/(?={re.escape(file)})", "", one_line(failure.message))[:_MESSAGE]
     return f": {text}" if text else ""

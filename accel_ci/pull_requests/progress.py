@@ -8,7 +8,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import Build, Ledger, TestSelection, Trigger, Verdict
+from accel_ci.model import Build, Ledger, TestSelection, Trigger, Verdict, trigger_of_key
 from accel_ci.pipelines import LEDGER, TEST_SELECTION, Pipeline
 from accel_ci.pull_requests.answer import Tested, sort_failures, untested
 from accel_ci.pull_requests.watched import Head
@@ -37,10 +37,14 @@ def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
     builds = [Build(head.revision, variant) for variant in head.variants]
     for build in builds:
         workspace.manifests.bring(build)
-    return [_tested(workspace, pipeline, build) for build in builds for pipeline in pipelines]
+    return [look_at_build(workspace, pipeline, build) for build in builds for pipeline in pipelines]
 
 
-def _tested(workspace: Workspace, pipeline: Pipeline, build: Build) -> Tested:
+def look_at_build(workspace: Workspace, pipeline: Pipeline, build: Build, *, is_over: bool = False) -> Tested:
+    """Return how far a pipeline of a build has come. With `is_over`, the caller is its run, and has done all of its work.
+
+    Raises `AccelCiError`.
+    """
     manifests, run = workspace.manifests, workspace.manifests.last_run(pipeline, build)
     addresses = workspace.project.settings.addresses
     page = f"{addresses.hud.rstrip('/')}/{build_address(build)}" if addresses is not None else None
@@ -48,7 +52,7 @@ def _tested(workspace: Workspace, pipeline: Pipeline, build: Build) -> Tested:
     if run is None:
         return found
     activity = read_activity(manifests, build).get(pipeline.name, "")
-    if run.ended_at is None and manifests.has_run(pipeline, build):
+    if not is_over and run.ended_at is None and manifests.has_run(pipeline, build):
         return replace(found, progress="running", activity=activity)
     ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
     if ledger is None:  # that of an earlier run tells nothing of this one
@@ -80,9 +84,12 @@ def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:
 
 
 def _base(workspace: Workspace, build: Build, ledger: Ledger) -> tuple[Build | None, bool]:
-    """Return the build to compare with, and whether it tested the merge base: else it is the newest one of the branch."""
+    """Return the build to compare with, and whether it tested the merge base: else it is the newest one of the branch.
+
+    A build of no pull request is compared with the one before: it may be the first one of its commit.
+    """
     manifests = workspace.manifests
-    base = _merge_base(workspace, build)
+    base = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
     for each in manifests.revisions()[:_LOOKED_AT] if base is not None else ():
         if each.trigger not in _BASE_TRIGGERS:
             continue
