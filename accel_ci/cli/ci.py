@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -41,28 +41,30 @@ class _Wanted:
     suite: str | None
 
 
+def _option(name: str, *names: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that a variable can also set, so that an example for a CI system needs no script around values."""
+    variable = f"ACCEL_CI_BUILD_{(names[0] if names else name).strip('-').replace('-', '_').upper()}"
+    return click.option(name, *names, envvar=variable, show_envvar=True, **how)
+
+
 @click.command()
-@click.option(
-    "--trigger", type=click.Choice(list(_COMMANDS)), help="The kind of build [default: pr for a pull request, else main]."
+@_option(
+    "--trigger", type=click.Choice(list(_COMMANDS)), help="The kind of build [default: pr, or main without a pull request]."
 )
-@click.option("--commit", metavar="SHA", help="The backend's commit [default: that of the calling job].")
-@click.option("--pull-request", type=click.IntRange(min=1), help="Its number [default: that of the calling job].")
-@click.option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
-@click.option("--name", help="A name for the revision (manual).")
-@click.option("--url", help="Build at the Dagster web server of this address [default: here and now].")
-@click.option("--location", help="The project's code location, where the server has several.")
-@click.option(
-    "--hours", type=click.FloatRange(0.01, 72), default=12.0, show_default=True, help="The longest wait for --url."
-)
-@click.option("--report", "reports", multiple=True, metavar="GLOB", help="Reports of the job's own tests, to be ingested.")
-@click.option("--suite", help="The suite that the reports become.")
-@click.option(
-    "--strict", is_flag=True, help="Exit with 1 also where only upstream, flaky tests or the infrastructure failed."
-)
-@click.option(
+@_option("--commit", metavar="SHA", help="The backend's commit [default: that of the calling job].")
+@_option("--pull-request", type=click.IntRange(min=1), help="Its number [default: that of the calling job].")
+@_option("--variant", "variants", multiple=True, help="Only this variant; may be given several times.")
+@_option("--name", help="A name for the revision (manual).")
+@_option("--url", help="Build at the Dagster web server of this address [default: here and now].")
+@_option("--location", help="The project's code location, where the server has several.")
+@_option("--hours", type=click.FloatRange(0.01, 72), default=12.0, show_default=True, help="The longest wait (--url).")
+@_option("--report", "reports", multiple=True, metavar="GLOB", help="Reports of the job's own tests, to be ingested.")
+@_option("--suite", help="The suite that the reports become.")
+@_option("--strict", is_flag=True, help="Exit with 1 also for failures that are not the backend's.")
+@_option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A folder for files of the answer [Jenkins: accel-ci].",
+    help="A folder for the answer as files [Jenkins: accel-ci].",
 )
 @click.pass_context
 def ci(

@@ -1,0 +1,61 @@
+"""The job that calls, from the variables of each CI system; none of their values is trusted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accel_ci.bridges.calling_job import CallingJob, calling_job
+
+COMMIT, MERGE = "a" * 40, "b" * 40
+GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_SHA": MERGE}
+BUILDKITE = {"BUILDKITE": "true", "BUILDKITE_COMMIT": COMMIT}
+JENKINS = {"JENKINS_URL": "https://jenkins.example.org/", "GIT_COMMIT": COMMIT}
+
+
+@pytest.mark.parametrize(
+    ("variables", "job"),
+    [
+        ({}, CallingJob()),
+        ({"GITHUB_SHA": COMMIT}, CallingJob()),
+        (GITHUB, CallingJob("github", MERGE)),
+        (BUILDKITE | {"BUILDKITE_PULL_REQUEST": "false"}, CallingJob("buildkite", COMMIT)),
+        (BUILDKITE | {"BUILDKITE_PULL_REQUEST": "7"}, CallingJob("buildkite", COMMIT, 7)),
+        (BUILDKITE | {"BUILDKITE_COMMIT": "HEAD"}, CallingJob("buildkite")),
+        (BUILDKITE | {"BUILDKITE_COMMIT": "--upload-pack=x"}, CallingJob("buildkite")),
+        (BUILDKITE | {"BUILDKITE_PULL_REQUEST": "7; ls"}, CallingJob("buildkite", COMMIT)),
+        (JENKINS, CallingJob("jenkins", COMMIT)),
+        (JENKINS | {"CHANGE_ID": "7"}, CallingJob("jenkins", None, 7)),
+        (JENKINS | {"CHANGE_ID": "٧"}, CallingJob("jenkins", COMMIT)),
+    ],
+    ids=str,
+)
+def test_a_job_by_its_variables(variables: dict[str, str], job: CallingJob) -> None:
+    assert calling_job(variables) == job
+
+
+@pytest.mark.parametrize(
+    ("event", "job"),
+    [
+        ({"pull_request": {"number": 7, "head": {"sha": COMMIT}}}, CallingJob("github", COMMIT, 7)),
+        ({"pull_request": {"number": 7, "head": {"sha": "$(id)"}}}, CallingJob("github", None, 7)),
+        ({"pull_request": {"number": True, "head": {"sha": COMMIT}}}, CallingJob("github", MERGE)),
+        ({"pull_request": []}, CallingJob("github", MERGE)),
+        ({"after": COMMIT}, CallingJob("github", MERGE)),
+        ([], CallingJob("github", MERGE)),
+    ],
+    ids=str,
+)
+def test_a_pull_request_of_github_is_its_head(tmp_path: Path, event: Any, job: CallingJob) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(json.dumps(event))
+    assert calling_job(GITHUB | {"GITHUB_EVENT_PATH": str(file)}) == job
+
+
+def test_an_event_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "event.json").write_text("{")
+    for name in ("event.json", "absent.json"):
+        assert calling_job(GITHUB | {"GITHUB_EVENT_PATH": str(tmp_path / name)}) == CallingJob("github", MERGE)
