@@ -9,6 +9,8 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 SLOW = (
+    "bridges/test_remote_project.py",
+    "bridges/test_replays.py",
     "cli",
     "defs/test_executors.py",
     "defs/test_instance.py",

@@ -29,7 +29,6 @@ TOKEN = "ACCEL_CI_DAGSTER_TOKEN"  # noqa: S105 - the name of a variable
 
 ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 
-_POLL_S = 5.0
 _TIMEOUT_S = 60.0
 _LARGEST_ANSWER = 32 << 20
 _TRIES = 5
@@ -49,6 +48,10 @@ _RUNS = """query ($runs: [String!]) { runsOrError(filter: {runIds: $runs}) { __t
 _ANSWERS = """query ($run: ID!) { runOrError(runId: $run) { __typename ... on PythonError { message } ... on Run {
   assetMaterializations { metadataEntries { label ... on TextMetadataEntry { text } } } } } }"""
 _TERMINATE = """mutation ($runs: [String!]!) { terminateRuns(runIds: $runs) { __typename } }"""
+
+
+class AwayError(AccelCiError):
+    """The server cannot answer now."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +135,11 @@ class RemoteProject:
         return runs
 
     def look_at(self, runs: Mapping[str, str]) -> list[RemoteRun]:
-        """Return the states of runs, given by the names of their builds. Raises `AccelCiError`."""
-        found = _good(self._ask(_RUNS, {"runs": list(runs.values())})["runsOrError"], "Runs")["results"]
+        """Return the states of runs, given by the names of their builds.
+
+        Raises `AwayError` where the server cannot answer now, else `AccelCiError`.
+        """
+        found = _good(self._ask(_RUNS, {"runs": list(runs.values())}, tries=1)["runsOrError"], "Runs")["results"]
         by_id = {one["runId"]: one for one in found}
         if missing := [build for build, run in runs.items() if run not in by_id]:
             raise AccelCiError(
@@ -165,15 +171,14 @@ class RemoteProject:
         """Send a question and return the data of the answer. Raises `AccelCiError`."""
         pause = wait_random_exponential(multiplier=0.5, max=_LONGEST_PAUSE_S)
         again = Retrying(
-            stop=stop_after_attempt(tries), wait=pause, retry=retry_if_exception_type((httpx.TransportError, _AwayError)),
+            stop=stop_after_attempt(tries), wait=pause, retry=retry_if_exception_type((httpx.TransportError, AwayError)),
             reraise=True,
         )  # fmt: skip
         try:
             document = again(self._send, question, variables)
         except httpx.HTTPError as error:
-            raise AccelCiError(
-                f"{self.url} cannot be reached ({type(error).__name__}); is `accel-ci dev` running?"
-            ) from None
+            why = type(error).__name__
+            raise AwayError(f"{self.url} cannot be reached ({why}); does Dagster's web server run there?") from None
         data = document.get("data")
         if document.get("errors") or not isinstance(data, dict):
             told = "; ".join(str(each.get("message")) for each in document.get("errors") or ())
@@ -184,7 +189,7 @@ class RemoteProject:
         body = {"query": question, "variables": variables}
         with self._client.stream("POST", f"{self.url}/graphql", json=body) as response:
             if response.status_code >= 500 or response.status_code == 429:
-                raise _AwayError(f"{self.url} answers with status {response.status_code}; try again later")
+                raise AwayError(f"{self.url} answers with status {response.status_code}; try again later")
             if response.status_code in (401, 403):
                 raise AccelCiError(f"{self.url} does not let this job in; set ${TOKEN}")
             content = b""
@@ -201,10 +206,6 @@ class RemoteProject:
         return document
 
 
-class _AwayError(AccelCiError):
-    """The server cannot answer now."""
-
-
 def _good(answer: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return an answer of the kind that was asked for. Raises `AccelCiError` for another one."""
     if answer["__typename"] != kind:
@@ -213,17 +214,17 @@ def _good(answer: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def build_remotely(
-    project: RemoteProject, chosen: Mapping[str, Any], limit_s: float, progress: Progress
+    project: RemoteProject, chosen: Mapping[str, Any], limit_s: float, progress: Progress, *, every_s: float = 5.0
 ) -> list[BuildAnswer]:
     """Have a project start builds, wait until they have ended, and return their answers.
 
-    Whoever interrupts the wait ends the runs. Raises `AccelCiError`, also where they have not ended within `limit_s`
-    seconds; they go on then.
+    They are looked at every `every_s` seconds; a server that is away meanwhile is waited for. Whoever interrupts the wait
+    ends the runs. Raises `AccelCiError`, also where they have not ended within `limit_s` seconds; they go on then.
     """
     runs = {"the start": project.start(chosen)}
     try:
         with progress.step("start") as step:
-            _wait(project, runs, limit_s, step)
+            _wait(project, runs, limit_s, every_s, step)
             queued = project.builds_of(runs["the start"])
             if not queued:
                 [started] = project.look_at(runs)
@@ -231,7 +232,7 @@ def build_remotely(
             step.note(", ".join(queued))
         runs = queued
         with progress.step("builds") as step:
-            ended = _wait(project, runs, limit_s, step)
+            ended = _wait(project, runs, limit_s, every_s, step)
             step.note(", ".join(f"{run.build}: {run.status.lower()}" for run in ended))
     except KeyboardInterrupt:
         project.end(runs)
@@ -239,13 +240,16 @@ def build_remotely(
     return [project.answer(run) for run in ended]
 
 
-def _wait(project: RemoteProject, runs: Mapping[str, str], limit_s: float, step: Step) -> list[RemoteRun]:
+def _wait(project: RemoteProject, runs: Mapping[str, str], limit_s: float, every_s: float, step: Step) -> list[RemoteRun]:
     shown = ""
-    for _ in poll(_LOG, f"runs of {project.url}", _POLL_S, limit_s):
-        found = project.look_at(runs)
-        if all(run.has_ended for run in found):
-            return found
-        states = ", ".join(f"{run.build}: {run.status.lower()}" for run in found)
+    for _ in poll(_LOG, f"runs of {project.url}", every_s, limit_s):
+        try:
+            found = project.look_at(runs)
+            if all(run.has_ended for run in found):
+                return found
+            states = ", ".join(f"{run.build}: {run.status.lower()}" for run in found)
+        except AwayError as error:
+            states = str(error)
         if states != shown:
             shown = states
             step.say(states)
