@@ -23,11 +23,15 @@ _LARGEST_EVENT = 32 << 20
 
 @dataclass(frozen=True)
 class CallingJob:
-    """A job: its system, the commit that it is for and the number of its pull request, None where it has none."""
+    """A job: its system, the commit that it is for and the number of its pull request, None where it has none.
+
+    `is_unsafe` where GitHub gives the secrets of the repository to a job for the pull request of a fork.
+    """
 
     system: System = "none"
     commit: str | None = None
     pull_request: int | None = None
+    is_unsafe: bool = False
 
 
 def calling_job(environment: Mapping[str, str]) -> CallingJob:
@@ -40,7 +44,10 @@ def calling_job(environment: Mapping[str, str]) -> CallingJob:
     if get("GITHUB_ACTIONS") == "true":
         pull = _mapping(_event(get("GITHUB_EVENT_PATH")).get("pull_request"))
         if (number := _number(pull.get("number"))) is not None:
-            return CallingJob("github", _commit(_mapping(pull.get("head")).get("sha")), number)
+            head, base = _mapping(pull.get("head")), _mapping(pull.get("base"))
+            is_own = _repository(head) is not None and _repository(head) == _repository(base)
+            is_unsafe = get("GITHUB_EVENT_NAME") == "pull_request_target" and not is_own
+            return CallingJob("github", _commit(head.get("sha")), number, is_unsafe)
         return CallingJob("github", _commit(get("GITHUB_SHA")))
     if get("BUILDKITE") == "true":
         return CallingJob("buildkite", _commit(get("BUILDKITE_COMMIT")), _number(get("BUILDKITE_PULL_REQUEST")))
@@ -60,6 +67,11 @@ def _event(path: str | None) -> Mapping[str, Any]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _repository(side: Mapping[str, Any]) -> object:
+    """Return the name of the repository on one side of a pull request; None where it was deleted."""
+    return _mapping(side.get("repo")).get("full_name")
 
 
 def _commit(value: object) -> str | None:

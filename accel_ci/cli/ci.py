@@ -100,6 +100,8 @@ def ci(
     )  # fmt: skip
     with _errors_of(job):
         with _quiet(job):
+            if job.is_unsafe and not (commit and pull_request):
+                raise _unsafe_job()
             workspace = _workspace(context.obj) if url is None or reports else None
             _check(wanted, workspace, is_remote=url is not None)
             answers = _answers(wanted, workspace, url, location, hours)
@@ -132,6 +134,15 @@ def _quiet(job: CallingJob) -> Iterator[None]:
         if job.system == "github":
             stack.enter_context(no_workflow_commands(_write))
         yield
+
+
+def _unsafe_job() -> Exception:
+    from accel_ci.errors import ConfigError
+
+    return ConfigError(
+        "a fork's code would be built with this repository's secrets: run this on the event pull_request, or give --commit "
+        "and --pull-request once a maintainer has decided on that commit"
+    )
 
 
 def _workspace(config: Path | None) -> Workspace:

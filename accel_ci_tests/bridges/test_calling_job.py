@@ -55,6 +55,25 @@ def test_a_pull_request_of_github_is_its_head(tmp_path: Path, event: Any, job: C
     assert calling_job(GITHUB | {"GITHUB_EVENT_PATH": str(file)}) == job
 
 
+@pytest.mark.parametrize(
+    ("event_name", "head", "is_unsafe"),
+    [
+        ("pull_request", {"repo": {"full_name": "stranger/backend"}}, False),  # which has no secret
+        ("pull_request_target", {"repo": {"full_name": "example/backend"}}, False),
+        ("pull_request_target", {"repo": {"full_name": "stranger/backend"}}, True),
+        ("pull_request_target", {"repo": None}, True),
+        ("pull_request_target", {}, True),
+    ],
+    ids=str,
+)
+def test_a_fork_with_secrets_is_told(tmp_path: Path, event_name: str, head: dict[str, object], is_unsafe: bool) -> None:
+    file = tmp_path / "event.json"
+    pull = {"number": 7, "head": {"sha": COMMIT, **head}, "base": {"repo": {"full_name": "example/backend"}}}
+    file.write_text(json.dumps({"pull_request": pull}))
+    job = calling_job(GITHUB | {"GITHUB_EVENT_PATH": str(file), "GITHUB_EVENT_NAME": event_name})
+    assert job == CallingJob("github", COMMIT, 7, is_unsafe)
+
+
 def test_an_event_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "event.json").write_text("{")
     for name in ("event.json", "absent.json"):

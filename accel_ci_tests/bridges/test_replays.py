@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Callable[..., Job]:
     return start
 
 
-def github(run: Callable[..., Job], folder: Path, inputs: Mapping[str, str], event: object = None) -> Job:
+def github(run: Callable[..., Job], folder: Path, inputs: Mapping[str, str], event: object = None, **others: str) -> Job:
     """Run the composite action as a runner does: inputs go to its environment, and `bash` runs a file with the script."""
     action = yaml.safe_load((EXAMPLES / "github_actions" / "action.yaml").read_text())
     [step] = action["runs"]["steps"]
@@ -95,7 +95,7 @@ def github(run: Callable[..., Job], folder: Path, inputs: Mapping[str, str], eve
     variables = {
         "GITHUB_ACTIONS": "true", "CI": "true", "GITHUB_SHA": COMMIT, "GITHUB_EVENT_PATH": str(folder / "event.json"),
         "GITHUB_STEP_SUMMARY": "summary.md", "GITHUB_OUTPUT": "outputs",
-        **{name: value(text) for name, text in step["env"].items()},
+        **{name: value(text) for name, text in step["env"].items()}, **others,
     }  # fmt: skip
     return run(["bash", "--noprofile", "--norc", "-eo", "pipefail", str(folder / "script.sh")], variables)
 
@@ -156,6 +156,23 @@ def test_a_failure_in_github_actions(
     kind = "error" if conclusion == "failure" else "warning"
     assert [line.partition(" ")[0] for line in commands] == [f"::{kind}"] * 2
     assert "::error::hacked" not in job.log.splitlines()
+
+
+def test_a_fork_with_the_secrets_of_the_repository_starts_nothing(
+    run: Callable[..., Job], dagster: Dagster, tmp_path: Path
+) -> None:
+    event = {"pull_request": {"number": 7, "head": {"sha": COMMIT, "repo": {"full_name": "stranger/backend"}}}}
+    inputs = {"url": dagster.url, "token": TOKEN}
+    job = github(run, tmp_path, inputs, event, GITHUB_EVENT_NAME="pull_request_target")
+    assert (job.status, dagster.launched) == (2, [])
+    assert "::error title=accel-ci::a fork's code would be built with this repository's secrets" in job.log
+    decided = {
+        "GITHUB_EVENT_NAME": "pull_request_target",
+        "ACCEL_CI_BUILD_COMMIT": COMMIT,
+        "ACCEL_CI_BUILD_PULL_REQUEST": "7",
+    }
+    assert github(run, tmp_path, inputs, event, **decided).status == 0
+    assert dagster.chosen()["pull_request"] == 7
 
 
 def test_hostile_inputs_are_no_commands(run: Callable[..., Job], dagster: Dagster, tmp_path: Path) -> None:
