@@ -62,13 +62,18 @@ def _words(failure: Failure) -> str:
 
 @contextmanager
 def no_workflow_commands(write: Write) -> Iterator[None]:
-    """Have GitHub Actions take no line of the log for a command until the context ends."""
+    """Have GitHub Actions take no line of the log for a command until the context ends.
+
+    After an error that is not our own, this stays so: its traceback follows.
+    """
     token = secrets.token_hex(16)
     write(f"::stop-commands::{token}")
     try:
         yield
-    finally:
+    except AccelCiError:
         write(f"::{token}::")
+        raise
+    write(f"::{token}::")
 
 
 def show_in_github(answers: Sequence[BuildAnswer], environment: Mapping[str, str], write: Write, *, strict: bool) -> None:

@@ -44,7 +44,7 @@ _STARTED = """query ($run: ID!, $after: String) { logsForRun(runId: $run, afterC
   ... on ExecutionStepOutputEvent { metadataEntries { label ... on PipelineRunMetadataEntry { runId } } }
   ... on ExecutionStepFailureEvent { error { message } failureMetadata { description } } } } } }"""
 _RUNS = """query ($runs: [String!]) { runsOrError(filter: {runIds: $runs}) { __typename ... on PythonError { message }
-  ... on Runs { results { runId status jobName tags { key value } } } } }"""
+  ... on Runs { results { runId status jobName } } } }"""
 _ANSWERS = """query ($run: ID!) { runOrError(runId: $run) { __typename ... on PythonError { message } ... on Run {
   assetMaterializations { metadataEntries { label ... on TextMetadataEntry { text } } } } } }"""
 _TERMINATE = """mutation ($runs: [String!]!) { terminateRuns(runIds: $runs) { __typename } }"""
@@ -62,7 +62,6 @@ class RemoteRun:
     build: str
     job: str
     status: str
-    tags: Mapping[str, str]
 
     @property
     def has_ended(self) -> bool:
@@ -145,11 +144,7 @@ class RemoteProject:
             raise AccelCiError(
                 f"{self.url} does not know the runs of {', '.join(missing)} any more: somebody has deleted them"
             )
-        return [
-            RemoteRun(run, build, one["jobName"], one["status"], {tag["key"]: tag["value"] for tag in one["tags"]})
-            for build, run in runs.items()
-            for one in [by_id[run]]
-        ]
+        return [RemoteRun(run, build, one["jobName"], one["status"]) for build, run in runs.items() for one in [by_id[run]]]
 
     def answer(self, run: RemoteRun) -> BuildAnswer:
         """Return the answer of a run that has ended. Raises `AccelCiError`."""

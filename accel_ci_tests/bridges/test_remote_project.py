@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from dagster_graphql.schema import create_schema
+from graphql import parse, validate
 
+from accel_ci.bridges import remote_project
 from accel_ci.bridges.build_answer import BuildAnswer, to_document
 from accel_ci.bridges.remote_project import TOKEN as VARIABLE
 from accel_ci.bridges.remote_project import RemoteProject, build_remotely
@@ -17,6 +20,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.progress import LineProgress
 from accel_ci_tests.fixtures.dagster_stand_in import TOKEN, Dagster, serve_dagster
 
+QUESTIONS = ("_REPOSITORIES", "_LAUNCH", "_STARTED", "_RUNS", "_ANSWERS", "_TERMINATE")
 BUILD, OTHER = "main-abc~py3", "main-abc~py4"
 GREEN = BuildAnswer(BUILD, "integration / py3", "success", "3 tests passed", passed=3)
 
@@ -30,6 +34,11 @@ def dagster() -> Iterator[Dagster]:
 def build(dagster: Dagster, *, limit_s: float = 60, location: str | None = None) -> list[BuildAnswer]:
     with RemoteProject(dagster.url, TOKEN, location) as project:
         return build_remotely(project, {"trigger": "main"}, limit_s, LineProgress(lambda _: None), every_s=0.05)
+
+
+@pytest.mark.parametrize("question", [value for name, value in vars(remote_project).items() if name in QUESTIONS])
+def test_dagster_has_what_is_asked_for(question: str) -> None:
+    assert validate(create_schema().graphql_schema, parse(question)) == []
 
 
 def test_each_build_has_an_answer_and_a_run_that_fails_has_no_green_one(dagster: Dagster) -> None:
