@@ -168,7 +168,10 @@ def _check(wanted: _Wanted, workspace: Workspace | None, *, is_remote: bool) -> 
     if wanted.suite in settings.suites:
         raise ConfigError(f"--suite {wanted.suite}: the build itself reports this suite; choose another name")
     pipeline, source = _COMMANDS[wanted.trigger]
-    if wanted.reports and len(wanted.variants or pipeline.job_for(source).variants(settings)) != 1:
+    known = pipeline.job_for(source).variants(settings)
+    if missing := [variant for variant in wanted.variants if variant not in known]:
+        raise ConfigError(f"the builds of {wanted.trigger} have no variant {', '.join(missing)}, only {', '.join(known)}")
+    if wanted.reports and len(wanted.variants or known) != 1:
         raise ConfigError("--report needs exactly one --variant: the one that the reports are of")
 
 
