@@ -21,6 +21,7 @@ from accel_ci.config.executor_settings import KubernetesExecutor
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
+from accel_ci.config.stack_settings import Stack
 from accel_ci.config.values import COMMIT_PLACE
 from accel_ci.errors import ConfigError
 from accel_ci.model import BAZEL_SUITE
@@ -164,6 +165,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
         if kind in _kinds(pool):
             yield from pool.mistakes(content)
     yield from KubernetesExecutor.mistakes(content)
+    yield from Stack.mistakes(content)
     variants = [as_mapping(entry).get("name") for entry in as_sequence(content.get("variants"))]
     suites = as_mapping(content.get("suites"))
     yield from _unfit_suites(content)

@@ -23,6 +23,7 @@ from accel_ci.config.relay_settings import Relay
 from accel_ci.config.release_settings import Release
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
+from accel_ci.config.stack_settings import Stack
 from accel_ci.config.values import (
     BazelConfig,
     BazelStrategy,
@@ -582,6 +583,7 @@ class Settings(Section):
     image: Image | None = None
     prebuilt_image: PrebuiltImage | None = None
     variants: tuple[Variant, ...] = Field(min_length=1)
+    stack: Stack | None = None
     suites: dict[Name, Suite] = Field(min_length=1)
     pool: Pool = Field(discriminator="kind")
     limits: TimeLimits = TimeLimits()
