@@ -70,7 +70,8 @@ class Source:
 class Revision:
     """The source states that are tested together, and the trigger. `suites`, if any, are tested instead of the trigger's.
 
-    `confirms` is the key of the revision whose failures run again; its sources are those of that revision.
+    `confirms` is the key of the revision whose failures run again; its sources are those of that revision. `stack` has the
+    states of the software stack's components by their names, in the order in which they are built.
     """
 
     key: str
@@ -80,11 +81,12 @@ class Revision:
     upstream: Source
     suites: tuple[str, ...] = ()
     confirms: str | None = None
+    stack: dict[str, Source] = field(default_factory=dict)
 
     @property
-    def identity(self) -> tuple[Source, str | None, tuple[str, ...]]:
-        """The parts that make two revisions equal: the backend's state, upstream's commit and the chosen suites."""
-        return self.backend, self.upstream.sha, self.suites
+    def identity(self) -> tuple[Source, str | None, tuple[str, ...], tuple[tuple[str, Source], ...]]:
+        """The parts that make two revisions equal: the sources' states, upstream's commit and the chosen suites."""
+        return self.backend, self.upstream.sha, self.suites, tuple(self.stack.items())
 
     @property
     def tested_as(self) -> Trigger:
@@ -170,6 +172,33 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class StackComponent:
+    """A component of the software stack as it was built; `key` names its build, and `work_s` is 0 for a reused one."""
+
+    name: str
+    source: Source
+    key: str
+    reused: bool
+    work_s: float
+
+
+@dataclass(frozen=True)
+class SoftwareStack:
+    """The components that the backend runs on, installed together.
+
+    `archive` has all installed files, and `digest` names them and where they are: `prefix`, a folder of the machine that
+    built them. `environment` is what uses of the stack need.
+    """
+
+    components: tuple[StackComponent, ...]
+    archive: Artifact
+    digest: str
+    prefix: str
+    environment: dict[str, str]
+    work_s: float
+
+
+@dataclass(frozen=True)
 class ImageLayer:
     """A layer of a Docker image: the shortened instruction that made it, and its unpacked size."""
 
@@ -194,7 +223,8 @@ class RuntimeImage:
 
     `python` is its interpreter, `digest` identifies its exact content (the wheels' digests and every installed package), and
     `torch_sha` is the upstream commit that the installed PyTorch was built from. `sbom` is a CycloneDX document. For a
-    Docker image, `containers` are the targets; `cached_steps` of the `steps` were in the engine's cache.
+    Docker image, `containers` are the targets; `cached_steps` of the `steps` were in the engine's cache. `environment` is
+    what its programs need of the software stack.
     """
 
     kind: Literal["venv", "docker"]
@@ -211,6 +241,7 @@ class RuntimeImage:
     checks: tuple[CheckResult, ...] = ()
     cached_steps: int = 0
     steps: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
 
     def container(self, target: str) -> ContainerImage | None:
         """The target of that name; None if the image has none."""

@@ -41,6 +41,7 @@ _FOLLOWING = ", ".join(command for command, (pipeline, _) in _COMMANDS.items() i
 @click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing.")
 @click.option("--number", type=click.IntRange(min=1), help="The number of the pull request (pr).")
 @click.option("--backend-ref", help="The backend's ref instead of the configured one [pr: refs/pull/NUMBER/head].")
+@click.option("--component", "components", multiple=True, metavar="NAME=REF", help="The ref of a component of the stack.")
 @click.option("--name", help="A name for the revision (manual).")
 @click.option("--revision", help=f"Build this revision, which exists [default: a new one; {_FOLLOWING}: tonight's].")
 @click.option("--again", is_flag=True, help="Make all stages anew, also those that a run which stopped has completed.")
@@ -54,6 +55,7 @@ def run(
     dry_run: bool,
     number: int | None,
     backend_ref: str | None,
+    components: tuple[str, ...],
     name: str | None,
     revision: str | None,
     again: bool,
@@ -74,8 +76,9 @@ def run(
     job = pipeline.job_for(source)
     if source == "pr" and number is None and revision is None:
         raise click.UsageError("a pull request needs --number")
-    if revision is not None and (number is not None or backend_ref or name):
-        raise click.UsageError("--revision names a revision that exists: leave out --number, --backend-ref and --name")
+    if revision is not None and (number is not None or backend_ref or components or name):
+        others = "--number, --backend-ref, --component and --name"
+        raise click.UsageError(f"--revision names a revision that exists: leave out {others}")
     for variant in variants:
         project.settings.variant(variant)
     if build is not None and (source != CONFIRM or revision is not None):
@@ -97,11 +100,22 @@ def run(
         if confirmed is not None:
             builds = [plan_confirmation(project, confirmed)]
         else:
-            how = {"backend_ref": backend_ref, "pull_request": number, "slug": name}
+            how = {"backend_ref": backend_ref, "pull_request": number, "slug": name, "components": _refs(components)}
             builds = plan_builds(project, pipeline, source, revision, **how)
         step.note(", ".join({each.revision: "" for each in builds}))
     chosen = [(each, job) for each in builds if not variants or each.variant in variants]
     _run_builds(workspace, chosen, console, progress, asked_at, strict=strict, again=again)
+
+
+def _refs(components: Sequence[str]) -> dict[str, str]:
+    """Read options such as `runtime=refs/heads/topic`. Raises `click.UsageError`."""
+    found: dict[str, str] = {}
+    for given in components:
+        name, equals, ref = given.partition("=")
+        if not (name and equals and ref) or ref.startswith("-") or name in found:
+            raise click.UsageError(f"--component {given}: give NAME=REF, such as runtime=refs/heads/main, once for a name")
+        found[name] = ref
+    return found
 
 
 def _build_to_confirm(workspace: Workspace, name: str | None, variants: Sequence[str]) -> Build:

@@ -66,6 +66,7 @@ def _make_known(instance: dg.DagsterInstance, workspace: Workspace, revision: Re
                         **({"confirms": revision.confirms} if revision.confirms is not None else {}),
                         "backend": f"{revision.backend.repository} {revision.backend.ref} {revision.backend.label}",
                         "upstream": f"{revision.upstream.repository} {revision.upstream.ref}",
+                        **{f"stack_{name}": f"{each.ref} {each.label}" for name, each in revision.stack.items()},
                         "upstream_sha": revision.upstream.sha or f"unknown: {revision.upstream.note}",
                         "manifest": dg.MetadataValue.path(manifests.share.location(manifests.path(REVISION, revision.key))),
                     }
@@ -115,7 +116,11 @@ def choose_revision(
         _make_known(instance, workspace, named)
         return named
     tonights = tonights_revision(manifests, datetime.now(timezone.utc)) if pipeline.follows else None
-    if tonights is not None and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref")):
+    if (
+        tonights is not None
+        and not how.get("components")
+        and tonights.backend == resolve_backend(project, trigger, how.get("backend_ref"))
+    ):
         return tonights
     return start_revision(instance, workspace, trigger, **how)
 

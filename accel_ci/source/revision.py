@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from accel_ci.config.settings import Project
+from accel_ci.config.stack_settings import Component
 from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceChangedError, SourceError
 from accel_ci.model import CONFIRM, Revision, Source, Trigger
 from accel_ci.pipelines import INTEGRATION
@@ -91,13 +93,15 @@ def resolve_revision(
     slug: str | None = None,
     upstream_ref: str | None = None,
     suites: Sequence[str] = (),
+    components: Mapping[str, str] | None = None,
 ) -> Revision:
     """Resolve the SHAs that a trigger stands for now, and give them a key.
 
     `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
-    `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. Raises
-    `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from may
-    be unreachable; it is then recorded with the reason.
+    `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. `components` are
+    refs of the stack's components, by their names, in place of the configured ones. Raises `ConfigError` for one that there
+    is not, and `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from
+    may be unreachable; it is then recorded with the reason.
     """
     if trigger == CONFIRM:
         raise ConfigError("name the build whose failures are to run again")
@@ -110,8 +114,9 @@ def resolve_revision(
             f"{backend.ref} is not at {backend_sha} any more; what is there now has not been decided on"
         )
     upstream = _resolve_upstream(project, trigger, upstream_sha, upstream_ref)
+    stack = resolve_stack(project, components or {})
     base = revision_key(trigger, now, upstream, backend, pull_request, slug)
-    wanted = Revision(base, trigger, now, backend, upstream, tuple(suites))
+    wanted = Revision(base, trigger, now, backend, upstream, tuple(suites), stack=stack)
     number = 1
     while True:
         try:
@@ -130,15 +135,41 @@ def _resolve_and_keep_backend(
     project: Project, trigger: Trigger, backend_ref: str | None, pull_request: int | None
 ) -> Source:
     """Resolve the backend's state. A working tree is copied at once, because it may change before its files are needed."""
+    return _resolve_and_keep(
+        lambda: resolve_backend(project, trigger, backend_ref, pull_request), lambda found: checkout_backend(project, found)
+    )
+
+
+def _resolve_and_keep(resolve: Callable[[], Source], check_out: Callable[[Source], Path]) -> Source:
     for _ in range(_TRIES):
-        backend = resolve_backend(project, trigger, backend_ref, pull_request)
-        if not backend.dirty:
-            return backend
+        found = resolve()
+        if not found.dirty:
+            return found
         with suppress(SourceChangedError):  # a file was saved in between
-            checkout_backend(project, backend)
-            return backend
-    address = without_credentials(project.settings.backend.repository)
-    raise SourceError(f"{address} keeps changing; start again when no files are being written")
+            check_out(found)
+            return found
+    raise SourceError(f"{found.repository} keeps changing; start again when no files are being written")
+
+
+def resolve_stack(project: Project, refs: Mapping[str, str]) -> dict[str, Source]:
+    """Resolve the states of the stack's components, at their `refs` where these name one, else at the configured ones.
+
+    Raises `ConfigError` for a name that no component has, and `SourceError`.
+    """
+    stack = project.settings.stack
+    components = stack.components if stack is not None else ()
+    known = [component.name for component in components]
+    if unknown := [name for name in refs if name not in known]:
+        raise ConfigError(f"the stack has no component {unknown[0]!r}; known: {', '.join(known) or 'none'}")
+    limit_s = project.settings.limits.git_seconds
+    found = {}
+    for one in components:
+        ask = partial(resolve_source, one.repository, refs.get(one.name, one.ref), ".", project.root, timeout_s=limit_s)
+        try:
+            found[one.name] = _resolve_and_keep(ask, partial(checkout_component, project, one))
+        except SourceError as error:
+            raise type(error)(f"the component {one.name} of the stack: {error}") from None
+    return found
 
 
 def resolve_backend(
@@ -196,6 +227,12 @@ def removed_files(project: Project, before: Source, folder: Path) -> frozenset[s
     tree = f"{sha}:{'' if below == os.curdir else below}"
     names = run_git(["ls-tree", "-r", "-z", "--name-only", tree], folder=place, timeout_s=limit_s, config=config)
     return frozenset(name for name in names.split("\0") if name and not os.path.lexists(folder / name))
+
+
+def checkout_component(project: Project, component: Component, source: Source) -> Path:
+    """Check out the sources of a component of the stack at a state. Raises `SourceError`."""
+    contents = Contents(submodules=component.submodules, lfs=component.lfs)
+    return _check_out(project, source, component.repository, contents)
 
 
 def checkout_upstream(project: Project, upstream: Source, *, submodules: bool) -> Path:
