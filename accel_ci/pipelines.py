@@ -7,7 +7,7 @@ without running it. How its stages work is in `steps`, `rbe` and the packages be
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from accel_ci.model import BAZEL_SUITE, CONFIRM, Revision, Trigger
@@ -21,6 +21,8 @@ REVISION = "revision"
 LEDGER = "ledger"
 """The manifest that every pipeline ends in."""
 
+STACK = "stack"
+STACK_TEST_RESULTS = "stack_test_results"
 WHEEL = "wheel"
 RUNTIME_IMAGE = "runtime_image"
 SMOKE_RESULTS = "smoke_results"
@@ -29,6 +31,9 @@ TEST_PLAN = "test_plan"
 DEVICE_TEST_RESULTS = "device_test_results"
 SOURCE_BUILD = "source_build"
 BAZEL_TEST_RESULTS = "bazel_test_results"
+
+STACK_SUITE = "stack:"
+"""The beginning of the names of the suites of the stack's components, which no configured suite has."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class Pipeline:
     are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
     `module:function`. It has at most one job for each trigger. `suites` are those that a revision is tested with; `outline`,
     a line, is what a trigger asks for.
-    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one.
+    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one. Where
+    `has_optional` says so of a configuration, the stages `optional` come before the others.
     """
 
     name: str
@@ -71,6 +77,19 @@ class Pipeline:
     outline: Callable[[Settings, Trigger], str]
     configured: Callable[[Settings], bool] = lambda settings: True
     follows: bool = False
+    optional: tuple[str, ...] = ()
+    has_optional: Callable[[Settings], bool] = lambda settings: False
+
+    @property
+    def first(self) -> str:
+        """The first stage that the pipeline has in every configuration: the files of its runs are named after it."""
+        return next(stage for stage in self.stages if stage not in self.optional)
+
+    def as_configured(self, settings: Settings) -> Pipeline:
+        """Return the pipeline with the optional stages that a configuration asks for."""
+        always = tuple(stage for stage in self.stages if stage not in self.optional)
+        stages = (*self.optional, *always) if self.has_optional(settings) else always
+        return self if stages == self.stages else replace(self, stages=stages)
 
     def job_for(self, trigger: Trigger) -> Job:
         """Return the job that a trigger starts. Raises `KeyError`."""
@@ -90,7 +109,16 @@ class Pipeline:
 def _integration_outline(settings: Settings, trigger: Trigger) -> str:
     smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
     chosen = ", the tests that its change may concern" if trigger == "pr" and settings.jobs.pr.tests == "changed" else ""
-    return f"smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"
+    stack = f"stack [{', '.join(each.name for each in settings.stack.components)}], then " if settings.stack else ""
+    return f"{stack}smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"
+
+
+def _integration_suites(settings: Settings, revision: Revision) -> tuple[str, ...]:
+    components = settings.stack.components if settings.stack is not None else ()
+    return (
+        *(f"{STACK_SUITE}{component.name}" for component in components if component.test),
+        *(suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)),
+    )
 
 
 def _rbe_outline(settings: Settings, trigger: Trigger) -> str:
@@ -118,10 +146,10 @@ INTEGRATION = Pipeline(
             "Failures of a build run again on its image, on other cards, where that tells most about their cause: within a "
             "budget of card-seconds. It blocks nobody."),
     ),
-    suites=lambda settings, revision: tuple(
-        suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)
-    ),
+    suites=_integration_suites,
     outline=_integration_outline,
+    optional=(STACK, STACK_TEST_RESULTS),
+    has_optional=lambda settings: settings.stack is not None,
 )  # fmt: skip
 """The wheel as a user would install it, in an image, tested on cards."""
 
@@ -145,8 +173,9 @@ PIPELINES = (INTEGRATION, RBE)
 
 
 def stages_of(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
-    """Return the manifests of a build in order, its ledger last."""
-    return (*(stage for pipeline in pipelines for stage in pipeline.stages), LEDGER)
+    """Return all manifests that a build can have, in order, its ledger last."""
+    found = dict.fromkeys(stage for pipeline in pipelines for stage in (*pipeline.optional, *pipeline.stages))
+    return (*found, LEDGER)
 
 
 STAGES = stages_of(PIPELINES)
@@ -168,6 +197,6 @@ def next_stage(present: Collection[str], begun: Collection[str] = (), pipelines:
     `present` are the manifests that it has, `begun` the first stages of the pipelines that have begun on it. It is the first
     missing stage of the pipelines that have begun, in the order of `pipelines`; where none has, of the first one.
     """
-    started = [one for one in pipelines if one.stages[0] in begun or not set(one.stages).isdisjoint(present)]
+    started = [one for one in pipelines if one.first in begun or not set(one.stages).isdisjoint(present)]
     missing = [stage for one in started or pipelines[:1] for stage in one.stages if stage not in present]
     return missing[0] if missing else LEDGER

@@ -32,6 +32,11 @@ class Workspace:
     pipelines: tuple[Pipeline, ...] = PIPELINES
     patient: bool = False
 
+    def __post_init__(self) -> None:
+        """Give the pipelines the stages that the project's configuration asks for."""
+        configured = tuple(pipeline.as_configured(self.project.settings) for pipeline in self.pipelines)
+        object.__setattr__(self, "pipelines", configured)
+
     @cached_property
     def artifacts(self) -> ArtifactStore:
         """Large things by digest."""
@@ -69,6 +74,11 @@ class Workspace:
     def wheel_cache(self) -> Path:
         """The wheels by their inputs."""
         return self.project.home / "cache" / "wheels"
+
+    @property
+    def stack_cache(self) -> Path:
+        """The builds of the software stack's components by their inputs."""
+        return self.project.home / "cache" / "stack"
 
     @property
     def images(self) -> Path:

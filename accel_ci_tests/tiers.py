@@ -85,6 +85,7 @@ SLOW = (
     "runner/test_wheel_modules.py",
     "runner/test_worker.py",
     "security",
+    "stack",
     "source/test_changes.py",
     "source/test_checkout.py",
     "source/test_git.py",

@@ -20,7 +20,7 @@ def wanted_suites(workspace: Workspace, revision: Revision, build: Build) -> lis
     return [
         (pipeline, suite)
         for pipeline in workspace.pipelines
-        if pipeline.stages[0] in begun or pipeline.expected(settings, revision, build.variant)
+        if pipeline.first in begun or pipeline.expected(settings, revision, build.variant)
         for suite in pipeline.suites(settings, revision)
         if suite not in settings.suites or settings.suites[suite].runs_in(build.variant)
     ]

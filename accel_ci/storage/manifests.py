@@ -172,13 +172,12 @@ class ManifestStore:
         """Note that a pipeline has begun on a build. What an earlier run made stays until this one has made it anew."""
         for pipeline in self.pipelines:
             if stage in pipeline.stages:
-                self._write(self.folder(build) / f"{_BEGUN}{pipeline.stages[0]}", b"")
+                self._write(self.folder(build) / f"{_BEGUN}{pipeline.first}", b"")
 
     def begun(self, build: Build) -> tuple[str, ...]:
         """The first stages of the pipelines that have begun on a build."""
         marks = {
-            one.stages[0]: (self.run_file(one, build), self.folder(build) / f"{_BEGUN}{one.stages[0]}")
-            for one in self.pipelines
+            one.first: (self.run_file(one, build), self.folder(build) / f"{_BEGUN}{one.first}") for one in self.pipelines
         }
         return tuple(stage for stage, files in marks.items() if any(file.exists() for file in files))
 
@@ -219,11 +218,11 @@ class ManifestStore:
 
     def pipeline_lock_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The file that a run keeps locked while it has a pipeline of a build."""
-        return self.folder(build) / f".{pipeline.stages[0]}.lock"
+        return self.folder(build) / f".{pipeline.first}.lock"
 
     def run_file(self, pipeline: Pipeline, build: Build) -> Path:
         """The `PipelineRun` of a pipeline on a build."""
-        return self.folder(build) / f".run-{pipeline.stages[0]}.json"
+        return self.folder(build) / f".run-{pipeline.first}.json"
 
     def last_runs(self, build: Build) -> dict[Pipeline, PipelineRun]:
         """The last run of each pipeline that has had one on a build."""
