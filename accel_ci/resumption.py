@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, RuntimeImage, TestSelection, Wheel
+from accel_ci.model import Build, RuntimeImage, SoftwareStack, TestSelection, Wheel
 from accel_ci.pipelines import (
     DEVICE_TEST_RESULTS,
     RUNTIME_IMAGE,
     SMOKE_RESULTS,
+    STACK,
+    STACK_TEST_RESULTS,
     TEST_PLAN,
     TEST_SELECTION,
     WHEEL,
@@ -35,7 +37,9 @@ _MARK = ".complete-"
 _ROUNDS = {SMOKE_RESULTS: "smoke", DEVICE_TEST_RESULTS: "device"}
 """The stages that run tests, with the names of their folders."""
 
-_IRRELEVANT = frozenset({"jobs", "limits", "quality", "results", "retention", "fail_run_on", "variants", "suites", "pool"})
+_IRRELEVANT = frozenset({
+    "jobs", "limits", "quality", "results", "retention", "fail_run_on", "variants", "suites", "pool", "stack",
+})  # fmt: skip
 """The sections that change no manifest of a stage for which `_inputs` names none."""
 
 
@@ -194,6 +198,9 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
     def image() -> Any:
         return manifests.read(_path(RUNTIME_IMAGE), RuntimeImage).digest
 
+    def stack() -> list[str]:
+        return [manifests.read(_path(STACK), SoftwareStack).digest] if settings.stack is not None else []
+
     def selection() -> Any:
         return manifests.read(_path(TEST_SELECTION), TestSelection).tests.sha256
 
@@ -202,10 +209,15 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
 
     backend, general = document["backend"], {name: document[name] for name in document.keys() - _IRRELEVANT}
     patches = settings.wheels_of(settings.variant(build.variant)).patches
-    if stage == WHEEL:
-        inputs = [backend, document["wheels"], variant, _files(workspace.project.root / patches) if patches else []]
+    if stage == STACK:
+        inputs = [document["stack"]]
+    elif stage == STACK_TEST_RESULTS:
+        inputs = [document["stack"], *stack()]
+    elif stage == WHEEL:
+        files = _files(workspace.project.root / patches) if patches else []
+        inputs = [backend, document["wheels"], variant, files, *stack()]
     elif stage == RUNTIME_IMAGE:
-        inputs = [backend, document["image"], variant, wheel()]
+        inputs = [backend, document["image"], variant, wheel(), *stack()]
     elif stage in (SMOKE_RESULTS, TEST_SELECTION):
         inputs = [backend, pool, suites("smoke" if stage == SMOKE_RESULTS else "device"), image()]
     elif stage == TEST_PLAN:

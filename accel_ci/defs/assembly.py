@@ -20,11 +20,12 @@ from accel_ci.defs.quality import quality_assets
 from accel_ci.defs.relay import relay_sensors
 from accel_ci.defs.release import release_assets
 from accel_ci.defs.run_tags import BUILD_TAG, TRIGGER_TAG
+from accel_ci.defs.stack import stack_assets, stack_sensors
 from accel_ci.defs.stage import ManifestIOManager, retries_of_steps, stages_of_a_run, stages_of_a_step
 from accel_ci.defs.start import HOW_TO_START, start_job
 from accel_ci.defs.upkeep import upkeep_schedules
 from accel_ci.model import Build
-from accel_ci.pipelines import PIPELINES, REVISION, Job, Pipeline
+from accel_ci.pipelines import INTEGRATION, PIPELINES, REVISION, Job, Pipeline
 from accel_ci.progress import LineProgress
 from accel_ci.workspace import Workspace
 
@@ -60,6 +61,7 @@ def build_definitions(
     for pipeline in pipelines:
         if pipeline.configured(settings):
             own = resolve_name(pipeline.assets)(workspace)
+            own += stack_assets(workspace) if pipeline == INTEGRATION else []
             assets += own
             jobs += [_job(settings, pipeline, job, [*own, *common], executor) for job in pipeline.jobs]
             schedules += build_schedules(workspace, pipeline)
@@ -71,6 +73,7 @@ def build_definitions(
         schedules=schedules,
         sensors=[
             *build_sensors(workspace),
+            *stack_sensors(workspace),
             *relay_sensors(workspace),
             *pull_request_sensors(workspace),
             *notify_sensors(workspace, checks),

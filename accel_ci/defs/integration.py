@@ -9,6 +9,7 @@ import dagster as dg
 
 from accel_ci.defs.metadata import link, pods_table, stage_result, table
 from accel_ci.defs.partitions import build_of
+from accel_ci.defs.stack import stack_of
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.kept_image import same_image
@@ -26,7 +27,7 @@ from accel_ci.model import (
     Wheel,
     WorkerSpec,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, RUNTIME_IMAGE, SMOKE_RESULTS, WHEEL
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, RUNTIME_IMAGE, SMOKE_RESULTS, STACK, WHEEL
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
 from accel_ci.quality.confirm_selection import Repetition, confirm_selection, manifest_of_confirmed, read_repetition
@@ -63,10 +64,11 @@ NO_HISTORY = "no history yet"
 def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets of the pipeline."""
     checks = _image_checks(workspace)
+    stack = [STACK] if workspace.project.settings.stack is not None else []
     image_kinds = {"python", "docker" if checks else "uv"}
     return [
-        stage_asset(INTEGRATION, workspace, wheel, Wheel, kinds={"python", "wheel"}, checks=CHECK_NAMES),
-        stage_asset(INTEGRATION, workspace, runtime_image, RuntimeImage, kinds=image_kinds, checks=checks),
+        stage_asset(INTEGRATION, workspace, wheel, Wheel, kinds={"python", "wheel"}, checks=CHECK_NAMES, deps=stack),
+        stage_asset(INTEGRATION, workspace, runtime_image, RuntimeImage, kinds=image_kinds, checks=checks, deps=stack),
         stage_asset(INTEGRATION, workspace, smoke_results, DeviceTestResults, kinds={"pytest"}, checks=["smoke_passed"]),
         stage_asset(INTEGRATION, workspace, test_selection, TestSelection, kinds={"pytest"}, deps=[SMOKE_RESULTS]),
         stage_asset(INTEGRATION, workspace, test_plan, TestPlan, kinds={"python"}),
@@ -87,7 +89,8 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
             built = replace(before, reused=True, work_s=0.0)
         else:
             sources, cache = checkout_backend(project, backend), workspace.wheel_cache
-            built = build_wheel(settings, variant, backend, sources, artifacts, cache, project.root, upstream)
+            stack = stack_of(workspace, build_of(context))
+            built = build_wheel(settings, variant, backend, sources, artifacts, cache, project.root, upstream, stack)
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
         built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, workspace), built.checks
@@ -104,7 +107,7 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
             before = manifest_of_confirmed(workspace, RUNTIME_IMAGE, revision, variant.name, RuntimeImage)
             image = same_image(before, lambda: make(workspace.artifacts, workspace.images))
         else:
-            image = make(workspace.artifacts, workspace.images)
+            image = make(workspace.artifacts, workspace.images, stack_of(workspace, build_of(context)))
         step.note(image_note(image))
         if behind := behind_revision(variant, image, revision):
             context.log.info(behind)
@@ -390,6 +393,7 @@ def _worker(
     The suites are the `chosen` ones, by default those of the revision.
     """
     settings, build = workspace.project.settings, build_of(context)
+    stack_of(workspace, build)
     built = workspace.manifests.find(WHEEL, build, Wheel)
     wheels = [workspace.artifacts.path(each) for each in built.wheels] if built is not None else []
     suites = settings.suites_of(revision.trigger, stage, chosen or revision.suites, build.variant).values()

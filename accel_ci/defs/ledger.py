@@ -31,7 +31,14 @@ from accel_ci.model import (
     Revision,
     TestSelection,
 )
-from accel_ci.pipelines import BAZEL_TEST_RESULTS, DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
+from accel_ci.pipelines import (
+    BAZEL_TEST_RESULTS,
+    DEVICE_TEST_RESULTS,
+    LEDGER,
+    SMOKE_RESULTS,
+    STACK_TEST_RESULTS,
+    TEST_SELECTION,
+)
 from accel_ci.quality.current_quarantine import muted_failures, quarantined
 from accel_ci.ramp.current import share_fault
 from accel_ci.results.questions import bad_tests
@@ -53,7 +60,11 @@ def ledger_asset(workspace: Workspace) -> dg.AssetsDefinition:
         group_name="results",
         owners=list(settings.backend.owners),
         partitions_def=builds(settings),
-        deps=[DEVICE_TEST_RESULTS, *([BAZEL_TEST_RESULTS] if settings.rbe else [])],
+        deps=[
+            DEVICE_TEST_RESULTS,
+            *([BAZEL_TEST_RESULTS] if settings.rbe else []),
+            *([STACK_TEST_RESULTS] if settings.stack else []),
+        ],
         kinds={"parquet", "duckdb"},
         check_specs=_CHECKS,
     )
@@ -83,7 +94,8 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
 def _account(workspace: Workspace, revision: Revision, build: Build) -> Ledger:
     """Close the ledger of a build over what is there of it now."""
     manifests, day = workspace.manifests, revision.created_at.date()
-    device = [manifests.find(name, build, DeviceTestResults) for name in (SMOKE_RESULTS, DEVICE_TEST_RESULTS)]
+    tested = (STACK_TEST_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS)  # the device tests last, whose makespan it has
+    device = [manifests.find(name, build, DeviceTestResults) for name in tested]
     account = close_ledger(
         build,
         [results for results in device if results is not None],

@@ -38,9 +38,11 @@ def stage_asset(
     kinds: set[str],
     checks: Sequence[str] = (),
     deps: Sequence[str] = (),
+    group: str | None = None,
 ) -> dg.AssetsDefinition:
     """Make an asset of a pipeline from `work`, the function of its name; `checks` are the names of blocking checks.
 
+    Its Dagster group is that of the pipeline's name, unless it has another one.
     Its manifest is there, and its stage complete, when `work` has ended: a kill before Dagster notes it repeats nothing.
     """
     settings, stage = workspace.project.settings, work.__name__
@@ -54,10 +56,10 @@ def stage_asset(
         return result
 
     make = dg.asset(
-        group_name=pipeline.name,
+        group_name=group or pipeline.name,
         owners=list(settings.backend.owners),
         partitions_def=builds(settings),
-        deps=[of_revision()] if stage == pipeline.stages[0] else deps,
+        deps=[*([of_revision()] if stage in (pipeline.stages[0], pipeline.first) else []), *deps],
         kinds=kinds,
         dagster_type=manifest_type(manifest),
         check_specs=[dg.AssetCheckSpec(name, asset=stage, blocking=True) for name in checks],

@@ -26,7 +26,7 @@ from accel_ci.images.contents import VERSIONS_CODE, installed_packages, read_ver
 from accel_ci.images.docker_image import make_docker_image
 from accel_ci.images.prebuilt_image import take_prebuilt_image
 from accel_ci.images.sbom import bill_of_materials
-from accel_ci.model import RuntimeImage, Wheel
+from accel_ci.model import RuntimeImage, SoftwareStack, Wheel
 from accel_ci.redaction import redact_bytes
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
@@ -43,11 +43,17 @@ _RECORD, _SEAL = "image.json", ".seal"
 
 
 def make_runtime_image(
-    settings: Settings, variant: Variant, wheel: Wheel, artifacts: ArtifactStore, images: Path
+    settings: Settings,
+    variant: Variant,
+    wheel: Wheel,
+    artifacts: ArtifactStore,
+    images: Path,
+    stack: SoftwareStack | None = None,
 ) -> RuntimeImage:
     """Make the image of a variant below the folder `images`, or return the existing one with the same content.
 
-    A virtual environment in which a test has changed something is made anew; the changed one is kept beside it.
+    Programs of a virtual environment find the software stack by the variables of the image. One in which a test has changed
+    something is made anew; the changed one is kept beside it.
     Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
     if (prebuilt := settings.prebuilt_image_of(variant)) is not None:
@@ -61,6 +67,8 @@ def make_runtime_image(
     own = [f"{file.name.partition('-')[0]} @ {file.as_uri()}" for file in files]
     pins = resolve([*own, wheel.torch or variant.torch, *variant.requirements], variant.python, packages, timeout_s=limit)
     content = f"{variant.python}\n{' '.join(each.sha256 for each in wheel.wheels)}\n{pins}"
+    content += f"\nstack {stack.digest}" if stack is not None else ""
+    environment = dict(stack.environment) if stack is not None else {}
     digest = hashlib.sha256(content.encode()).hexdigest()
     folder = images / digest[:16]
     manifest = folder / _RECORD  # written last: without it an image is not complete
@@ -71,7 +79,7 @@ def make_runtime_image(
         python = create(folder, variant.python, pins, packages, timeout_s=limit, compiled=True)
         _require_the_wheels(folder, files)
         with scratch_folder("home") as home:
-            done = run_code([str(python), "-I", "-c", VERSIONS_CODE], packages, home, timeout_s=300)
+            done = run_code([str(python), "-I", "-c", VERSIONS_CODE], packages, home, timeout_s=300, extra=environment)
         advice = "`torch` of the variant, which must name PyTorch, and that the backend's entry point loads"
         [site_packages, *_] = sorted(folder.glob("lib/python*/site-packages"))
         name = settings.backend.distribution
@@ -84,6 +92,7 @@ def make_runtime_image(
             reused=False,
             work_s=round(time.monotonic() - started, 3),
             sbom=artifacts.put_bytes(bill_of_materials(name, digest, installed_packages(site_packages)), f"{name}.cdx.json"),
+            environment=environment,
         )
         seal(folder, _SEAL, leave_out=(_RECORD,))
         write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))

@@ -31,7 +31,7 @@ from accel_ci.model import (
     TestSelection,
     Verdict,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, TEST_SELECTION
+from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, STACK_TEST_RESULTS, TEST_SELECTION
 from accel_ci.scope.apply import apply_scope
 from accel_ci.scope.rule_files import whole_scope
 from accel_ci.scope.selection import read_selection
@@ -172,7 +172,7 @@ def _selections(manifests: ManifestStore, build: Build) -> dict[str, SuiteSelect
 def _expected(manifests: ManifestStore, artifacts: ArtifactStore, build: Build) -> dict[str, set[str]]:
     """Return the ids of the tests that were expected of a build, by suite."""
     found: dict[str, set[str]] = {}
-    for stage in (SMOKE_RESULTS, DEVICE_TEST_RESULTS):
+    for stage in (STACK_TEST_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS):
         results = manifests.find(stage, build, DeviceTestResults)
         if results is not None:
             for suite, tests in expected_tests(results.expected, artifacts).items():

@@ -52,14 +52,14 @@ class LocalPool(ProjectPool):
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. They write no byte code, which tests could forge for the builds to come.
 
-        Another user gets a home folder.
+        What the image needs of the software stack comes before the configured variables. Another user gets a home folder.
         """
         settings, user = self._settings, self._user
         home = str(Path(tempfile.gettempdir()) / f"accel-ci-home-{user.uid}") if user is not None else None
         own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": None}
         if home is not None:
             own |= {"HOME": home, "USER": None, "LOGNAME": None}
-        environment = clean_environment({**own, **settings.environment}, keep=settings.pass_environment)
+        environment = clean_environment({**own, **image.environment, **settings.environment}, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:

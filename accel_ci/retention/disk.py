@@ -122,7 +122,7 @@ class Remover:
 
     def take_leftovers(self) -> None:
         """Take the leftovers of a killed `prune`, and scratch folders of killed runs that are more than a day old."""
-        rooms = [("builds",), ("images",), ("sources",), ("rbe", "sources"), ("cache", "wheels")]
+        rooms = [("builds",), ("images",), ("sources",), ("rbe", "sources"), ("cache", "wheels"), ("cache", "stack")]
         rooms += [(room, name) for room in ("builds", "runs", "artifacts") for name in self.folders(room)]
         for room in rooms:
             for entry in self.entries(*room):

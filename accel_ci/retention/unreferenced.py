@@ -41,8 +41,12 @@ def take_unreferenced(workspace: Workspace, remover: Remover, extents: Mapping[B
         path = Path(entry.path)
         if path.suffix == ".json" and remover.unused(path) and not whole & _digests(path):
             remover.take("cached wheel", path)
+    for name in remover.folders("cache", "stack"):
+        path = remover.home / "cache" / "stack" / name
+        if name not in {digest[:16] for digest in whole}:
+            remover.take_unused("component of the stack", path, path / "component.json", path.with_suffix(".lock"))
     gone = {remover.home / item.name for item in remover.account}
-    caches = ("quality/*.json", "images/*.json", "images/[!.]*/*.json", "cache/wheels/*.json")
+    caches = ("quality/*.json", "images/*.json", "images/[!.]*/*.json", "cache/wheels/*.json", "cache/stack/*/archive.json")
     files = (file for pattern in caches for file in remover.home.glob(pattern))
     results |= _digests(*(file for file in files if gone.isdisjoint((file, file.parent))))
     _take_artifacts(remover, workspace.artifacts, results | whole)
@@ -124,7 +128,8 @@ def _take_sources(remover: Remover, manifests: ManifestStore, extents: Mapping[B
                 revision = manifests.revision(key)
             except AccelCiError:
                 return  # it is not known which sources it has
-            labels += [f"{source.label}-" for source in (revision.backend, revision.upstream)] if revision else []
+            sources = (revision.backend, revision.upstream, *revision.stack.values()) if revision else ()
+            labels += [f"{source.label}-" for source in sources]
     for parts in (("sources",), ("rbe", "sources")):
         for name in remover.folders(*parts):
             path = remover.home.joinpath(*parts, name)

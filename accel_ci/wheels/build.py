@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.docker.client import engine_version
 from accel_ci.errors import AccelCiError, BuildError
-from accel_ci.model import Source, Wheel
+from accel_ci.model import SoftwareStack, Source, Wheel
 from accel_ci.redaction import redact_bytes
 from accel_ci.source.checkout import checkout_root
 from accel_ci.source.patches import apply_series, read_series
@@ -40,12 +40,13 @@ def build_wheel(
     cache: Path,
     root: Path,
     upstream_sha: str | None = None,
+    stack: SoftwareStack | None = None,
 ) -> Wheel:
     """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
     The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
-    in the configured image if an engine answers, else on this machine. Raises `BuildError` if the build fails, or if there
-    is no PyTorch to build it for; the results of checks are part of the wheel.
+    in the configured image if an engine answers, else on this machine, with the environment of the software stack. Raises
+    `BuildError` if the build fails, or if there is no PyTorch to build it for; the results of checks are part of the wheel.
     """
     started = time.monotonic()
     rules = settings.wheels_of(variant)
@@ -63,6 +64,7 @@ def build_wheel(
         "wheels": rules.model_dump(mode="json"),
         "patches": [hashlib.sha256(patch.read_bytes()).hexdigest() for patch in patches],
         "builder": image,
+        **({"stack": stack.digest} if stack is not None else {}),
     }
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
     if (reused := _reuse(manifest, artifacts)) is not None:
@@ -75,7 +77,7 @@ def build_wheel(
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)
-        main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder)
+        main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder, stack)
         name, version, _, _ = parse_wheel_filename(main.wheel.name)
         checks = check_wheels(built, settings, variant, source, builder)
         wheel = Wheel(
@@ -112,13 +114,19 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
 
 
 def _build_all(
-    settings: Settings, variant: Variant, source: Source, sources: Path, scratch: Path, builder: Builder
+    settings: Settings,
+    variant: Variant,
+    source: Source,
+    sources: Path,
+    scratch: Path,
+    builder: Builder,
+    stack: SoftwareStack | None,
 ) -> list[BuiltWheel]:
     """Build the backend's wheel, then its companions."""
     backend = settings.backend
     own = backend.model_dump(include={"distribution", "import_name", "entry_points"})
     main = Companion(**own, subdirectory=".")
-    given = {**backend.build_environment, **variant.build_environment}
+    given = {**(stack.environment if stack is not None else {}), **backend.build_environment, **variant.build_environment}
     environment = {name: value.replace("{label}", source.label) for name, value in given.items()}
     built = []
     for number, part in enumerate((main, *backend.companions)):

@@ -1,0 +1,169 @@
+"""The software stack of a build, if one is configured: its components, built in order before the wheel, and their tests."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import dagster as dg
+
+from accel_ci.config.stack_settings import Stack
+from accel_ci.defs.automation import PREVIEW, is_preview
+from accel_ci.defs.location import runs_of
+from accel_ci.defs.metadata import link, stage_result, table
+from accel_ci.defs.partitions import build_of
+from accel_ci.defs.stage import Stages, stage_asset
+from accel_ci.defs.triggers import run_requests, start_revision
+from accel_ci.errors import SourceError
+from accel_ci.model import Build, DeviceTestResults, SoftwareStack
+from accel_ci.pipelines import INTEGRATION, STACK
+from accel_ci.quality.confirm_selection import manifest_of_confirmed
+from accel_ci.redaction import redact
+from accel_ci.results.questions import failed_attempts
+from accel_ci.source.revision import resolve_stack
+from accel_ci.source.watch import reason_to_wait
+from accel_ci.stack.build import bring_stack, build_stack
+from accel_ci.stack.unit_tests import run_unit_tests
+from accel_ci.wheels.package_source import packages_of
+from accel_ci.workspace import Workspace
+
+GROUP = "stack"
+"""The Dagster group of the stack's assets. Their runs, locks and records are those of the integration pipeline."""
+
+
+def stack_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
+    """Make the assets; none without a section `stack`."""
+    if workspace.project.settings.stack is None:
+        return []
+    pipeline = INTEGRATION.as_configured(workspace.project.settings)
+    return [
+        stage_asset(pipeline, workspace, stack, SoftwareStack, kinds={"git"}, group=GROUP),
+        stage_asset(pipeline, workspace, stack_test_results, DeviceTestResults, kinds={"junit"}, group=GROUP),
+    ]
+
+
+def stack(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -> dg.MaterializeResult:
+    """The internal components that the backend runs on, built in order and installed together."""
+    workspace, build = stages.workspace, build_of(context)
+    project, section = workspace.project, _section(workspace)
+    with stages.stage(context) as step:
+        revision = stages.revision(context)
+        if revision.confirms is not None:
+            made = manifest_of_confirmed(workspace, STACK, revision, build.variant, SoftwareStack)
+            made = replace(made, components=tuple(replace(each, reused=True, work_s=0.0) for each in made.components))
+        else:
+            packages = packages_of(project.settings, project.settings.variant(build.variant))
+            made = build_stack(project, section, revision.stack, packages, workspace.artifacts, workspace.stack_cache, step)
+        reused = sum(component.reused for component in made.components)
+        step.note(f"{len(made.components)} components, {reused} of them reused; {made.archive.size_bytes:,} bytes")
+    return stage_result(made, build, made.digest, stack_metadata(made, workspace))
+
+
+def stack_test_results(
+    context: dg.AssetExecutionContext, stack: SoftwareStack, stages: dg.ResourceParam[Stages]
+) -> dg.MaterializeResult:
+    """The unit tests of each component, in the tree that it was built in: suites of the ledger, which gate no other test."""
+    workspace, build = stages.workspace, build_of(context)
+    settings, section = workspace.project.settings, _section(workspace)
+    with stages.stage(context) as step:
+        revision = stages.revision(context)
+        if revision.confirms is not None:  # the failures that run again are those of tests on cards
+            section = section.model_copy(update={"components": ()})
+        results = run_unit_tests(
+            section, stack, packages_of(settings, settings.variant(build.variant)), workspace.stack_cache, build,
+            revision.created_at.date(), workspace.artifacts, workspace.results, step,
+        )  # fmt: skip
+        step.note(", ".join(f"{count} {outcome}" for outcome, count in results.counts.items()) or "nothing to test")
+    failures = failed_attempts(workspace.results, build, results.suites)
+    return stage_result(results, build, results.digest, {
+        **{f"attempts_{outcome}": count for outcome, count in results.counts.items()},
+        "work_seconds": results.work_s,
+        "failures": table(
+            ["suite", "test", "outcome", "message"], [[f.suite, f.test, f.outcome, f.message or ""] for f in failures]
+        ),
+    })  # fmt: skip
+
+
+def stack_metadata(made: SoftwareStack, workspace: Workspace) -> dict[str, Any]:
+    """Describe a stack: its components with their states, and the archive of what they have installed."""
+    rows = [
+        [each.name, each.source.repository, each.source.ref, each.source.label, each.reused, f"{each.work_s:.1f}"]
+        for each in made.components
+    ]
+    return {
+        "components": table(["component", "repository", "ref", "state", "reused", "seconds"], rows),
+        "archive": link(workspace, made.archive),
+        "prefix": dg.MetadataValue.path(made.prefix),
+        "environment": table(["variable", "value"], sorted(made.environment.items())),
+        "work_seconds": made.work_s,
+    }
+
+
+def stack_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
+    """Make the sensor that builds `main` when a component has moved; none without a section `stack`."""
+    section = workspace.project.settings.stack
+    return [_stack_sensor(workspace, section)] if section is not None else []
+
+
+def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
+    project, job = workspace.project, INTEGRATION.job_for("main")
+    interval = timedelta(minutes=project.settings.jobs.main.minimum_interval_minutes)
+
+    @dg.sensor(
+        name="stack_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=section.check_every_seconds,
+        description="Builds main when a component of the stack has moved, whichever it is; the cursor has their commits. "
+        "The first look only notes them.",
+        default_status=dg.DefaultSensorStatus.RUNNING if section.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def stack_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        now = datetime.now(timezone.utc)
+        try:
+            found = {name: source.label for name, source in resolve_stack(project, {}).items()}
+            known: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+            moved = changed_components(known, found)
+            if not moved:
+                if not is_preview(context):
+                    context.update_cursor(json.dumps(found))
+                return dg.SkipReason("no component has moved" if known else f"noted {', '.join(found)}")
+            last = next(runs_of(context.instance, project.settings.location, job=job.name), None)
+            which = ", ".join(f"{name} {found[name]}" for name in moved)
+            if (wait := reason_to_wait(None, which, last.create_timestamp if last else None, now, interval)) is not None:
+                return dg.SkipReason(wait)
+            if is_preview(context):
+                return dg.SkipReason(f"{PREVIEW}: a tick resolves a revision with {which} and starts {job.name}")
+            revision = start_revision(context.instance, workspace, "main", now=now)
+        except SourceError as error:
+            return dg.SkipReason(redact(f"the stack cannot be asked: {error}"))
+        requests = list(run_requests(workspace, job, revision, f"{job.command}:{revision.key}"))
+        return dg.SensorResult(run_requests=requests, cursor=json.dumps(found))
+
+    return stack_sensor
+
+
+def changed_components(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Return the components whose state is another one than the last that was seen; none at the first look."""
+    return [name for name, label in found.items() if known and known.get(name) != label]
+
+
+def stack_of(workspace: Workspace, build: Build) -> SoftwareStack | None:
+    """Return the stack of a build, with its files in place; None where none is configured.
+
+    Raises `AccelCiError` if it was not built, or its files are gone.
+    """
+    if workspace.project.settings.stack is None:
+        return None
+    manifests = workspace.manifests
+    found = manifests.read(manifests.path(STACK, build.revision, build.variant), SoftwareStack)
+    bring_stack(found, workspace.artifacts)
+    return found
+
+
+def _section(workspace: Workspace) -> Stack:
+    """Return the settings, without which there are no assets."""
+    section = workspace.project.settings.stack
+    if section is None:
+        raise TypeError("the section 'stack' is missing")
+    return section

@@ -1,0 +1,73 @@
+"""A nightly with a software stack: two components, whose library the backend's tests use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from accel_ci.model import Build, Ledger, Revision, RuntimeImage, SoftwareStack
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, STACK
+from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.stack_repositories import make_stack
+from accel_ci_tests.fixtures.toy_night import TESTS, ToyNight, make_toy_night
+
+USES_THE_STACK = "import stack_tool\n\n\ndef test_smoke():\n    assert stack_tool.BUILT_WITH in (42, 7)\n"
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory: pytest.TempPathFactory) -> ToyNight:
+    folder = tmp_path_factory.mktemp("night")
+    stack = make_stack(folder)
+    made = make_toy_night(folder, {**TESTS, "backend/tests/smoke/test_smoke.py": USES_THE_STACK}, stack=stack)
+    made.accel_ci("run", "nightly")
+    return made
+
+
+def of_newest(night: ToyNight) -> tuple[Workspace, Build, Revision]:
+    workspace = Workspace(night.project)
+    build = next(iter(workspace.manifests.list_builds()))
+    revision = workspace.manifests.revision(build.revision)
+    assert revision is not None
+    return workspace, build, revision
+
+
+def test_a_nightly_uses_what_the_components_install_and_has_their_unit_tests_in_its_ledger(night: ToyNight) -> None:
+    workspace, build, revision = of_newest(night)
+    shas = {name: git(night.folder / name, "rev-parse", "HEAD") for name in ("library", "tool")}
+    assert {name: source.sha for name, source in revision.stack.items()} == shas
+    stack = workspace.manifests.find(STACK, build, SoftwareStack)
+    image = workspace.manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
+    ledger = workspace.manifests.find(LEDGER, build, Ledger)
+    assert stack is not None
+    assert image is not None
+    assert ledger is not None
+    assert image.environment == stack.environment == {"PYTHONPATH": f"{stack.prefix}/lib"}
+    assert ledger.suites["smoke"]["passed"] == 1, "it imports the tool, which was built with the library"
+    assert ledger.suites["stack:library"]["failed"] == 2, "a unit test, and so the command that ran it"
+    assert ledger.suites["stack:tool"]["passed"] == 1
+    assert ledger.missing_suites == ()
+
+
+def test_a_component_at_another_ref_is_built_anew_with_the_others_as_they_are(night: ToyNight) -> None:
+    git(night.folder / "tool", "checkout", "--quiet", "-b", "topic")
+    sha = commit(night.folder / "tool", {"README": "a topic"})
+    git(night.folder / "tool", "checkout", "--quiet", "main")
+    night.accel_ci("run", "manual", "--name", "topic", "--component", "tool=refs/heads/topic")
+    workspace, build, revision = of_newest(night)
+    assert (build.revision, revision.stack["tool"].sha) == ("manual-topic", sha)
+    stack = workspace.manifests.find(STACK, build, SoftwareStack)
+    assert stack is not None
+    assert [component.reused for component in stack.components] == [True, False]
+
+
+def test_a_component_that_cannot_be_built_stops_the_build_with_its_last_words(night: ToyNight) -> None:
+    commit(night.folder / "tool", {"assemble.py": "raise SystemExit('the tool needs a newer library')\n"})
+    output = night.accel_ci("run", "manual", "--name", "broken", status=1)
+    assert "the component tool at g" in output
+    assert "the tool needs a newer library" in output
+    assert "stopped after stack failed" in night.accel_ci("status", "manual-broken~py3")
+    _, build, _ = of_newest(night)
+    assert not Path(night.project.home, "builds", build.revision, "py3", "wheel.json").exists()
+    assert build.revision == "manual-broken"
