@@ -52,12 +52,9 @@ class Stack(Section):
 
     @classmethod
     def mistakes(cls, content: dict[str, Any]) -> Iterator[Mistake]:
-        """Find components that cannot be told apart or tested, and sections in which a stack cannot be used."""
-        section = as_mapping(content.get("stack"))
-        if not section:
-            return
+        """Find components that cannot be told apart, and reports that nothing writes."""
         names: list[Any] = []
-        for index, entry in enumerate(as_sequence(section.get("components"))):
+        for index, entry in enumerate(as_sequence(as_mapping(content.get("stack")).get("components"))):
             component = as_mapping(entry)
             name, where = component.get("name"), ("stack", "components", index)
             if name is not None and name in names:
@@ -65,17 +62,3 @@ class Stack(Section):
             names.append(name)
             if component.get("reports") and not component.get("test"):
                 yield (*where, "reports"), "needs 'test': the commands that write the reports"
-        if (kind := as_mapping(content.get("pool")).get("kind", "local")) != "local":
-            yield ("stack",), f"needs the pool 'local': the images of a pool {kind!r} do not have it yet"
-        for place, given in _places(content):
-            for key in ("image", "prebuilt_image"):
-                if given.get(key) is not None:
-                    yield (*place, key), "does not go with 'stack': only virtual environments have it yet"
-            if as_mapping(given.get("wheels")).get("builder") is not None:
-                yield (*place, "wheels", "builder"), "does not go with 'stack': a container does not see its folder"
-
-
-def _places(content: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], dict[str, Any]]]:
-    yield (), content
-    for index, entry in enumerate(as_sequence(content.get("variants"))):
-        yield ("variants", index), as_mapping(entry)
