@@ -65,8 +65,8 @@ class Pipeline:
     are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
     `module:function`. It has at most one job for each trigger. `suites` are those that a revision is tested with; `outline`,
     a line, is what a trigger asks for.
-    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one. Where
-    `has_optional` says so of a configuration, the stages `optional` come before the others.
+    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one. The stages
+    `optional` come before the others, in configurations for which `has_optional` is true.
     """
 
     name: str

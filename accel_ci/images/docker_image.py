@@ -36,7 +36,7 @@ from accel_ci.errors import BuildError
 from accel_ci.images.builder import ImageBuilder, builder_of
 from accel_ci.images.contents import VERSIONS_CODE, duplicates, read_versions
 from accel_ci.images.sbom import bill_of_materials
-from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, Wheel
+from accel_ci.model import CheckResult, ContainerImage, RuntimeImage, SoftwareStack, Wheel
 from accel_ci.redaction import redact_bytes, without_credentials
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
@@ -63,7 +63,8 @@ _SECRET_LIMIT_BYTES = 500_000  # the limit of BuildKit
 class Recipe:
     """Everything that determines the contents of an image; `digest` names it.
 
-    `files` are those of the wheel, and `given` other wheels that the pins name as files of this machine.
+    `files` are those of the wheel, and `given` other wheels that the pins name as files of this machine. `stack` is the
+    archive of the software stack, None without one.
     """
 
     variant: Variant
@@ -75,18 +76,26 @@ class Recipe:
     pins: str
     dockerfile: str
     digest: str
+    stack: Path | None = None
 
 
 def make_docker_image(
-    settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore, images: Path
+    settings: Settings,
+    variant: Variant,
+    section: Image,
+    wheel: Wheel,
+    artifacts: ArtifactStore,
+    images: Path,
+    stack: SoftwareStack | None = None,
 ) -> RuntimeImage:
     """Build both targets of a variant's image, or return the existing ones with the same content.
 
-    If a registry is configured, they are pushed. Raises `BuildError` if no engine answers, the requirements cannot be
-    resolved, a step fails, or PyTorch does not import. The results of checks are part of the image.
+    The files of the software stack are where they were built. If a registry is configured, the images are pushed. Raises
+    `BuildError` if no engine answers, the requirements cannot be resolved, a step fails, or PyTorch does not import. The
+    results of checks are part of the image.
     """
     started, limit_s = time.monotonic(), settings.limits.install_seconds
-    recipe, builder = _recipe(settings, variant, section, wheel, artifacts), builder_of(section)
+    recipe, builder = _recipe(settings, variant, section, wheel, artifacts, stack), builder_of(section)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
@@ -109,7 +118,7 @@ def _name_newest(distribution: str, recipe: Recipe, image: RuntimeImage) -> None
             tag_image(container.id, f"accel-ci/{canonicalize_name(distribution)}:{recipe.variant.name}{end}")
 
 
-def render_dockerfile(section: Image, variant: Variant, packages: PackageSource) -> str:
+def render_dockerfile(section: Image, variant: Variant, packages: PackageSource, stack: SoftwareStack | None = None) -> str:
     """Render the Dockerfile of a variant."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
     environment.filters["quoted"] = lambda value: json.dumps(value).replace("$", "\\$")
@@ -122,7 +131,8 @@ def render_dockerfile(section: Image, variant: Variant, packages: PackageSource)
         development_packages=section.development_packages,
         runtime_packages=section.runtime_packages,
         stripped=[_pattern(each) for each in section.stripped],
-        environment=section.environment,
+        environment={**(stack.environment if stack is not None else {}), **section.environment},
+        stack=stack.prefix if stack is not None else None,
         python=variant.python,
         options=" ".join(packages.options),
     )
@@ -133,7 +143,14 @@ def _pattern(path: str) -> str:
     return re.sub(r"[^*?]+", lambda part: shlex.quote(part[0]), path)
 
 
-def _recipe(settings: Settings, variant: Variant, section: Image, wheel: Wheel, artifacts: ArtifactStore) -> Recipe:
+def _recipe(
+    settings: Settings,
+    variant: Variant,
+    section: Image,
+    wheel: Wheel,
+    artifacts: ArtifactStore,
+    stack: SoftwareStack | None,
+) -> Recipe:
     limit_s = settings.limits.install_seconds
     packages = packages_of(settings, variant, in_container=True)
     files = tuple(artifacts.checked_path(each) for each in wheel.wheels)
@@ -142,10 +159,12 @@ def _recipe(settings: Settings, variant: Variant, section: Image, wheel: Wheel, 
     files_named = files_of(pins.splitlines())
     given = {line: file for line, file in files_named.items() if file not in files}
     others = "".join(_in_context(line, given) for line in pins.splitlines() if files_named.get(line) not in files)
-    dockerfile = render_dockerfile(section, variant, packages)
+    dockerfile = render_dockerfile(section, variant, packages, stack)
     parts = [dockerfile, others, *(each.sha256 for each in wheel.wheels), variant.name, section.registry or ""]
+    parts += [stack.digest] if stack is not None else []
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return Recipe(variant, section, wheel, files, tuple(given.values()), packages, others, dockerfile, digest)
+    archive = artifacts.checked_path(stack.archive) if stack is not None else None
+    return Recipe(variant, section, wheel, files, tuple(given.values()), packages, others, dockerfile, digest, archive)
 
 
 def _in_context(pin: str, given: Mapping[str, Path]) -> str:
@@ -212,6 +231,8 @@ def _fill(context: Path, recipe: Recipe) -> None:
     (context / "Dockerfile").write_text(recipe.dockerfile)
     (context / "pins.txt").write_text(recipe.pins)
     _link(Path(uv.find_uv_bin()), context / "uv")
+    if recipe.stack is not None:
+        _link(recipe.stack, context / "stack.tar.gz")
     for file in recipe.files:
         _link(file, context / "wheels" / file.name)
     for file in recipe.given:

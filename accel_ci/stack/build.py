@@ -1,6 +1,6 @@
 """Build the components of the software stack in order, and keep what they install as one archive.
 
-A component is built in a folder of its own below the cache: `sources/` is its built tree, in which its tests run, and
+A component is built in its folder below the cache: `sources/` is its built tree, in which its tests run, and
 `prefix/` has what it and the components before it have installed. The folder is named after everything that the build
 depends on, so that the same sources after the same components are built once. Testing is in `accel_ci.stack.unit_tests`.
 """

@@ -45,7 +45,7 @@ def build_wheel(
     """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
     The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
-    in the configured image if an engine answers, else on this machine, with the environment of the software stack. Raises
+    in the configured image if an engine answers, else on this machine, and finds the software stack. Raises
     `BuildError` if the build fails, or if there is no PyTorch to build it for; the results of checks are part of the wheel.
     """
     started = time.monotonic()
@@ -73,7 +73,8 @@ def build_wheel(
     with scratch_folder("wheel") as scratch:
         whole = checkout_root(sources)
         scratch.chmod(0o711)  # another user gets to what is its own, and sees nothing else
-        builder = Builder(image, rules, packages, compiler_cache, limit_s, scratch, variant.torch)
+        installed = Path(stack.prefix) if stack is not None else None
+        builder = Builder(image, rules, packages, compiler_cache, limit_s, scratch, variant.torch, installed)
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)

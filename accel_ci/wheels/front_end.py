@@ -58,7 +58,7 @@ class Builder:
     """The place where wheels are built: the container `image`, or this machine (None).
 
     `cache` is the compiler's cache. `scratch` is a folder for the home folder of builds and for their environments. Builds
-    that need PyTorch get it by the requirement `torch`.
+    that need PyTorch get it by the requirement `torch`. A container sees the folder of the software stack, `stack`.
     """
 
     image: str | None
@@ -68,6 +68,7 @@ class Builder:
     timeout_s: float
     scratch: Path
     torch: str | None = None
+    stack: Path | None = None
 
     @property
     def name(self) -> str:
@@ -266,6 +267,7 @@ class Builder:
         if (constraints := self.scratch / _CONSTRAINTS).is_file():
             mounts.append(Mount(constraints, _CONSTRAINTS_INSIDE))
         places = {*local_folders(self.packages), *_folders_of([self.torch or ""]).values()} - {*map(Path, read_only)}
+        places |= {self.stack} if self.stack is not None else set()
         mounts += [Mount(folder, folder) for folder in sorted(places)]
         return run_in_container(str(self.image), command, mounts, given, cwd, self.timeout_s)
 

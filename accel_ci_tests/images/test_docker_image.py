@@ -20,8 +20,9 @@ from accel_ci.images.buildah_builder import steps_of as steps_of_buildah
 from accel_ci.images.docker_builder import steps_of
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options
 from accel_ci.images.runtime_image import make_runtime_image
-from accel_ci.model import RuntimeImage, Source, Wheel
+from accel_ci.model import RuntimeImage, SoftwareStack, Source, Wheel
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.stack.build import write_archive
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.uv_environment import PackageSource
@@ -145,6 +146,30 @@ def test_two_targets_are_built_described_reused_and_run(
     done = pool_for(project.settings).execute([spec.python, "-c", probe], spec, tmp_path / "work", 60)
     assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
     run_docker(["image", "rm", *(each.reference for each in image.containers)])
+
+
+def test_an_image_has_the_files_of_the_stack_where_they_were_built(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path, tmp_path: Path
+) -> None:
+    artifacts, installed = ArtifactStore(tmp_path / ".accel_ci" / "artifacts"), tmp_path / "prefix"
+    (installed / "bin").mkdir(parents=True)
+    tool = installed / "bin" / "tool"
+    tool.write_text("#!/bin/sh\necho $TOY_STACK\n")
+    tool.chmod(0o755)
+    (installed / "bin" / "same-tool").symlink_to("tool")
+    write_archive(installed, tmp_path / "stack.tar.gz")
+    where = "/var/lib/a stack/prefix"
+    archive = artifacts.put(tmp_path / "stack.tar.gz")
+    stack = SoftwareStack((), archive, "d" * 64, where, {"TOY_STACK": f"{where}/lib"}, 0.0)
+    project = docker_project(make_project, toy_project, {"base": base, "development_packages": []})
+    wheel, variant, images = wheel_of(project, toy_sources), project.settings.variants[0], project.home / "images"
+    image = make_runtime_image(project.settings, variant, wheel, artifacts, images, stack)
+    for container in image.containers:
+        ran = run_docker(["run", "--rm", "--entrypoint", f"{where}/bin/same-tool", container.id])
+        assert ran.output.strip() == f"{where}/lib", ran
+    without = image_of(project, wheel)
+    assert without.digest != image.digest
+    run_docker(["image", "rm", "--force", *(each.id for each in (*image.containers, *without.containers))])
 
 
 def test_the_newest_images_have_names_where_no_registry_has_them(
