@@ -178,7 +178,11 @@ def stages_of(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
     return (*found, LEDGER)
 
 
-STAGES = stages_of(PIPELINES)
+EVERY_STAGE = stages_of(PIPELINES)
+"""All manifests that a build can have, in order."""
+
+STAGES = tuple(stage for stage in EVERY_STAGE if not any(stage in pipeline.optional for pipeline in PIPELINES))
+"""Those that a build has in every configuration of its pipelines."""
 
 
 def commands(pipelines: Sequence[Pipeline] = PIPELINES) -> dict[str, tuple[Pipeline, Trigger]]:

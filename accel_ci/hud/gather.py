@@ -22,8 +22,8 @@ from accel_ci.hud.stops import find_stop
 from accel_ci.hud.summary import RevisionBuilds, summarise
 from accel_ci.hud.text import repository_name
 from accel_ci.ledger.activity import read_activity
-from accel_ci.model import Build, Revision, Trigger, trigger_of_key
-from accel_ci.pipelines import REVISION, SMOKE_RESULTS, STAGES, stages_of
+from accel_ci.model import Build, Revision, Source, Trigger, trigger_of_key
+from accel_ci.pipelines import EVERY_STAGE, REVISION, SMOKE_RESULTS, stages_of
 from accel_ci.results.questions import bad_tests_in_brief
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
@@ -31,7 +31,7 @@ from accel_ci.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 
-SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in STAGES}
+SHOWN = {name: get_args(hint)[0] for name, hint in get_type_hints(BuildRecord).items() if name in EVERY_STAGE}
 """The stages that have a field of their name in `BuildRecord`, with the types of their manifests."""
 
 MOST_REVISIONS = 90
@@ -58,10 +58,12 @@ def gather_builds(
 
 def _without_credentials(revision: Revision) -> Revision:
     """The revision as everybody may see it: the address of a repository can hold a password."""
-    backend, upstream = (
-        replace(source, repository=repository_name(source.repository)) for source in (revision.backend, revision.upstream)
-    )
-    return replace(revision, backend=backend, upstream=upstream)
+
+    def shown(source: Source) -> Source:
+        return replace(source, repository=repository_name(source.repository))
+
+    stack = {name: shown(source) for name, source in revision.stack.items()}
+    return replace(revision, backend=shown(revision.backend), upstream=shown(revision.upstream), stack=stack)
 
 
 def _newest_of_each_trigger(manifests: ManifestStore, count: int) -> list[IndexedRevision]:

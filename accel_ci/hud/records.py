@@ -25,6 +25,8 @@ class BuildRecord:
     begun: tuple[str, ...] = ()
     activity: Mapping[str, str] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    stack: model.SoftwareStack | None = None
+    stack_test_results: model.DeviceTestResults | None = None
     wheel: model.Wheel | None = None
     runtime_image: model.RuntimeImage | None = None
     smoke_results: model.DeviceTestResults | None = None

@@ -12,7 +12,7 @@ from accel_ci.hud.stops import Stop, find_stop, smoke_failures
 from accel_ci.hud.text import first_line, in_utc, number
 from accel_ci.ledger.status import beside_the_ledger, shortcomings
 from accel_ci.model import VERDICTS, Verdict
-from accel_ci.pipelines import LEDGER, STAGES
+from accel_ci.pipelines import EVERY_STAGE, LEDGER
 
 Kind = Literal["passed", "flaky", "failed", "incomplete", "stopped", "unreadable", "absent"]
 """The state of a build. Only `passed` and `flaky` pass."""
@@ -73,7 +73,7 @@ def verdict_bar(counts: Mapping[Verdict, int]) -> Bar:
 
 
 def _unfinished_state(record: BuildRecord, now: datetime, stop: Stop) -> State:
-    last = next((stage for stage in reversed(STAGES) if stage in record.present), None)
+    last = next((stage for stage in reversed(EVERY_STAGE) if stage in record.present), None)
     smoke = number(failed) if (failed := smoke_failures(record.smoke_results)) else ""
     first = f"{stop.faults[0].subject}: {first_line(stop.faults[0].message)}" if stop.faults else ""
     more = f"{number(len(stop.faults) - 1)} more" if len(stop.faults) > 1 else ""

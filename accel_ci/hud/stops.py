@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from accel_ci.hud.records import BuildRecord
 from accel_ci.model import BAD_VERDICTS, FAILING_OUTCOMES, CheckResult, DeviceTestResults, TestVerdict
-from accel_ci.pipelines import RUNTIME_IMAGE, SMOKE_RESULTS, STAGES, WHEEL, next_stage
+from accel_ci.pipelines import EVERY_STAGE, RUNTIME_IMAGE, SMOKE_RESULTS, WHEEL, next_stage
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def _ended_at(record: BuildRecord, missing: str) -> list[str]:
     """The stages at which the last runs may have failed; where their activity is known, other stages are of earlier runs."""
     if record.activity:
         ended = [text.split() for text in record.activity.values() if not text.startswith("running")]
-        return [stage for stage in STAGES if any(stage in words for words in ended)]
-    before = [stage for stage in STAGES[: STAGES.index(missing)] if stage in record.present]
-    return [*(stage for stage in STAGES if stage in record.failures), *before[-1:]]
+        return [stage for stage in EVERY_STAGE if any(stage in words for words in ended)]
+    before = [stage for stage in EVERY_STAGE[: EVERY_STAGE.index(missing)] if stage in record.present]
+    return [*(stage for stage in EVERY_STAGE if stage in record.failures), *before[-1:]]
 
 
 def _faults_of(stage: str, record: BuildRecord, tests: Iterable[TestVerdict]) -> tuple[Fault, ...]:

@@ -92,6 +92,8 @@ def test_failures_of_one_cause_are_one_group() -> None:
          "stopped at wheel", "tags: 1 wrong tag"),
         ({"present": (), "failures": {"wheel": "the build of torch_emu failed\ngcc: <error>"}},
          "stopped at wheel", "wheel: the build of torch_emu failed"),
+        ({"present": (), "failures": {"stack": "the component a <b> cannot be built\nmake: <error>"}},
+         "stopped at stack", "stack: the component a <b> cannot be built"),
         ({"smoke_results": results((), 1.0, failed=2)}, "stopped at smoke_results",
          "2 smoke failed · tests/test_smoke.py::test_a: RuntimeError: no <device> · 1 more"),
     ],
