@@ -349,3 +349,21 @@ print("all there", flush=True)
         out, _ = run.communicate("\n", timeout=60)
     assert out == "all there\n"
     assert len(builds) == 30
+
+
+def test_builds_of_components_go_when_no_build_is_kept_that_has_them_and_nobody_uses_them(make_folder: MakeFolder) -> None:
+    folder = make_folder(days=7, last_green=0)
+    young, keys = folder.lay_build(1), {name: letter * 64 for name, letter in (("kept", "a"), ("gone", "b"), ("used", "c"))}
+    manifest = folder.home / "builds" / young.revision / young.variant / "stack.json"
+    manifest.write_text(json.dumps({"components": [{"name": "kept", "key": keys["kept"]}]}))
+    places = {name: folder.home / "cache" / "stack" / key[:16] for name, key in keys.items()}
+    for place in places.values():
+        (place / "prefix").mkdir(parents=True)
+        (place / "component.json").write_text("{}")
+    folder.age()
+    os.utime(places["used"] / "component.json", (NOW.timestamp(), NOW.timestamp()))
+    found = folder.prune()
+    assert [(item.kind, item.problem) for item in found if item.name.startswith("cache/stack")] == [
+        ("component of the stack", None)
+    ]
+    assert {name for name, place in places.items() if place.is_dir()} == {"kept", "used"}
