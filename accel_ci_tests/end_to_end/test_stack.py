@@ -1,7 +1,8 @@
-"""A nightly with a software stack: two components, whose library the backend's tests use."""
+"""A nightly with a software stack of two components, which the backend's tests use, on both stacks of PyTorch."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,12 @@ USES_THE_STACK = "import stack_tool\n\n\ndef test_smoke():\n    assert stack_too
 @pytest.fixture(scope="module")
 def night(tmp_path_factory: pytest.TempPathFactory) -> ToyNight:
     folder = tmp_path_factory.mktemp("night")
-    stack = make_stack(folder)
-    made = make_toy_night(folder, {**TESTS, "backend/tests/smoke/test_smoke.py": USES_THE_STACK}, stack=stack)
-    made.accel_ci("run", "nightly")
+    common = {"python": f"3.{sys.version_info.minor}", "torch": "torch==2.13.0+toy", "runtime": "none"}
+    sources = {"py3": "pinned", "py3-main": "main"}
+    variants = [{"name": name, "torch_source": of, **common, "requirements": ["pytest"]} for name, of in sources.items()]
+    tests = {**TESTS, "backend/tests/smoke/test_smoke.py": USES_THE_STACK}
+    made = make_toy_night(folder, tests, stack=make_stack(folder), variants=variants)
+    made.accel_ci("run", "nightly", "--variant", "py3")
     return made
 
 
@@ -50,21 +54,24 @@ def test_a_nightly_uses_what_the_components_install_and_has_their_unit_tests_in_
     assert ledger.missing_suites == ()
 
 
-def test_a_component_at_another_ref_is_built_anew_with_the_others_as_they_are(night: ToyNight) -> None:
+def test_the_other_variant_has_the_same_stack_but_for_a_component_at_another_ref(night: ToyNight) -> None:
     git(night.folder / "tool", "checkout", "--quiet", "-b", "topic")
     sha = commit(night.folder / "tool", {"README": "a topic"})
     git(night.folder / "tool", "checkout", "--quiet", "main")
-    night.accel_ci("run", "manual", "--name", "topic", "--component", "tool=refs/heads/topic")
+    night.accel_ci("run", "manual", "--name", "topic", "--variant", "py3-main", "--component", "tool=refs/heads/topic")
     workspace, build, revision = of_newest(night)
     assert (build.revision, revision.stack["tool"].sha) == ("manual-topic", sha)
     stack = workspace.manifests.find(STACK, build, SoftwareStack)
     assert stack is not None
     assert [component.reused for component in stack.components] == [True, False]
+    ledger = workspace.manifests.find(LEDGER, build, Ledger)
+    assert ledger is not None
+    assert (build.variant, ledger.suites["smoke"]["passed"]) == ("py3-main", 1)
 
 
 def test_a_component_that_cannot_be_built_stops_the_build_with_its_last_words(night: ToyNight) -> None:
     commit(night.folder / "tool", {"assemble.py": "raise SystemExit('the tool needs a newer library')\n"})
-    output = night.accel_ci("run", "manual", "--name", "broken", status=1)
+    output = night.accel_ci("run", "manual", "--name", "broken", "--variant", "py3", status=1)
     assert "the component tool at g" in output
     assert "the tool needs a newer library" in output
     assert "stopped after stack failed" in night.accel_ci("status", "manual-broken~py3")
