@@ -19,6 +19,7 @@ SLOW = (
     "defs/test_pull_requests.py",
     "defs/test_notify.py",
     "defs/test_queue.py",
+    "defs/test_stack.py",
     "defs/test_stage.py",
     "defs/test_triggers.py",
     "docker",

@@ -70,6 +70,7 @@ def run(
     it was interrupted. `accel-ci resume`, or the same command on the same sources, then takes it up where it stopped.
     """
     from accel_ci.config.extras import require_configured_extras
+    from accel_ci.source.revision import component_refs
 
     asked_at, project = _process_started_at(), workspace.project
     pipeline, source = _COMMANDS[trigger]
@@ -100,22 +101,12 @@ def run(
         if confirmed is not None:
             builds = [plan_confirmation(project, confirmed)]
         else:
-            how = {"backend_ref": backend_ref, "pull_request": number, "slug": name, "components": _refs(components)}
-            builds = plan_builds(project, pipeline, source, revision, **how)
+            how = {"backend_ref": backend_ref, "pull_request": number, "slug": name}
+            refs = component_refs(components)
+            builds = plan_builds(project, pipeline, source, revision, components=refs, **how)
         step.note(", ".join({each.revision: "" for each in builds}))
     chosen = [(each, job) for each in builds if not variants or each.variant in variants]
     _run_builds(workspace, chosen, console, progress, asked_at, strict=strict, again=again)
-
-
-def _refs(components: Sequence[str]) -> dict[str, str]:
-    """Read options such as `runtime=refs/heads/topic`. Raises `click.UsageError`."""
-    found: dict[str, str] = {}
-    for given in components:
-        name, equals, ref = given.partition("=")
-        if not (name and equals and ref) or ref.startswith("-") or name in found:
-            raise click.UsageError(f"--component {given}: give NAME=REF, such as runtime=refs/heads/main, once for a name")
-        found[name] = ref
-    return found
 
 
 def _build_to_confirm(workspace: Workspace, name: str | None, variants: Sequence[str]) -> Build:

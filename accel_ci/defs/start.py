@@ -16,6 +16,7 @@ from accel_ci.ledger.status import find_build
 from accel_ci.model import CONFIRM
 from accel_ci.pipelines import Pipeline, commands
 from accel_ci.redaction import redact
+from accel_ci.source.revision import component_refs
 from accel_ci.workspace import Workspace
 
 HOW_TO_START = (
@@ -69,6 +70,7 @@ def _launchpad(settings: Settings, triggers: Sequence[str] | dict[str, Any]) -> 
         "suites": field([one_of("Suite", list(settings.suites))], [], "Only these suites [default: those of the job]."),
         "backend_ref": field(text, None, "The backend's ref instead of the configured one."),
         "upstream_ref": field(text, None, "Upstream's ref instead of the configured one."),
+        "components": field([str], [], "Refs of the stack's components instead of the configured ones, as NAME=REF."),
         "pull_request": field(dg.Noneable(int), None, "The number of the pull request (pr)."),
         "name": field(text, None, "A name for the revision (manual)."),
         "revision": field(text, None, "Build this revision, which exists already, instead of a new one."),
@@ -87,6 +89,7 @@ def _start(
     if suites and all(suite.stage == "smoke" for suite in suites.values()):
         raise ConfigError(f"{', '.join(suites)}: no suite of the stage 'device', so nothing would be tested; add one")
     how = {key: chosen[key] for key in ("backend_ref", "upstream_ref", "pull_request", "suites")}
+    how["components"] = component_refs(chosen["components"])
     instance = context.instance
     if trigger == CONFIRM and chosen["revision"] is None:
         if chosen["build"] is None:

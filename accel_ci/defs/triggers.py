@@ -71,9 +71,14 @@ def _make_known(instance: dg.DagsterInstance, workspace: Workspace, revision: Re
                         "manifest": dg.MetadataValue.path(manifests.share.location(manifests.path(REVISION, revision.key))),
                     }
                 ),
-                tags={"dagster/data_version": f"{revision.backend.label}.{(revision.upstream.sha or 'unknown')[:12]}"},
+                tags={"dagster/data_version": _version_of(revision)},
             )
         )
+
+
+def _version_of(revision: Revision) -> str:
+    parts = [revision.backend.label, (revision.upstream.sha or "unknown")[:12]]
+    return ".".join([*parts, *(source.label for source in revision.stack.values())])
 
 
 def _add_partition(instance: dg.DagsterInstance, partitions: str, key: str) -> bool:

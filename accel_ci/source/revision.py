@@ -151,6 +151,17 @@ def _resolve_and_keep(resolve: Callable[[], Source], check_out: Callable[[Source
     raise SourceError(f"{found.repository} keeps changing; start again when no files are being written")
 
 
+def component_refs(words: Sequence[str]) -> dict[str, str]:
+    """Read refs of the stack's components as a person writes them: `runtime=refs/heads/topic`. Raises `ConfigError`."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, _, ref = word.partition("=")
+        if not name or not ref or ref.startswith("-") or name in found:
+            raise ConfigError(f"{word!r} is no ref of a component: write NAME=REF, such as runtime=main, once for each name")
+        found[name] = ref
+    return found
+
+
 def resolve_stack(project: Project, refs: Mapping[str, str]) -> dict[str, Source]:
     """Resolve the states of the stack's components, at their `refs` where these name one, else at the configured ones.
 
