@@ -31,7 +31,7 @@ from accel_ci.process.run import Finished
 from accel_ci.progress import Step
 from accel_ci.source.checkout import checkout_root
 from accel_ci.source.revision import checkout_component
-from accel_ci.storage.archive import unpack
+from accel_ci.storage.archive import TarError, unpack
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.scratch_folder import scratch_folder
@@ -153,7 +153,7 @@ def component_place(component: Component, key: str, cache: Path, packages: Packa
 def bring_stack(stack: SoftwareStack, artifacts: ArtifactStore) -> None:
     """Have the files of a stack in its prefix: from the archive where they were pruned, or another machine built them.
 
-    Raises `AccelCiError` if the archive is gone or damaged.
+    Raises `AccelCiError` if the archive is gone or damaged, or has a link that leads out of it.
     """
     prefix = Path(stack.prefix)
     prefix.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,11 @@ def bring_stack(stack: SoftwareStack, artifacts: ArtifactStore) -> None:
                 artifacts.checked_path(stack.archive).open("rb") as archive,
                 scratch_folder("stack", prefix.parent) as scratch,
             ):
-                unpack(archive, scratch / "prefix", limit=_UNPACKED_LIMIT)
+                try:
+                    unpack(archive, scratch / "prefix", limit=_UNPACKED_LIMIT)
+                except TarError as error:
+                    advice = "run the build with `--again`, and let components install relative links"
+                    raise BuildError(f"the stack cannot be restored from {stack.archive.name}: {error}; {advice}") from None
                 (scratch / "prefix").rename(prefix)
 
 

@@ -126,6 +126,18 @@ def test_files_that_are_gone_come_back_from_the_archive(site: Callable[..., Site
     assert [each.reused for each in here.build().components] == [True, False], "the built tree has not come back"
 
 
+def test_a_link_that_leads_out_is_not_restored(site: Callable[..., Site]) -> None:
+    def links(section: dict[str, Any]) -> None:
+        section["components"][1]["build"].append(["ln", "-s", "/etc/hosts", "{prefix}/lib/hosts"])
+
+    here = site(links)
+    made = here.build()
+    shutil.rmtree(Path(made.prefix).parent)
+    with pytest.raises(BuildError, match="cannot be restored from stack.tar.gz"):
+        bring_stack(made, here.artifacts)
+    assert not Path(made.prefix).exists()
+
+
 def test_what_was_changed_after_its_build_is_built_anew(site: Callable[..., Site]) -> None:
     here = site()
     made = here.build()
