@@ -133,7 +133,7 @@ def test_a_link_that_leads_out_is_not_restored(site: Callable[..., Site]) -> Non
     here = site(links)
     made = here.build()
     shutil.rmtree(Path(made.prefix).parent)
-    with pytest.raises(BuildError, match="cannot be restored from stack.tar.gz"):
+    with pytest.raises(BuildError, match=r"cannot be restored from stack\.tar\.gz"):
         bring_stack(made, here.artifacts)
     assert not Path(made.prefix).exists()
 
