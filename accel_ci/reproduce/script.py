@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from accel_ci.config.settings import UPSTREAM_TESTS, Project, Variant
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, STACK_SUITE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.pool.sessions import files_of_pytorch_suites
 from accel_ci.process.environment import ALLOWED
@@ -101,9 +101,10 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
     if ledger is None:
         raise AccelCiError(f"{build.name} has no ledger, so its failures are unknown; see `accel-ci status`")
     if test is None:
-        chosen = [verdict for verdict in bad_tests(store, build, ledger.suites) if verdict.verdict != "not_run"]
+        suites = [suite for suite in ledger.suites if not suite.startswith(STACK_SUITE)]
+        chosen = [verdict for verdict in bad_tests(store, build, suites) if verdict.verdict != "not_run"]
         if not chosen:
-            raise AccelCiError(f"no test of {build.name} failed; name the test to reproduce")
+            raise AccelCiError(f"no test of {build.name} failed on a card; name the test to reproduce")
         return chosen
     found = find_tests(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
@@ -111,6 +112,10 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
         near = ", ".join(verdict.test for verdict in found[:5])
         hint = f"similar tests: {near}" if near else "`accel-ci results` lists its tests"
         raise AccelCiError(f"{test!r} matches {len(chosen)} tests of {build.name}; {hint}")
+    if (suite := chosen[0].suite).startswith(STACK_SUITE):
+        component = suite.removeprefix(STACK_SUITE)
+        advice = f"run the commands of the component {component} in a checkout at the commit that the build's page shows"
+        raise AccelCiError(f"{test!r} is a unit test of the stack, which runs without the backend: {advice}")
     return chosen
 
 
@@ -195,7 +200,8 @@ def _in_shell(value: str) -> str:
 
 
 def _environment(case: _Case) -> dict[str, str]:
-    configured = {name: value for name, value in case.project.settings.pool.environment.items() if value is not None}
+    of_pool = {name: value for name, value in case.project.settings.pool.environment.items() if value is not None}
+    configured = {**case.image.environment, **of_pool}
     return {**configured, case.spec.card_environment: case.card} if case.spec.card_environment else configured
 
 

@@ -52,6 +52,9 @@ def test_a_nightly_uses_what_the_components_install_and_has_their_unit_tests_in_
     assert ledger.suites["stack:library"]["failed"] == 2, "a unit test, and so the command that ran it"
     assert ledger.suites["stack:tool"]["passed"] == 1
     assert ledger.missing_suites == ()
+    script = night.accel_ci("reproduce", build.name, "tests/unit/test_unit.py::test_n[0]")
+    assert f"PYTHONPATH={stack.prefix}/lib" in script
+    assert "is a unit test of the stack" in night.accel_ci("reproduce", build.name, "test_library::test_wrong", status=2)
 
 
 def test_the_other_variant_has_the_same_stack_but_for_a_component_at_another_ref(night: ToyNight) -> None:
