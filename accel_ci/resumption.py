@@ -198,8 +198,10 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
     def image() -> Any:
         return manifests.read(_path(RUNTIME_IMAGE), RuntimeImage).digest
 
-    def stack() -> list[str]:
-        return [manifests.read(_path(STACK), SoftwareStack).digest] if settings.stack is not None else []
+    def stack() -> list[Any]:
+        if settings.stack is None:
+            return []
+        return [document["stack"], manifests.read(_path(STACK), SoftwareStack).digest]
 
     def selection() -> Any:
         return manifests.read(_path(TEST_SELECTION), TestSelection).tests.sha256
@@ -212,7 +214,7 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
     if stage == STACK:
         inputs = [document["stack"]]
     elif stage == STACK_TEST_RESULTS:
-        inputs = [document["stack"], *stack()]
+        inputs = stack()
     elif stage == WHEEL:
         files = _files(workspace.project.root / patches) if patches else []
         inputs = [backend, document["wheels"], variant, files, *stack()]

@@ -17,6 +17,7 @@ from accel_ci.model import (
     DeviceTestResults,
     Revision,
     RuntimeImage,
+    SoftwareStack,
     Source,
     TestPlan,
     TestSelection,
@@ -80,6 +81,24 @@ def test_what_a_stage_depends_on(
     workspace: Workspace, make_project: MakeProject, sections: dict[str, Any], left: tuple[str, ...]
 ) -> None:
     assert stages_left(Workspace(make_project(**sections)), INTEGRATION, BUILD) == left
+
+
+def test_the_stack_comes_first_where_it_is_configured(workspace: Workspace, make_project: MakeProject) -> None:
+    section = {"components": [{"name": "runtime", "repository": "runtime", "build": [["make"]]}]}
+    later = Workspace(make_project(stack=section))
+    [pipeline, _] = later.pipelines
+    first, *others = pipeline.stages
+    assert tuple(others[1:]) == STAGES
+    assert stages_left(later, pipeline, BUILD) == (first, *others[:3]), "what is made on top of the stack is made anew"
+    made = SoftwareStack((), FILE, "2" * 64, "prefix", {}, 0.0)
+    for stage, manifest in zip(pipeline.stages, (made, RESULTS, *MANIFESTS), strict=True):
+        complete_stage(later, pipeline, BUILD, stage, manifest, well=True)
+    assert stages_left(later, pipeline, BUILD) == ()
+    changed = Workspace(make_project(stack={**section, "environment": {"A": "{stack}"}}))
+    assert stages_left(changed, pipeline, BUILD) == (first, *others[:3])
+    assert stages_left(Workspace(make_project()), INTEGRATION, BUILD) == STAGES[:2], "without its section, there is none"
+    begin_stage(later, pipeline, BUILD, first)
+    assert stages_left(later, pipeline, BUILD) == pipeline.stages
 
 
 def test_a_stage_that_begins_again_and_those_after_it_are_left(workspace: Workspace) -> None:
