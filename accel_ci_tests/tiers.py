@@ -128,6 +128,7 @@ NIGHTLY = (
 """These run longer when the variables are set that `make test-nightly` sets."""
 
 LONG = (
+    "end_to_end/test_bridges.py",
     "end_to_end/test_answers.py",
     "end_to_end/test_both_stacks.py",
     "end_to_end/test_compose.py",
