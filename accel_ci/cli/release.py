@@ -45,7 +45,7 @@ def check(workspace: Workspace, build: str | None, tag: str | None, as_json: boo
     manifests, settings = workspace.manifests, workspace.project.settings.release
     found = tag_of(workspace.project, manifests.read(manifests.path(REVISION, chosen.revision), Revision), tag)
     index = (settings.index if found is not None else settings.test_index) if settings is not None else None
-    decision = decide(workspace, chosen, found, upload=index.upload if index is not None else None)
+    decision = decide(workspace, chosen, found, index=index)
     if as_json:
         document = {"build": chosen.name, "goes_out": decision.goes_out, **asdict(decision)}
         click.echo(json.dumps(document, default=str))

@@ -46,12 +46,14 @@ class Index(Section):
     """A package index: the address that takes uploads, and the one that `pip install --index-url` is given.
 
     The token is in the variable `token`; without one, it is had by OIDC (trusted publishing). Packages that the index does
-    not have come from where they always do.
+    not have come from where they always do. Without `local_versions`, it refuses versions with a local part, as the Python
+    Package Index does (PEP 440).
     """
 
     upload: Endpoint
     simple: Endpoint
     token: EnvironmentName | None = None
+    local_versions: bool = True
     timeout_seconds: Seconds = 600
 
 

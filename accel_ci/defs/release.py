@@ -97,8 +97,7 @@ def release(
             return
         index = section.index if is_release and section else section.test_index if section else None
         with progress.step(RELEASE) as step:
-            upload = index.upload if index is not None else None
-            decision = decide(workspace, build, tag, upload=upload, in_its_run=True)
+            decision = decide(workspace, build, tag, index=index, in_its_run=True)
             yield _gate(build, decision)
             if not decision.goes_out:
                 step.note(f"refused by {', '.join(each.name for each in decision.refused_by)}")

@@ -1,6 +1,6 @@
-"""Troubles: what a person should know, from its begin to its end. Incidents become troubles here.
+"""Troubles that a person should know about, from beginning to end. Incidents become troubles here.
 
-Silences do so in `silence.py`, and failed runs in `accel_ci.defs.notify`. Who is told of them is `messages.py`'s part.
+`silence.py` makes them of silences, and `accel_ci.defs.notify` of failed runs. `messages.py` decides who gets a message.
 """
 
 from __future__ import annotations

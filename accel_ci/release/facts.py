@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from urllib.parse import urlsplit
 
+from accel_ci.config.release_settings import Index
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.wanted_suites import wanted_suites
@@ -21,19 +21,16 @@ from accel_ci.workspace import Workspace
 OVERRIDE = "release_override"
 """The manifest of a build's override."""
 
-_PUBLIC_INDEXES = ("pypi.org",)
-"""The servers that refuse local versions (https://packaging.python.org/en/latest/specifications/version-specifiers/)."""
-
 
 def decide(
     workspace: Workspace,
     build: Build,
     tag: ReleaseTag | None = None,
     *,
-    upload: str | None = None,
+    index: Index | None = None,
     in_its_run: bool = False,
 ) -> Decision:
-    """Judge a build by the project's gate, with its override. `upload` is the address of the index that it goes to.
+    """Judge a build by the project's gate, with its override. `index` is the index that it goes to.
 
     `in_its_run` is true for a step of the build's own run, which keeps other runs away. Raises `AccelCiError` where there is
     no section `release` or no such revision.
@@ -57,7 +54,7 @@ def decide(
         tag=tag,
         level=settings.quality.level,
         figures=_figures(workspace) if gate.quality else (),
-        public_only=upload is not None and _is_public(upload),
+        public_only=index is not None and not index.local_versions,
     )
     return Decision(judge(gate, facts), manifests.find(OVERRIDE, build, Override))
 
@@ -84,8 +81,3 @@ def _figures(workspace: Workspace) -> tuple[Figure, ...]:
     now = datetime.now(timezone.utc)
     flakiness = measure(workspace.results, now.date(), workspace.project.settings.quality.window_days)
     return make_report(workspace, flakiness, now).figures
-
-
-def _is_public(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    return any(host == each or host.endswith(f".{each}") for each in _PUBLIC_INDEXES)

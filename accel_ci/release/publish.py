@@ -119,7 +119,7 @@ def publish_build(
     if index is None and images is None:
         missing = "release.index or release.images" if release_tag is not None else "release.test_index"
         raise AccelCiError(f"the configuration has no {missing}, so {build.name} has nowhere to go; see docs/release.md")
-    decision = decide(workspace, build, release_tag, upload=index.upload if index else None, in_its_run=in_its_run)
+    decision = decide(workspace, build, release_tag, index=index, in_its_run=in_its_run)
     if not decision.goes_out:
         raise RefusedError(f"{build.name} is not released: {unmet_in_words(decision.refused_by)}")
     made = _made(workspace, build)

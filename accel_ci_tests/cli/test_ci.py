@@ -1,4 +1,4 @@
-"""What `accel-ci ci` refuses before anything is built."""
+"""Mistakes that `accel-ci ci` refuses before anything is built."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The contract of callbacks, over real HTTP: status, body, the order of the checks, and the limits.
 
-The list follows the public relay; where it differs, the case says so.
+The list follows the public relay; comments name the differences.
 """
 
 from __future__ import annotations
@@ -488,7 +488,7 @@ def test_what_the_public_relay_takes_is_taken(servers: Servers) -> None:
 
 
 def test_the_backends_sender_and_this_server(servers: Servers) -> None:
-    """What `accel-ci relay report` sends is taken, and it understands the answers."""
+    """The callbacks of `accel-ci relay report` are taken, and it understands the answers."""
     url = servers.relay.url.replace("/github/webhook", "/github/callback")
     sender = Sender(lambda: servers.issuer.token("a/reporting"))
     dispatch = {"event_type": "pull_request", "delivery_id": "pr", "payload": pull_request()}
