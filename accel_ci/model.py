@@ -81,7 +81,7 @@ class Revision:
     upstream: Source
     suites: tuple[str, ...] = ()
     confirms: str | None = None
-    stack: dict[str, Source] = field(default_factory=dict)
+    stack: dict[str, Source] = field(default_factory=dict, hash=False)
 
     @property
     def identity(self) -> tuple[Source, str | None, tuple[str, ...], tuple[tuple[str, Source], ...]]:
@@ -241,7 +241,7 @@ class RuntimeImage:
     checks: tuple[CheckResult, ...] = ()
     cached_steps: int = 0
     steps: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict, hash=False)
 
     def container(self, target: str) -> ContainerImage | None:
         """The target of that name; None if the image has none."""
