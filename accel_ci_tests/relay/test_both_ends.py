@@ -20,7 +20,7 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import open_instance
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.github_server import GitHubServer
-from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer, oidc_issuer
+from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.relay_server import UPSTREAM, RelayServer, pull_request
 from accel_ci_tests.fixtures.stand_in_torch import write_torch
@@ -28,12 +28,6 @@ from accel_ci_tests.fixtures.toy_night import ToyNight, make_toy_night
 
 BACKEND = "team/backend"
 JOBS = ("main~smoke", "main~unit")
-
-
-@pytest.fixture
-def issuer() -> Iterator[OidcIssuer]:
-    with oidc_issuer() as issuer:
-        yield issuer
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,6 @@ from accel_ci.relay.server.settings import CallbackSettings
 from accel_ci.relay.server.webhook import Delivery
 from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
 from accel_ci_tests.fixtures.relay_rows import NOW, begun, ended
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty database."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'relay.sqlite'}"
-    elif POSTGRES is None:
-        pytest.skip("no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
-    else:
-        yield from empty_postgres()
 
 
 def change(url: str, *statements: str) -> None:

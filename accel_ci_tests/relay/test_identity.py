@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,6 @@ SETTINGS = OidcSettings(leeway_s=LEEWAY_S, keys_s=300, stale_keys_s=3600, cool_d
 SMALL = private_key(0, bits=1024)
 Call = tuple[str | None, float]
 Make = Callable[[OidcIssuer], str]
-
-
-@pytest.fixture
-def issuer() -> Iterator[OidcIssuer]:
-    """An issuer with one key."""
-    with oidc_issuer() as one:
-        yield one
 
 
 def ask(issuers: Sequence[Issuer], *calls: Call, between: Callable[[int], None] | None = None) -> list[Any]:

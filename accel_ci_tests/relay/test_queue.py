@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +11,8 @@ from accel_ci.errors import AccelCiError
 from accel_ci.relay.server.database import RelayDatabase
 from accel_ci.relay.server.queue import GITHUB, Claim, Queue, Settlement
 from accel_ci.relay.server.webhook import Delivery
-from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
 
 NOW, LEASE_S = 1_800_000_000.0, 60.0
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty database."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'relay.sqlite'}"
-    elif POSTGRES is None:
-        pytest.skip("no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
-    else:
-        yield from empty_postgres()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from accel_ci.relay.server.payload import dispatch_body
 from accel_ci.relay.server.queue import Queue, Settlement
 from accel_ci.relay.server.settings import CallbackSettings
 from accel_ci.relay.server.webhook import Delivery
-from accel_ci_tests.fixtures.postgres import POSTGRES, empty_postgres
 from accel_ci_tests.fixtures.relay_server import UPSTREAM, callback, pull_request, report
 
 NOW, LEASE_S = 1_800_000_000.0, 60.0
@@ -30,17 +28,6 @@ REPOSITORY = Downstream("a/b", "L4")
 OTHER = Downstream("c/d", "L2")
 BODY = dispatch_body("pull_request", "pr", pull_request(), json.dumps(pull_request()).encode())[0]
 SETTINGS = CallbackSettings(per_minute=5, keep_s=1000, zombie_s=600)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of an empty database."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'relay.sqlite'}"
-    elif POSTGRES is None:
-        pytest.skip("no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
-    else:
-        yield from empty_postgres()
 
 
 @pytest.fixture
