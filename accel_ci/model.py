@@ -330,16 +330,18 @@ class SuiteSelection:
 
 @dataclass(frozen=True)
 class Subset:
-    """The part of a build's enabled tests that runs, or the reason why all of them do, in `words`.
+    """The part of a build's enabled tests that runs, or runs first, or the reason why there is none, in `words`.
 
     `reasons` are the numbers of tests by the reason why they run, and `tests` is a Parquet file with the columns `suite`,
     `test` and `reason`, None where all run. `base` is the commit that the sources were compared with, None if not known.
+    If these tests `are_first`, all others run after them.
     """
 
     words: str
     reasons: dict[str, int] = field(default_factory=dict)
     tests: Artifact | None = None
     base: str | None = None
+    are_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -331,13 +331,14 @@ class PullRequestJob(Section):
     """The job that a pull request of the backend starts.
 
     Of its suites, `tests: changed` runs those tests that the change may concern: of changed files and ops, those that failed
-    in the last build of main or nightly or are new there, and of other ops a sample of at most `sample_card_seconds`. The
-    change is the difference to the merge base with the branch `target`, by default `backend.ref`.
+    in the last build of main or nightly or are new there, and of other ops a sample of at most `sample_card_seconds`. With
+    `changed_first`, these but the sample run before all others. The change is the difference to the merge base with the
+    branch `target`, by default `backend.ref`.
     """
 
     suites: tuple[str, ...] = Field(min_length=1)
     variants: tuple[str, ...] = ()
-    tests: Literal["all", "changed"] = "all"
+    tests: Literal["all", "changed", "changed_first"] = "all"
     target: GitRef | None = None
     sample_card_seconds: Seconds = 600
 

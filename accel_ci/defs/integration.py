@@ -33,7 +33,7 @@ from accel_ci.progress import Step
 from accel_ci.quality.confirm_selection import Repetition, confirm_selection, manifest_of_confirmed, read_repetition
 from accel_ci.quality.current_quarantine import quarantined, without_disabled
 from accel_ci.ramp.current import sweep_selection
-from accel_ci.ramp.pull_request import changed_selection
+from accel_ci.ramp.pull_request import changed_selection, first_tests
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.scope.each_file import CollectionCache
@@ -169,7 +169,7 @@ def test_selection(
         selection = collect_tests(settings, suites, spec, place, none_enabled=sweeps)
         if sweeps:
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
-        elif revision.trigger == "pr" and settings.jobs.pr.tests == "changed" and not tests_upstreams_change(revision):
+        elif revision.trigger == "pr" and settings.jobs.pr.tests != "all" and not tests_upstreams_change(revision):
             selection = changed_selection(workspace, selection, revision, build_of(context).variant)
         step.note(selection_note(selection))
     shown = {"upstream_tests": tree.sha, "upstream_tests_differ": tree.skew or "no"} if tree is not None else {}
@@ -194,7 +194,8 @@ def test_plan(
             estimates = first_estimates(workspace.project, revision, test_selection, workspace.artifacts)
             again = _repetition(workspace, revision, test_selection)
             failed_on = again.failed_on if again is not None else None
-            plan = plan_device_tests(settings, test_selection, durations, workspace.artifacts, setup_s, estimates, failed_on)
+            first, artifacts = first_tests(test_selection, workspace.artifacts), workspace.artifacts
+            plan = plan_device_tests(settings, test_selection, durations, artifacts, setup_s, estimates, failed_on, first)
         step.note(f"{plan.tests:,} tests in {plan.batch_count} batches, {outlook(plan)}")
     return stage_result(plan, build_of(context), plan.batches.sha256, plan_metadata(plan))
 

@@ -12,13 +12,16 @@ end in small batches.
 Tests that belong together are one piece, which is never cut: those of a group (`SelectedTest.group`), which have a batch of
 their own, and those of a small file or class, since the tests of many depend on their order. One card alone runs every file
 whole, and all in order, as pytest does.
+
+With tests to run first, each piece that has one of them, or on one card each file, comes before all others: both parts are
+planned for themselves, and all batches of the first one are urgent, the longest ones first.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 from statistics import median
@@ -72,6 +75,7 @@ def make_plan(
     collect_s: float = COLLECT_S,
     widths: Mapping[str, int] | None = None,
     first_estimates: Mapping[tuple[str, str], float] | None = None,
+    first: Collection[tuple[str, str]] = (),
 ) -> Plan:
     """Cut the tests into batches for `cards` cards.
 
@@ -80,14 +84,15 @@ def make_plan(
     urgent, followed by never-seen ones if these are the smaller part of the work. The tests of a batch keep their order.
     `collect_s` is the cost for a worker of each file that it collects: batches much shorter than that would save nothing.
     `widths` maps a suite to the number of cards that its tests hold; each number of cards is planned separately, because it
-    also runs separately.
+    also runs separately. The tests `first` (suite and test) come before all others of their number of cards.
     """
     if cards < 1:
         raise ValueError(f"a plan needs at least one card, not {cards}")
     width_of = {test.suite: (widths or {}).get(test.suite, 1) for test in tests}
     estimates = _estimates(tests, durations, first_estimates or {})
     place = {_key(test): number for number, test in enumerate(tests)}
-    first: list[list[_Piece]] = []
+    wanted = frozenset(first)
+    early: list[list[_Piece]] = []
     later: list[list[_Piece]] = []
     durations_s: list[float] = []  # of what cannot be spread over cards
     cards_held: list[int] = []
@@ -96,22 +101,23 @@ def make_plan(
         workers = max(1, cards // width)
         if workers == 1:
             files = [*_by_file(single), *([group] for group in groups)]
-            urgent, rest = sorted(files, key=lambda batch: place[_key(batch[0].tests[0])]), list[list[_Piece]]()
+            files.sort(key=lambda batch: (_of_none(batch, wanted), place[_key(batch[0].tests[0])]))
+            urgent, rest = files, list[list[_Piece]]()
         else:
-            urgent, rest = _batches(single, groups, workers, collect_s)
-        first += urgent
+            urgent, rest = _batches(single, groups, workers, collect_s, wanted)
+        early += urgent
         later += rest
         durations_s += [piece.estimate_s for piece in (*single, *groups)]
         cards_held += [width] * (len(single) + len(groups))
     batches = []
-    for number, pieces in enumerate([*first, *later]):
+    for number, pieces in enumerate([*early, *later]):
         ordered = sorted((test for piece in pieces for test in piece.tests), key=lambda test: place[_key(test)])
         suite, file, ids = ordered[0].suite, ordered[0].file, tuple(test.test for test in ordered)
         estimate_s = sum(piece.estimate_s for piece in pieces)
         batches.append(Batch(f"b{number:05d}", suite, file, ids, estimate_s, cards=width_of[suite], group=ordered[0].group))
     unknown = sum(_key(test) not in durations for test in tests)
     bound_s = lower_bound(durations_s, cards, cards_held)
-    return Plan(tuple(batches), len(first), unknown, sum(estimates.values()), bound_s)
+    return Plan(tuple(batches), len(early), unknown, sum(estimates.values()), bound_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +155,39 @@ def _joined(pieces: Sequence[_Piece]) -> _Piece:
 
 
 def _batches(
-    single: Sequence[_Piece], groups: Sequence[_Piece], workers: int, collect_s: float
+    single: Sequence[_Piece], groups: Sequence[_Piece], workers: int, collect_s: float, wanted: frozenset[tuple[str, str]]
 ) -> tuple[list[list[_Piece]], list[list[_Piece]]]:
     """Put the pieces of one width into batches for some workers: the urgent batches, then the others.
 
+    All batches of pieces with a `wanted` test are urgent, and come first.
+    """
+    bound_s = lower_bound((piece.estimate_s for piece in (*single, *groups)), workers)
+    pieces = _with_small_scopes_joined(single, max(collect_s, bound_s * _URGENT))
+    if not wanted:
+        return _cut_all(pieces, groups, workers, collect_s, bound_s)
+    cut = []
+    for is_other in (False, True):
+        own, of_groups = ([piece for piece in some if _of_none([piece], wanted) is is_other] for some in (pieces, groups))
+        bound_s = lower_bound((piece.estimate_s for piece in (*own, *of_groups)), workers)
+        cut.append(_cut_all(own, of_groups, workers, collect_s, bound_s))
+    (urgent, rest), (other_urgent, later) = cut
+    early = sorted((*urgent, *rest), key=lambda batch: -sum(piece.estimate_s for piece in batch))
+    return [*early, *other_urgent], later
+
+
+def _of_none(pieces: Iterable[_Piece], wanted: frozenset[tuple[str, str]]) -> bool:
+    return not any(_key(test) in wanted for piece in pieces for test in piece.tests)
+
+
+def _cut_all(
+    pieces: Sequence[_Piece], groups: Sequence[_Piece], workers: int, collect_s: float, bound_s: float
+) -> tuple[list[list[_Piece]], list[list[_Piece]]]:
+    """Cut pieces into batches: the urgent ones, then the others. `bound_s` is the lower bound of all their makespans.
+
     Groups are urgent, since they cannot be cut; a longer one comes before a shorter one.
     """
-    work_s = sum(piece.estimate_s for piece in (*single, *groups))
-    bound_s = lower_bound((piece.estimate_s for piece in (*single, *groups)), workers)
+    work_s = sum(piece.estimate_s for piece in (*pieces, *groups))
     urgent_s = max(collect_s, bound_s * _URGENT)
-    pieces = _with_small_scopes_joined(single, urgent_s)
     unseen = [piece for piece in pieces if not piece.is_seen]
     if 2 * sum(piece.estimate_s for piece in unseen) > work_s:
         unseen = []

@@ -91,14 +91,20 @@ class Choice:
     whole: str | None = None
     silent: tuple[str, ...] = ()
 
-    def in_words(self, enabled: int) -> str:
-        """Count the chosen tests of all enabled ones by their reasons."""
+    def in_words(self, enabled: int, *, are_first: bool = False) -> str:
+        """Count the chosen tests of all enabled ones by their reasons; if they `are_first`, the others follow."""
         if self.whole is not None:
             return f"all {enabled:,} tests: {self.whole}"
         counts = Counter(reason.kind for reason in self.tests.values())
         parts = ", ".join(f"{counts[kind]:,} {words}" for kind, words in _IN_WORDS.items() if counts[kind])
         silent = f"; no op is named in {_some(self.silent)}" if self.silent else ""
-        return f"{len(self.tests):,} of {enabled:,} tests: {parts}{silent}"
+        if are_first and not self.tests:
+            return f"all {enabled:,} tests: none is known to be concerned{silent}"
+        return f"{len(self.tests):,} of {enabled:,} tests{' first' if are_first else ''}: {parts}{silent}"
+
+    def without_sample(self) -> Choice:
+        """Return the choice of the tests that the change is known to concern."""
+        return replace(self, tests={test: reason for test, reason in self.tests.items() if reason.kind != "sample"})
 
 
 def choose_tests(

@@ -32,7 +32,8 @@ _LOOKED_AT = 10  # builds, for the last one with each suite
 def changed_selection(workspace: Workspace, selection: TestSelection, revision: Revision, variant: str) -> TestSelection:
     """Return the selection of a pull request: of the enabled tests, those that its change may concern.
 
-    Where that is not known, all of them stay, and the subset has the reason.
+    Where that is not known, all of them stay, and the subset has the reason. With `jobs.pr.tests: changed_first` they all
+    stay, too, and the subset has those to run first.
     """
     if selection.scope is None:
         raise SelectionError("the selection has no table of scope, so no test can be chosen by its file and op")
@@ -50,9 +51,15 @@ def changed_selection(workspace: Workspace, selection: TestSelection, revision: 
         choice = with_groups(choice, tests)
     except AccelCiError as error:
         choice = Choice(whole=str(error))
-    words = choice.in_words(selection.enabled)
-    if choice.whole is not None:
-        return replace(selection, subset=Subset(words, base=base))
+    are_first = settings.jobs.pr.tests == "changed_first"
+    choice = choice.without_sample() if are_first else choice
+    words = choice.in_words(selection.enabled, are_first=are_first)
+    if choice.whole is not None or (are_first and not choice.tests):
+        return replace(selection, subset=Subset(words, base=base, are_first=are_first))
+    reasons = dict(Counter(reason.words for reason in choice.tests.values()).most_common())
+    subset = Subset(words, reasons, _write_reasons(choice.tests, artifacts), base, are_first)
+    if are_first:
+        return replace(selection, subset=subset)
     counts = Counter(suite for suite, _ in choice.tests)
     suites = tuple(
         replace(each, selected=counts[each.suite], not_chosen=each.selected - counts[each.suite])
@@ -61,8 +68,6 @@ def changed_selection(workspace: Workspace, selection: TestSelection, revision: 
     enabled = {(suite, test) for suite, test, status in pairs(scope, "suite", "test", "status") if status == "enabled"}
     # Files that cannot be collected, or skip themselves, stay.
     kept = [test for test in tests if (key := (test.suite, test.test)) in choice.tests or key not in enabled]
-    reasons = dict(Counter(reason.words for reason in choice.tests.values()).most_common())
-    subset = Subset(words, reasons, _write_reasons(choice.tests, artifacts), base)
     return replace(selection, tests=write_selection(kept, artifacts), suites=suites, subset=subset)
 
 
@@ -92,6 +97,21 @@ def _before(workspace: Workspace, variant: str, suites: Collection[str]) -> dict
         if set(suites) <= set(found):
             break
     return found
+
+
+def tests_of_subset(selection: TestSelection, artifacts: ArtifactStore) -> frozenset[tuple[str, str]] | None:
+    """Return the suite and id of the tests of a build's subset; None where it has none. Raises `AccelCiError`."""
+    if selection.subset is None or selection.subset.tests is None:
+        return None
+    table = pq.read_table(artifacts.checked_path(selection.subset.tests), columns=["suite", "test"])
+    return frozenset(pairs(table, "suite", "test"))
+
+
+def first_tests(selection: TestSelection, artifacts: ArtifactStore) -> frozenset[tuple[str, str]]:
+    """Return the tests that run before all others; none where the selection does not ask for that."""
+    if selection.subset is None or not selection.subset.are_first:
+        return frozenset()
+    return tests_of_subset(selection, artifacts) or frozenset()
 
 
 def _write_reasons(reasons: Mapping[tuple[str, str], Reason], artifacts: ArtifactStore) -> Artifact:

@@ -118,18 +118,19 @@ def plan_device_tests(
     setup_s: float | None = None,
     first_estimates: Mapping[tuple[str, str], float] | None = None,
     failed_on: Mapping[TestKey, Collection[str]] | None = None,
+    first: Collection[TestKey] = (),
 ) -> TestPlan:
     """Plan the selected tests for the pool's cards from recorded `durations` (seconds by suite and test).
 
     `first_estimates` are for the tests of files that have none (seconds by suite and file). `setup_s` is the time that
     a card spent on set-up and collection in an earlier build. Tests keep away from the cards that they have `failed_on`,
-    if there are others. Raises `SelectionError` if nothing is selected.
+    if there are others. Those in `first` come before the others. Raises `SelectionError` if nothing is selected.
     """
     cards, widths = settings.pool.cards, {name: suite.cards for name, suite in settings.suites.items()}
     tests = read_selection(selection.tests, artifacts)
     if not tests:
         raise SelectionError("nothing is selected, so there is nothing to plan; look at the suites of the job")
-    make = partial(make_plan, durations=durations, cards=cards, widths=widths, first_estimates=first_estimates)
+    make = partial(make_plan, durations=durations, cards=cards, widths=widths, first_estimates=first_estimates, first=first)
     plan = make(tests) if failed_on is None else _plan_away(tests, failed_on, settings, make)
     batches = artifacts.put_bytes(_PLAN.dump_json(plan), "plan.json")
     seconds = (round(each, 3) for each in (plan.estimated_s, plan.lower_bound_s, predicted_makespan(plan, cards, setup_s)))

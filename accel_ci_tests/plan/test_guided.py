@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accel_ci.model import Batch, SelectedTest
-from accel_ci.plan.guided import lower_bound, make_plan
+from accel_ci.plan.guided import Plan, lower_bound, make_plan
+from accel_ci.runner.choice import Choice, FreeBatches
+from accel_ci.runner.round_folder import PlannedBatch
 
 
 def some_tests(**files: int) -> list[SelectedTest]:
@@ -217,3 +219,62 @@ def test_a_plan_needs_cards(cards: int) -> None:
 
 def test_an_empty_plan() -> None:
     assert make_plan([], {}, 4).batches == ()
+
+
+def affected(plan: Plan, first: set[tuple[str, str]]) -> list[bool]:
+    return [any((batch.suite, test) in first for test in batch.tests) for batch in plan.batches]
+
+
+@given(
+    files=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    cards=st.integers(1, 16),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_tests_to_run_first_are_taken_before_all_others(files: list[int], cards: int, share: float, seed: int) -> None:
+    rng = random.Random(seed)
+    tests = [
+        SelectedTest(f"s{file % 2}", f"f{file}.py::T{rng.randrange(3)}::test_{n}", "g" if rng.random() < 0.1 else None)
+        for file, count in enumerate(files)
+        for n in range(count)
+    ]
+    durations = {(test.suite, test.test): rng.expovariate(0.1) for test in tests if rng.random() < 0.8}
+    first = {(test.suite, test.test) for test in tests if rng.random() < share}
+    plan = make_plan(tests, durations, cards, first=first)
+    assert sorted(test for batch in plan.batches for test in batch.tests) == sorted(test.test for test in tests)
+    flags = affected(plan, first)
+    count = sum(flags)
+    assert flags == [True] * count + [False] * (len(flags) - count)
+    assert plan.urgent >= count, "workers take urgent batches before all others, in their order"
+    if cards > 1:
+        estimates = [batch.estimate_s for batch in plan.batches[:count]]
+        assert estimates == sorted(estimates, reverse=True)
+    assert plan.lower_bound_s == make_plan(tests, durations, cards).lower_bound_s
+
+
+def test_the_first_tests_share_all_cards_and_keep_their_small_file() -> None:
+    tests = some_tests(a=400, b=400, c=4)
+    durations = {(test.suite, test.test): 1.0 for test in tests}
+    first = {*(("suite", f"a.py::test_{n}") for n in range(100, 200)), ("suite", "c.py::test_2")}
+    plan = make_plan(tests, durations, 4, first=first)
+    flags = affected(plan, first)
+    early = plan.batches[: sum(flags)]
+    assert max(batch.estimate_s for batch in early) <= 104 / 4, "no card has more than its share of them"
+    assert {test for batch in early for test in batch.tests} == {
+        *(test for suite, test in first),
+        *(f"c.py::test_{n}" for n in range(4)),
+    }, "a small file is not cut"
+    free = FreeBatches(PlannedBatch(b.id, b.suite, b.file, b.tests, b.estimate_s, (), n < plan.urgent)
+                       for n, b in enumerate(plan.batches))  # fmt: skip
+    choice, taken = Choice(free, 0), list[str]()
+    while (batch := choice.next("suite")) is not None:
+        choice.record(batch, True)
+        free.remove(batch.id, "w")
+        taken.append(batch.id)
+    assert taken[: len(early)] == [batch.id for batch in early]
+
+
+def test_one_card_runs_the_files_of_the_first_tests_before_the_others() -> None:
+    tests = grouped(None, "a.py::t1", "b.py::t1", "b.py::t2", "c.py::t1")
+    plan = make_plan(tests, {}, 1, first={("suite", "b.py::t2"), ("suite", "c.py::t1")})
+    assert [batch.tests for batch in plan.batches] == [("b.py::t1", "b.py::t2"), ("c.py::t1",), ("a.py::t1",)]

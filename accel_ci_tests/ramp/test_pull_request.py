@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 from accel_ci.config.settings import Budgets, Project
 from accel_ci.ledger.completeness import of_subset, too_little
 from accel_ci.model import VERDICTS, Artifact, Revision, SelectedTest, Source, SuiteSelection, TestSelection
-from accel_ci.ramp.pull_request import changed_selection
+from accel_ci.ramp.pull_request import changed_selection, first_tests
 from accel_ci.scope.selection import read_selection, write_selection
 from accel_ci.scope.table import write_scope
+from accel_ci.steps.device_tests import plan_device_tests, read_plan
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.project import minimal_config
@@ -24,9 +25,9 @@ NIGHT = [*op_rows(["add", "mul", "exp"], ["float32", "int64"], "enabled"), scope
 BROKEN = "test/test_broken.py"
 
 
-def workspace_of(make_project: Callable[..., Project]) -> Workspace:
+def workspace_of(make_project: Callable[..., Project], tests: str = "changed") -> Workspace:
     sections = ramp_sections()
-    jobs = {**sections["jobs"], "pr": {"suites": ["smoke", "upstream"], "tests": "changed"}}  # type: ignore[dict-item]
+    jobs = {**sections["jobs"], "pr": {"suites": ["smoke", "upstream"], "tests": tests}}  # type: ignore[dict-item]
     backend = {**minimal_config()["backend"], "ref": "refs/heads/main"}  # type: ignore[dict-item]
     return Workspace(make_project(**{**sections, "jobs": jobs, "backend": backend}))
 
@@ -101,6 +102,33 @@ def test_all_tests_stay_where_the_effect_of_the_change_is_not_known(
     assert first.subset.words.startswith("7 of 7 tests: 7 of suites that no nightly and no build of main has run")
     assert chosen(workspace, first) == chosen(workspace, selection)
     assert [suite.not_chosen for suite in first.suites] == [0]
+
+
+def test_all_tests_run_and_those_that_the_change_concerns_come_first(
+    repository: Path, make_project: Callable[..., Project]
+) -> None:
+    workspace = workspace_of(make_project, "changed_first")
+    names = [row["test"] for row in NIGHT]
+    write_build(workspace, 19, NIGHT, {**dict.fromkeys(names, "passed"), names[3]: "failed"})
+    selection = collected(workspace, NIGHT)
+    revision = propose(repository, {"backend/csrc/add.cpp": 'm.impl("add_.Tensor", add);\n'})
+    found = changed_selection(workspace, selection, revision, "py3")
+    assert replace(found, subset=None) == selection, "all of them run"
+    assert found.subset is not None
+    assert found.subset.words == "3 of 7 tests first: 2 of changed ops, 1 that failed lately"
+    first = first_tests(found, workspace.artifacts)
+    assert first == {("upstream", names[0]), ("upstream", names[1]), ("upstream", names[3])}, "no sample"
+    plan = plan_device_tests(workspace.project.settings, found, {}, workspace.artifacts, first=first)
+    batches = read_plan(plan.batches, workspace.artifacts).batches
+    assert plan.tests == 8
+    assert first <= {("upstream", test) for test in batches[0].tests}
+    none = propose(repository, {"backend/a.py": "1\n"})
+    write_build(workspace, 20, NIGHT, dict.fromkeys(names, "passed"))
+    found = changed_selection(workspace, selection, replace(none, key="pr-8"), "py3")
+    assert found.subset is not None
+    assert found.subset.words == "all 7 tests: none is known to be concerned; no op is named in a.py"
+    assert first_tests(found, workspace.artifacts) == frozenset()
+    assert first_tests(selection, workspace.artifacts) == frozenset()
 
 
 def test_shares_of_a_subset_say_nothing_but_something_must_pass() -> None:
