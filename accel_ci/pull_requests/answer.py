@@ -52,11 +52,25 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The comparison of a build of a pull request with an earlier one.
+
+    `commit` is the merge base, None where it cannot be told. `build` is the build that is compared with, None where there
+    is none yet, `is_merge_base` whether that tested the merge base itself, and `digest` the content of its ledger.
+    """
+
+    commit: str | None = None
+    build: Build | None = None
+    is_merge_base: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True)
 class Tested:
     """A pipeline of a build of a pull request, as far as it has come. `ledger` is that of the last run, once it has ended.
 
-    `base` is the build that it is compared with, `is_merge_base` whether that tested the merge base itself. `activity` says
-    where a run is, or where it stopped; `shortcomings` are the reasons why the build does not pass but for its failures.
+    `base` is what it is compared with. `activity` says where a run is, or where it stopped; `shortcomings` are the reasons
+    why the build does not pass but for its failures.
     """
 
     __test__ = False
@@ -69,8 +83,7 @@ class Tested:
     ledger: Ledger | None = None
     failures: tuple[Failure, ...] = ()
     shortcomings: tuple[str, ...] = ()
-    base: Build | None = None
-    is_merge_base: bool = False
+    base: Base = Base()
     page: str | None = None
     subset: str | None = None
 
@@ -212,9 +225,10 @@ def comment(head: str, tested: Sequence[Tested], marker: str, *, waiting: str = 
 
 
 def _base(tested: Tested) -> str:
-    if tested.base is None:
+    base = tested.base
+    if base.build is None:
         return "" if tested.ledger is None else "no earlier build"
-    return f"{code(tested.base.revision)}, {'the merge base' if tested.is_merge_base else 'the newest build of the branch'}"
+    return f"{code(base.build.revision)}, {'the merge base' if base.is_merge_base else 'the newest build of the branch'}"
 
 
 def _report(tested: Tested) -> list[str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import Build, Ledger, TestSelection, Trigger, Verdict, trigger_of_key
-from accel_ci.pipelines import LEDGER, TEST_SELECTION, Pipeline
-from accel_ci.pull_requests.answer import Tested, sort_failures, untested
+from accel_ci.model import Build, Ledger, Revision, TestSelection, Trigger, Verdict, trigger_of_key
+from accel_ci.pipelines import LEDGER, REVISION, TEST_SELECTION, Pipeline
+from accel_ci.pull_requests.answer import Base, Tested, sort_failures, untested
 from accel_ci.pull_requests.watched import Head
 from accel_ci.quality.causes import Identity
 from accel_ci.quality.judgement import read_causes
 from accel_ci.results.questions import bad_tests, bad_tests_in_brief
 from accel_ci.source.changes import changes_of
+from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 
 _BASE_TRIGGERS: tuple[Trigger, ...] = ("nightly", "main", "intraday")
@@ -23,7 +26,53 @@ _LOOKED_AT = 100
 """So many of the newest revisions are looked at for one of the merge base."""
 
 
-def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
+class Bases:
+    """The builds that those of pull requests are compared with, as they are when they are first asked for."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def choose(self, ledger: Ledger, commit: str | None) -> Base:
+        """Return the newest build of the merge base `commit` with all suites of a build, else the newest one before it."""
+        for key in self._of_commit[commit] if commit is not None else ():
+            found = self._ledger(Build(key, ledger.build.variant))
+            if found is not None and ledger.suites.keys() <= found.suites.keys():
+                return Base(commit, found.build, True, found.digest)
+        before = finished_before(self._manifests, ledger)
+        return Base(commit, before.build, False, before.digest) if before is not None else Base(commit)
+
+    def is_current(self, base: Base, build: Build) -> bool:
+        """Return whether a build of a pull request is still compared with the right one.
+
+        A build of the merge base stays the right one, though a later one of the same commit may have another upstream.
+        """
+        if base.build is not None and base.is_merge_base:
+            found = self._ledger(base.build)
+            return found is not None and found.digest == base.digest
+        ledger = self._ledger(build)
+        return ledger is None or self.choose(ledger, base.commit) == base
+
+    def _ledger(self, build: Build) -> Ledger | None:
+        return self._manifests.read_history(self._manifests.path(LEDGER, build.revision, build.variant), Ledger)
+
+    @cached_property
+    def _manifests(self) -> ManifestStore:
+        return self._workspace.manifests.at_one_moment()
+
+    @cached_property
+    def _of_commit(self) -> defaultdict[str, list[str]]:
+        """The newest revisions by the commit of the backend that they test."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for each in self._manifests.revisions()[:_LOOKED_AT]:
+            if each.trigger not in _BASE_TRIGGERS:
+                continue
+            revision = self._manifests.read_history(self._manifests.path(REVISION, each.key), Revision)
+            if revision is not None and revision.backend.sha is not None and not revision.backend.dirty:
+                found[revision.backend.sha].append(each.key)
+        return found
+
+
+def look_at_builds(workspace: Workspace, head: Head, bases: Bases | None = None) -> list[Tested]:
     """Return how far each pipeline of each build of a pull request has come. Raises `AccelCiError`."""
     pipelines = [one for one in workspace.pipelines if any("pr" in job.triggers for job in one.jobs)]
     settings = workspace.project.settings
@@ -37,13 +86,15 @@ def look_at_builds(workspace: Workspace, head: Head) -> list[Tested]:
     builds = [Build(head.revision, variant) for variant in head.variants]
     for build in builds:
         workspace.manifests.bring(build)
-    return [look_at_build(workspace, pipeline, build) for build in builds for pipeline in pipelines]
+    return [look_at_build(workspace, pipeline, build, bases=bases) for build in builds for pipeline in pipelines]
 
 
-def look_at_build(workspace: Workspace, pipeline: Pipeline, build: Build, *, is_over: bool = False) -> Tested:
+def look_at_build(
+    workspace: Workspace, pipeline: Pipeline, build: Build, *, is_over: bool = False, bases: Bases | None = None
+) -> Tested:
     """Return how far a pipeline of a build has come. With `is_over`, the caller is its run, and has done all of its work.
 
-    Raises `AccelCiError`.
+    `bases` are those of now. Raises `AccelCiError`.
     """
     manifests, run = workspace.manifests, workspace.manifests.last_run(pipeline, build)
     addresses = workspace.project.settings.addresses
@@ -57,9 +108,10 @@ def look_at_build(workspace: Workspace, pipeline: Pipeline, build: Build, *, is_
     ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
     if ledger is None:  # that of an earlier run tells nothing of this one
         return replace(found, progress="cancelled" if run.ending == "interrupted" else "stopped", activity=activity)
-    base, is_merge_base = _base(workspace, build, ledger)
+    commit = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
+    base = (bases or Bases(workspace)).choose(ledger, commit)
     suites = list(ledger.suites)
-    verdicts = _verdicts(workspace, base) if base is not None else None
+    verdicts = _verdicts(workspace, base.build) if base.build is not None else None
     causes = read_causes(workspace, build)
     selection = manifests.find(TEST_SELECTION, build, TestSelection)
     return replace(
@@ -71,7 +123,6 @@ def look_at_build(workspace: Workspace, pipeline: Pipeline, build: Build, *, is_
         ),
         shortcomings=untested(ledger),
         base=base,
-        is_merge_base=is_merge_base,
         subset=selection.subset.words if selection is not None and selection.subset is not None else None,
     )
 
@@ -81,26 +132,6 @@ def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:
     ledger = workspace.manifests.find(LEDGER, build, Ledger)
     suites = list(ledger.suites) if ledger is not None else []
     return {one.identity: one.verdict for one in bad_tests_in_brief(workspace.results, build, suites)}
-
-
-def _base(workspace: Workspace, build: Build, ledger: Ledger) -> tuple[Build | None, bool]:
-    """Return the build to compare with, and whether it tested the merge base: else it is the newest one of the branch.
-
-    A build of no pull request is compared with the one before: it may be the first one of its commit.
-    """
-    manifests = workspace.manifests
-    base = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
-    for each in manifests.revisions()[:_LOOKED_AT] if base is not None else ():
-        if each.trigger not in _BASE_TRIGGERS:
-            continue
-        revision, other = manifests.revision(each.key), Build(each.key, build.variant)
-        if revision is None or revision.backend.sha != base or revision.backend.dirty:
-            continue
-        found = manifests.find(LEDGER, other, Ledger)
-        if found is not None and ledger.suites.keys() <= found.suites.keys():
-            return other, True
-    before = finished_before(manifests, ledger)
-    return (before.build if before is not None else None), False
 
 
 def _merge_base(workspace: Workspace, build: Build) -> str | None:

@@ -22,8 +22,8 @@ from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.errors import AccelCiError
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
 from accel_ci.model import Build
-from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment
-from accel_ci.pull_requests.progress import look_at_builds
+from accel_ci.pull_requests.answer import Base, Tested, check_name, check_run, comment
+from accel_ci.pull_requests.progress import Bases, look_at_builds
 from accel_ci.pull_requests.watched import Head, read_watched
 from accel_ci.quality.judgement import read_causes
 from accel_ci.redaction import redact
@@ -40,12 +40,14 @@ class Sent:
     """The answer to a commit of a pull request.
 
     `checks` are the numbers of check runs by name, `digests` what they say, and those in `ended` are completed. `stamp`
-    names the facts that all of it was made from. A comment belongs to the pull request, so it outlives the commit.
+    names the facts of its builds that all of it was made from, and `bases` have what they are compared with, by variant. A
+    comment belongs to the pull request, so it outlives the commit.
     """
 
     sha: str
     at: datetime
     stamp: str = ""
+    bases: dict[str, Base] = field(default_factory=dict)
     checks: dict[str, int] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
@@ -110,13 +112,16 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
     answers, heads = _Answers(workspace), read_watched(workspace).heads
     if answers.record.paused_until is not None and now < answers.record.paused_until:
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
-    lines: list[str] = []
+    lines, bases = list[str](), Bases(workspace)
     with open_github(github, workspace.project.root) as requests:
         for number, head in heads.items():
-            if head.state == "passed over" or (stamp := _stamp(workspace, head)) == _stamp_of(answers, number, head):
+            if head.state == "passed over":
                 continue
             try:
-                tested = look_at_builds(workspace, head)
+                stamp = _stamp(workspace, head)
+                if _is_answered(answers.record.answers.get(number), head, stamp, bases):
+                    continue
+                tested = look_at_builds(workspace, head, bases)
                 _Answer(requests, github, settings, answers, number, head, now).send(tested, stamp)
                 lines.append(f"{number}: answered")
             except RateLimitError as error:
@@ -152,13 +157,16 @@ def _stamp(workspace: Workspace, head: Head) -> str:
         for pipeline in workspace.pipelines:
             run = workspace.manifests.last_run(pipeline, build)
             parts += [run, workspace.manifests.has_run(pipeline, build) if run is not None else None]
-        parts.append(read_causes(workspace, build) is not None)
+        causes = read_causes(workspace, build)
+        parts.append(sorted(causes.judged_from.items()) if causes is not None else None)
     return sha256(repr(parts).encode()).hexdigest()
 
 
-def _stamp_of(answers: _Answers, number: int, head: Head) -> str | None:
-    sent = answers.record.answers.get(number)
-    return sent.stamp if sent is not None and sent.sha == head.sha else None
+def _is_answered(sent: Sent | None, head: Head, stamp: str, bases: Bases) -> bool:
+    """Return whether the answer that was sent is that of now. A build to compare with may end after those of the change."""
+    if sent is None or sent.sha != head.sha or sent.stamp != stamp:
+        return False
+    return all(bases.is_current(base, Build(head.revision or "", variant)) for variant, base in sent.bases.items())
 
 
 class _Answer:
@@ -183,13 +191,15 @@ class _Answer:
         if self._sent.sha != self._head.sha:
             _end_checks(self._requests, self._repository, self._answers, self._number, "a newer commit is tested instead")
             before = self._answers.record.answers[self._number]
-            self._sent = replace(before, sha=self._head.sha, at=self._now, stamp="", checks={}, digests={}, ended=())
+            self._sent = replace(
+                before, sha=self._head.sha, at=self._now, stamp="", bases={}, checks={}, digests={}, ended=()
+            )
         waiting = self._head.reason if self._head.state == "waiting" else ""
         for one in tested:
             self._check(one, waiting)
         if self._settings.comment:
             self._comment(tested, waiting)
-        self._keep(stamp=stamp)
+        self._keep(stamp=stamp, bases={one.variant: one.base for one in tested if one.ledger is not None})
 
     def _keep(self, **changes: Any) -> None:
         self._sent = self._answers.keep(self._number, replace(self._sent, **changes))

@@ -10,6 +10,7 @@ import pytest
 from accel_ci.github.markdown import LONGEST_TEXT
 from accel_ci.model import VERDICTS, Build, Ledger, TestVerdict, Verdict
 from accel_ci.pull_requests.answer import (
+    Base,
     Conclusion,
     Failure,
     Kind,
@@ -120,7 +121,7 @@ def test_hostile_text_is_shown_as_it_is() -> None:
     name = "tests/test_a.py::test[</pre>@all|\u202e<img src=x>]\n# title"
     failure = Failure("unit|x", name, "new", "/srv/ci/secret place/x tests/test_a.py:1: `</details>` [a](javascript:b)")
     tested = replace(ended(ledger("passed", "failed")), failures=(failure,), page="javascript:alert(1)")
-    tested = replace(tested, variant="py3</code>|<b>", base=replace(NIGHTLY, revision="nightly|<i>"))
+    tested = replace(tested, variant="py3</code>|<b>", base=Base("c" * 40, replace(NIGHTLY, revision="nightly|<i>")))
     text = comment(HEAD, [tested], "<!-- marker -->")
     for word in ("<img", "<b>", "<i>", "javascript:alert", "\u202e", "</pre>@all", "\n# title"):
         assert word not in text

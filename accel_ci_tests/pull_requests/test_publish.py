@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,11 +11,27 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.github.client import TOKEN as VARIABLE
+from accel_ci.model import Artifact, Build, Ledger, Revision, Source, SuiteSelection, TestSelection
+from accel_ci.model import Subset as ChosenTests
+from accel_ci.pipelines import INTEGRATION, LEDGER, TEST_SELECTION
 from accel_ci.pull_requests.publish import publish_answers
 from accel_ci.pull_requests.watched import Head, Watched, keep_watched
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.finished_nights import (
+    BROKEN,
+    FAILS,
+    NIGHTS,
+    TODAY,
+    Told,
+    attempts_of,
+    sha,
+    write_ledger,
+    write_night,
+)
 from accel_ci_tests.fixtures.github_check_runs import Fault
 from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
 FIRST, SECOND = "a" * 40, "b" * 40
@@ -131,3 +148,46 @@ def test_no_secret_is_in_an_answer(answerer: Answerer) -> None:
     answerer.set(FIRST, reason=f"the token {TOKEN}")
     answerer.answer()
     assert TOKEN not in str(answerer.comments()) + str(answerer.github.check_runs.runs)
+
+
+def write_pull_request(workspace: Workspace, told: Told, base: int) -> Head:
+    """Lay the finished build of a pull request on disk, whose merge base is the commit of the number `base`."""
+    build = Build(f"pr-7-{FIRST[:12]}", "py3")
+    backend, upstream = Source("backend", "refs/pull/7/head", FIRST), Source("upstream", "main", sha(0))
+    workspace.manifests.add_revision(Revision(build.revision, "pr", TODAY, backend, upstream))
+    write_attempts(workspace.results, build, TODAY.date(), attempts_of(told, TODAY))
+    chosen = ChosenTests("all tests", base=sha(base))
+    selection = TestSelection(Artifact("0" * 64, "tests.json", 2), (SuiteSelection("unit", 1, 1, {}),), 1.0, subset=chosen)
+    workspace.manifests.write(workspace.manifests.path(TEST_SELECTION, build.revision, build.variant), selection)
+    write_ledger(workspace, build, "of the change")
+    run = PipelineRun("run", TODAY, TODAY, LEDGER, reported=True)
+    workspace.manifests.write(workspace.manifests.run_file(INTEGRATION, build), run)
+    return Head(FIRST, NOW, "started", revision=build.revision, variants=(build.variant,))
+
+
+def test_a_base_that_is_tested_later_completes_the_answer(answerer: Answerer) -> None:
+    workspace = answerer.workspace
+    head = write_pull_request(workspace, {BROKEN[0]: FAILS, BROKEN[1]: FAILS}, base=5)
+    keep_watched(workspace, Watched(heads={7: head}))
+
+    def answered() -> tuple[list[str], str]:
+        lines = answerer.answer()
+        [run] = answerer.github.check_runs.runs.values()
+        return lines, run["output"]["title"]
+
+    assert answered() == (["7: answered"], "2 not known yet")
+    assert answered()[0] == []
+    write_night(workspace, NIGHTS - 2, {BROKEN[0]: FAILS, BROKEN[1]: FAILS}, backend=4)
+    assert answered() == (["7: answered"], "2 broken in the base, too"), "by the newest build of the branch, for want of one"
+    assert answered()[0] == []
+    base = write_night(workspace, NIGHTS, {BROKEN[0]: FAILS}, backend=5)
+    assert answered() == (["7: answered"], "1 new, 1 broken in the base, too"), "by the merge base, tested after the change"
+    assert "the merge base" in answerer.comments()[0]
+    write_attempts(workspace.results, base, TODAY.date(), attempts_of({BROKEN[0]: FAILS, BROKEN[1]: FAILS}, TODAY))
+    path = workspace.manifests.path(LEDGER, base.revision, base.variant)
+    workspace.manifests.write(path, replace(workspace.manifests.read(path, Ledger), digest="built again"))
+    assert answered() == (["7: answered"], "2 broken in the base, too")
+    write_night(workspace, NIGHTS + 1, {}, backend=5)
+    write_night(workspace, NIGHTS + 2, {}, backend=6)
+    assert answered()[0] == [], "later builds, of the same commit or another one, concern no earlier change"
+    assert len(answerer.comments()) == len(answerer.checks()) == 1
