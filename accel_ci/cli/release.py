@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from accel_ci.workspace import Workspace
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-_TAG = click.option("--tag", help="The release tag, such as v1.2.3 [default: the one that the build was started with].")
+_TAG = click.option(
+    "--tag",
+    help="The release tag, such as v1.2.3, or runtime=v1.2.3 of a component [default: the one of the build's start].",
+)
 
 
 @click.group()
@@ -39,12 +42,12 @@ def check(workspace: Workspace, build: str | None, tag: str | None, as_json: boo
     from accel_ci.model import Revision
     from accel_ci.pipelines import REVISION
     from accel_ci.release.facts import decide
-    from accel_ci.release.tags import tag_of
+    from accel_ci.release.tags import index_for, tag_of
 
     chosen = chosen_build(workspace, build)
     manifests, settings = workspace.manifests, workspace.project.settings.release
     found = tag_of(workspace.project, manifests.read(manifests.path(REVISION, chosen.revision), Revision), tag)
-    index = (settings.index if found is not None else settings.test_index) if settings is not None else None
+    index = index_for(settings, found) if settings is not None else None
     decision = decide(workspace, chosen, found, index=index)
     if as_json:
         document = {"build": chosen.name, "goes_out": decision.goes_out, **asdict(decision)}

@@ -19,7 +19,8 @@ class Component(Section):
 
     `build` installs into the folder that `{prefix}` stands for, in which the components before it are installed already.
     Each command of `test` is a test, which passes with the exit status 0; the tests in `reports`, paths or patterns of
-    files in JUnit's format that the commands write, count beside them. The limit is for each command.
+    files in JUnit's format that the commands write, count beside them. The limit is for each command. With `release`, its
+    tags of semantic versions, such as v1.2.3, release the image of a build.
     """
 
     name: Name
@@ -32,13 +33,15 @@ class Component(Section):
     reports: tuple[RelativePath, ...] = ()
     environment: dict[EnvironmentName, str] = {}
     timeout_seconds: Seconds = 3600
+    release: bool = False
 
 
 class Stack(Section):
     """The components in the order in which they are built.
 
     `environment` is what wheel builds and tests get, with `{stack}` for the folder that everything is installed in. A
-    sensor looks every `check_every_seconds` whether a component has moved; it starts with the daemon if it is `enabled`.
+    sensor looks every `check_every_seconds` whether a component has moved, and one whether it has a new release tag; they
+    start with the daemon if they are `enabled`.
     """
 
     components: Annotated[tuple[Component, ...], Field(min_length=1)]
@@ -52,7 +55,7 @@ class Stack(Section):
 
     @classmethod
     def mistakes(cls, content: dict[str, Any]) -> Iterator[Mistake]:
-        """Find components that cannot be told apart, and reports that nothing writes."""
+        """Find components that cannot be told apart, reports that nothing writes, and releases that go nowhere."""
         names: list[Any] = []
         for index, entry in enumerate(as_sequence(as_mapping(content.get("stack")).get("components"))):
             component = as_mapping(entry)
@@ -62,3 +65,5 @@ class Stack(Section):
             names.append(name)
             if component.get("reports") and not component.get("test"):
                 yield (*where, "reports"), "needs 'test': the commands that write the reports"
+            if component.get("release") is True and not as_mapping(content.get("release")).get("images"):
+                yield (*where, "release"), "needs 'release.images': the repository that the image goes to"

@@ -15,7 +15,7 @@ from accel_ci.redaction import redact
 from accel_ci.release.facts import decide
 from accel_ci.release.gate import Criterion, Decision, unmet_in_words
 from accel_ci.release.publish import publish_build, publish_nightly
-from accel_ci.release.tags import tag_of
+from accel_ci.release.tags import index_for, tag_of
 from accel_ci.workspace import Workspace
 
 CHANNEL, RELEASE = "nightly_channel", "release"
@@ -90,12 +90,12 @@ def release(
     revision = _revision(workspace, build)
     try:
         tag = tag_of(workspace.project, revision)
-        is_release = tag is not None and section is not None and (section.index or section.images)
+        is_release = tag is not None and section is not None and (index_for(section, tag) or section.images)
         is_test = tag is None and section is not None and section.test_index and revision.trigger in section.test_triggers
         if not _goes(workspace, build) or not (is_release or is_test):
             yield _not_for(build, f"it has no release tag, and builds of the trigger {revision.trigger} are not tried out")
             return
-        index = section.index if is_release and section else section.test_index if section else None
+        index = index_for(section, tag) if section is not None else None
         with progress.step(RELEASE) as step:
             decision = decide(workspace, build, tag, index=index, in_its_run=True)
             yield _gate(build, decision)

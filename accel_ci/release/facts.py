@@ -55,6 +55,7 @@ def decide(
         level=settings.quality.level,
         figures=_figures(workspace) if gate.quality else (),
         public_only=index is not None and not index.local_versions,
+        stack=revision.stack,
     )
     return Decision(judge(gate, facts), manifests.find(OVERRIDE, build, Override))
 

@@ -5,8 +5,8 @@ Gathering the facts of a build belongs in `facts.py`, and what a build that meet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import get_args
 
@@ -28,7 +28,7 @@ class BuildFacts:
     `activity` has what pipelines do beside the ledger, or where they stopped. `wanted` are the suites of its job. `checks`
     are those of its wheel and image, None where there is no wheel. `version` is the wheel's, and `tag` the release tag that
     the build is released by, None for a build that is none. `level` is the backend's. `public_only` is true if it goes to an
-    index that takes no local version, such as `1.0+g0123`.
+    index that takes no local version, such as `1.0+g0123`. `stack` are the states of the stack's components.
     """
 
     trigger: Trigger
@@ -42,6 +42,7 @@ class BuildFacts:
     level: str | None
     figures: tuple[Figure, ...]
     public_only: bool = False
+    stack: Mapping[str, Source] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,19 +98,31 @@ def _of_sources(facts: BuildFacts) -> Iterator[Criterion]:
     yield Criterion("at rest", not activity, activity or "no run works on it", "the last run has reported", firm=True)
     allowed: tuple[str, ...] = get_args(Released)
     yield Criterion("trigger", facts.trigger in allowed, facts.trigger, f"one of {', '.join(allowed)}", firm=True)
-    source = facts.source
-    state = source.sha or source.note or "unknown"
-    state += " with uncommitted changes" if source.dirty else ""
-    yield Criterion("sources", source.sha is not None and not source.dirty, state, "a commit", firm=True)
+    yield Criterion("sources", _is_commit(facts.source), _state(facts.source), "a commit", firm=True)
+    if facts.stack:
+        states = ", ".join(f"{name} {_state(source)}" for name, source in facts.stack.items())
+        met = all(map(_is_commit, facts.stack.values()))
+        yield Criterion("stack", met, states, "each component is a commit", firm=True)
     if (tag := facts.tag) is not None:
-        at = tag.sha or "no such tag"
-        yield Criterion("tag", tag.sha == source.sha is not None, f"{tag.name} is {at}", f"is {source.sha}", firm=True)
+        source = facts.source if tag.component is None else facts.stack.get(tag.component)
+        built_from, at = source.sha if source is not None else None, tag.sha or "no such tag"
+        met = tag.sha == built_from is not None
+        yield Criterion("tag", met, f"{tag.shown} is {at}", f"is {built_from or 'a part of the build'}", firm=True)
+    if (tag := facts.tag) is not None and tag.component is None:
         built = facts.version or "no wheel"
         same = facts.version is not None and Version(Version(facts.version).public) == tag.version
         yield Criterion("version", same, built, f"{tag.version}, as the tag says", firm=True)
     if facts.public_only and facts.version is not None:
         local = Version(facts.version).local
         yield Criterion("public version", local is None, facts.version, "no local version: this index takes none", firm=True)
+
+
+def _is_commit(source: Source) -> bool:
+    return source.sha is not None and not source.dirty
+
+
+def _state(source: Source) -> str:
+    return (source.sha or source.note or "unknown") + (" with uncommitted changes" if source.dirty else "")
 
 
 def _of_ledger(gate: Gate, facts: BuildFacts) -> Iterator[Criterion]:

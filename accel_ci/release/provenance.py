@@ -26,7 +26,7 @@ def provenance(
     if image is not None and (container := image.container("runtime")) is not None and "@sha256:" in container.reference:
         name, _, digest = container.reference.partition("@sha256:")
         subjects.append({"name": name, "digest": {"sha256": digest}})
-    sources = [_dependency(each) for each in (revision.backend, revision.upstream)]
+    sources = [_dependency(each) for each in (revision.backend, revision.upstream, *revision.stack.values())]
     dependencies = [each for each in sources if each is not None]
     if wheel.built_in != "host":
         name, _, digest = wheel.built_in.partition("@sha256:")

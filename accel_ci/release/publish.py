@@ -21,7 +21,7 @@ from accel_ci.release.gate import Decision, unmet_in_words
 from accel_ci.release.images import Attachment, attach, set_tag, sign
 from accel_ci.release.index import upload
 from accel_ci.release.provenance import MEDIA_TYPE, provenance
-from accel_ci.release.tags import ReleaseTag, tag_of
+from accel_ci.release.tags import ReleaseTag, index_for, tag_of
 from accel_ci.release.verify import verify
 from accel_ci.workspace import Workspace
 
@@ -106,15 +106,17 @@ def publish_build(
 ) -> Published:
     """Publish a build to the index that it belongs to, and the image of a release under its version.
 
-    A build of a release tag, the revision's own or `tag`, goes to `release.index`, any other to `release.test_index`. With
-    `dry_run`, nothing is uploaded. Raises `RefusedError` if the gate refuses it, else `AccelCiError`.
+    A build of a release tag, the revision's own or `tag`, goes to `release.index`, any other to `release.test_index`. The
+    tag of a component of the stack releases the image alone. With `dry_run`, nothing is uploaded. Raises `RefusedError` if
+    the gate refuses it, else `AccelCiError`.
     """
     settings = _section(workspace, build)
     revision = _revision(workspace, build)
     release_tag = tag_of(workspace.project, revision, tag)
     if tag is not None and release_tag is None:
-        raise AccelCiError(f"{tag!r} is no release tag: it must be a semantic version, such as v1.2.3")
-    index = settings.index if release_tag is not None else settings.test_index
+        wanted = "a semantic version, such as v1.2.3, or that of a component, such as runtime=v1.2.3"
+        raise AccelCiError(f"{tag!r} is no release tag: it must be {wanted}")
+    index = index_for(settings, release_tag)
     images = settings.images if release_tag is not None else None
     if index is None and images is None:
         missing = "release.index or release.images" if release_tag is not None else "release.test_index"
@@ -137,7 +139,7 @@ def publish_build(
     if images is not None and release_tag is not None and not dry_run:
         tags, attached = _release_image(workspace, images, made, release_tag)
     address = index.simple if index is not None else None
-    name = release_tag.name if release_tag is not None else None
+    name = release_tag.shown if release_tag is not None else None
     published = Published(
         build, datetime.now(timezone.utc), decision, kind, name, address, uploaded, verified, tags, attached, statement
     )  # fmt: skip
@@ -159,12 +161,15 @@ def _release_image(
         if not (key := os.environ.get(images.key)):
             raise AccelCiError(f"${images.key} is not set; set it to the file of the private key, or remove images.key")
         attached.append(sign(place, digest, Path(key)))
-    return tuple(_tag_image(workspace, images, made, [tag.text])), tuple(attached)
+    tags = tuple(_tag_image(workspace, images, made, [tag.of_image]))
+    if kept := [each.tag for each in tags if each.state == "kept"]:
+        raise RefusedError(f"{images.repository}:{kept[0]} was set to another image meanwhile: a version never moves")
+    return tags, tuple(attached)
 
 
 def _refuse_other_image(workspace: Workspace, images: ReleaseImages, made: _Made, tag: ReleaseTag) -> None:
     """Raise `RefusedError` before anything is published if the version names another image already."""
-    name, digest = _tag_name(workspace, made.build, tag.text), _reference(made).partition("@")[2]
+    name, digest = _tag_name(workspace, made.build, tag.of_image), _reference(made).partition("@")[2]
     there = Destination(images.repository).digest_of(name)
     if there not in (None, digest):
         raise RefusedError(

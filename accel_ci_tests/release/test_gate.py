@@ -97,6 +97,40 @@ def test_each_criterion_refuses_and_is_named_with_its_value(name: str, changes: 
     assert words in refusal.value
 
 
+OF_COMPONENT = replace(
+    GREEN,
+    source=Source("repository", "refs/heads/main", "c" * 40),
+    version="0.9+gcccc",
+    tag=ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), SHA, "runtime"),
+    stack={"runtime": Source("runtime", "refs/tags/v1.2.3", SHA), "compiler": Source("compiler", "main", "d" * 40)},
+)
+
+
+def test_a_tag_of_a_component_is_judged_by_its_commit_and_not_by_the_version_of_the_wheel() -> None:
+    found = judge(GATE, OF_COMPONENT)
+    assert [each.name for each in found if not each.met] == []
+    assert {"stack", "tag"} <= {each.name for each in found}
+    assert "version" not in {each.name for each in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("tag", {"tag": ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), "b" * 40, "runtime")}, "runtime=v1.2.3 is bbbb"),
+        ("tag", {"tag": ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), None, "runtime")}, "no such tag"),
+        ("tag", {"tag": ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), SHA, "compiler")}, "compiler=v1.2.3 is aaaa"),
+        ("tag", {"stack": {}}, "runtime=v1.2.3 is aaaa"),
+        ("stack", {"stack": {"runtime": replace(OF_COMPONENT.stack["runtime"], dirty=True)}}, "with uncommitted changes"),
+        ("green", {"ledger": ledger(**counted(passed=99, failed=1))}, "1 failed"),
+    ],
+)
+def test_a_tag_of_a_component_is_refused(name: str, changes: dict[str, object], words: str) -> None:
+    decision = Decision(judge(GATE, replace(OF_COMPONENT, **changes)))  # type: ignore[arg-type]
+    [refusal] = decision.refused_by
+    assert (refusal.name, refusal.firm) == (name, name != "green")
+    assert words in refusal.value
+
+
 def test_an_override_covers_what_it_names_and_nothing_firm() -> None:
     facts = replace(GREEN, level="L1", ledger=ledger(**counted(passed=99, failed=1)))
     word = Override("robin", "the fix is in the next one", NOW, ("green", "level"))
