@@ -4,29 +4,35 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from time import monotonic
 from typing import Any
 
 import dagster as dg
 
-from accel_ci.config.stack_settings import Stack
+from accel_ci.config.stack_settings import Component, Stack
 from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
+from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.stage import Stages, stage_asset
-from accel_ci.defs.triggers import run_requests, start_revision
-from accel_ci.errors import SourceError
-from accel_ci.model import Build, DeviceTestResults, SoftwareStack
+from accel_ci.defs.triggers import choose_revision, run_requests, start_revision
+from accel_ci.errors import SourceChangedError, SourceError
+from accel_ci.model import Build, DeviceTestResults, Revision, SoftwareStack
 from accel_ci.pipelines import INTEGRATION, STACK
 from accel_ci.quality.confirm_selection import manifest_of_confirmed
 from accel_ci.redaction import redact
+from accel_ci.release.tags import new_and_moved, release_tags, releasing_components
 from accel_ci.results.questions import failed_attempts
-from accel_ci.source.revision import resolve_stack
+from accel_ci.source.revision import manual_key, resolve_stack
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.stack.build import bring_stack, build_stack
 from accel_ci.stack.unit_tests import run_unit_tests
 from accel_ci.wheels.package_source import packages_of
 from accel_ci.workspace import Workspace
+
+_TICK_S = 30.0
+"""After so long, a tick starts no further tag: Dagster allows it 60 seconds."""
 
 GROUP = "stack"
 """The Dagster group of the stack's assets. Their runs, locks and records are those of the integration pipeline."""
@@ -101,9 +107,12 @@ def stack_metadata(made: SoftwareStack, workspace: Workspace) -> dict[str, Any]:
 
 
 def stack_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
-    """Make the sensor that builds `main` when a component has moved; none without a section `stack`."""
+    """Make the sensors: for components that move, and for their release tags; none without a section `stack`."""
     section = workspace.project.settings.stack
-    return [_stack_sensor(workspace, section)] if section is not None else []
+    if section is None:
+        return []
+    tags = [_stack_tags_sensor(workspace, section)] if releasing_components(workspace.project) else []
+    return [_stack_sensor(workspace, section), *tags]
 
 
 def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
@@ -141,6 +150,85 @@ def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
         return dg.SensorResult(run_requests=requests, cursor=json.dumps(found))
 
     return stack_sensor
+
+
+def _stack_tags_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
+    project, job = workspace.project, INTEGRATION.job_for("manual")
+    components = releasing_components(project)
+
+    @dg.sensor(
+        name="stack_tags_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=section.check_every_seconds,
+        description="Builds a new release tag of a component, with the others as configured: the image of a build that "
+        "passes the gate is released. The cursor has the tags. The first look at a repository only notes them.",
+        default_status=dg.DefaultSensorStatus.RUNNING if section.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def stack_tags_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        began, limit = monotonic(), min(project.settings.limits.git_seconds, _TICK_S / len(components))
+        known: dict[str, dict[str, str]] = json.loads(context.cursor) if context.cursor else {}
+        requests: list[dg.RunRequest] = []
+        reasons = []
+        for component in components:
+            try:
+                found = release_tags(project, component, limit)
+            except SourceError as error:
+                reasons.append(redact(f"{component.name} cannot be asked: {error}"))
+                continue
+            seen = known.get(component.name)
+            new, moved = new_and_moved(seen, found)
+            if seen is None:
+                known[component.name] = found
+                reasons.append(f"noted {len(found)} tags of {component.name}")
+            reasons += [_moved(component, tag, (seen or {})[tag], found[tag]) for tag in moved]
+            for tag in new:
+                if is_preview(context):
+                    reasons.append(f"{PREVIEW}: a tick starts {job.name} for {component.name} {tag}")
+                    continue
+                if monotonic() - began > _TICK_S:
+                    reasons.append(f"{component.name} {tag} waits for the next tick")
+                    break
+                try:
+                    revision = _revision_of_tag(context.instance, workspace, component, tag, found[tag])
+                except SourceError as error:
+                    reasons.append(redact(f"{component.name} {tag}: {error}"))
+                    continue
+                known[component.name][tag] = found[tag]
+                for request in run_requests(workspace, job, revision, f"stack_tag:{component.name}:{tag}"):
+                    requests.append(request._replace(tags={**request.tags, TRIGGER_TAG: "manual"}))
+        if requests:
+            for reason in reasons:
+                context.log.warning(reason)
+            return dg.SensorResult(run_requests=requests, cursor=json.dumps(known))
+        if not is_preview(context):
+            context.update_cursor(json.dumps(known))
+        return dg.SkipReason("; ".join(reasons) or "no component has a new release tag")
+
+    return stack_tags_sensor
+
+
+def _moved(component: Component, tag: str, before: str, now: str) -> str:
+    return (
+        f"{component.name} {tag} was moved from {before[:12]} to {now[:12]} and releases nothing: a version never moves; "
+        "give the new commit another one"
+    )
+
+
+def _revision_of_tag(
+    instance: dg.DagsterInstance, workspace: Workspace, component: Component, tag: str, sha: str
+) -> Revision:
+    """Return the revision of a component's tag: the one that a tick which was killed has made, else a new one.
+
+    Raises `SourceError`, also if the tag has just been moved.
+    """
+    name, ref = f"{component.name}-{tag}", f"refs/tags/{tag}"
+    made = workspace.manifests.revision(manual_key(name))
+    if made is not None and (there := made.stack.get(component.name)) is not None and (there.ref, there.sha) == (ref, sha):
+        return choose_revision(instance, workspace, INTEGRATION, "manual", made.key)
+    revision = start_revision(instance, workspace, "manual", slug=name, components={component.name: ref})
+    if revision.stack[component.name].sha != sha:
+        raise SourceChangedError(f"{ref} is not at {sha} any more")
+    return revision
 
 
 def changed_components(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

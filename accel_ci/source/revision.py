@@ -48,7 +48,12 @@ def revision_key(
             raise ConfigError("a revision of a pull request needs the pull request's number")
         changed = upstream if is_pull_request(upstream) and not is_pull_request(backend) else backend
         return f"pr-{pull_request}-{(changed.sha or 'unknown')[:12]}"
-    return f"manual-{re.sub(r'[^a-z0-9]+', '-', (slug or now.strftime('%Y%m%dt%H%M%S')).lower()).strip('-')[:60]}"
+    return manual_key(slug or now.strftime("%Y%m%dt%H%M%S"))
+
+
+def manual_key(name: str) -> str:
+    """The key of a person's revision, `manual-<name>`, with a `-` for each character that a key has not."""
+    return f"manual-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')[:60]}"
 
 
 def is_pull_request(source: Source) -> bool:

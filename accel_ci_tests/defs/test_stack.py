@@ -39,12 +39,12 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield temporary
 
 
-def tick(project: Project, instance: dg.DagsterInstance, cursor: str | None) -> Any:
+def tick(project: Project, instance: dg.DagsterInstance, cursor: str | None, sensor: str = "stack_sensor") -> Any:
     repository = build_definitions(project).get_repository_def()
     context = dg.build_sensor_context(
         instance=instance, instance_ref=instance.get_ref(), cursor=cursor, repository_def=repository
     )
-    return repository.get_sensor_def("stack_sensor").evaluate_tick(context)
+    return repository.get_sensor_def(sensor).evaluate_tick(context)
 
 
 def test_its_assets_are_a_group_before_the_wheel(project: Project) -> None:
@@ -98,6 +98,77 @@ def test_a_repository_that_is_away_is_named_and_the_cursor_stays(
     missed = tick(project, instance, first.cursor)
     assert "the component tool of the stack" in missed.skip_message
     assert missed.cursor == first.cursor
+
+
+@pytest.fixture
+def releasing(project: Project, make_project: Callable[..., Project]) -> Project:
+    """The project, whose tool has release tags."""
+    settings = project.settings.model_dump(mode="json", exclude_unset=True)
+    settings["stack"]["components"][1]["release"] = True
+    return make_project(stack=settings["stack"], release={"images": {"repository": "registry.example/toy"}})
+
+
+def test_each_new_tag_of_a_component_is_built_once_with_the_others_as_configured(
+    releasing: Project, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    tool = tmp_path / "tool"
+    git(tool, "tag", "v1.0.0")
+    first = tick(releasing, instance, None, "stack_tags_sensor")
+    assert "noted 1 tags of tool" in first.skip_message
+    released = commit(tool, {"README": "1.1.0"})
+    git(tool, "tag", "v1.1.0")
+    git(tool, "tag", "latest")
+    commit(tool, {"README": "after it"})
+    asked = tick(releasing, instance, first.cursor, "stack_tags_sensor")
+    [request] = asked.run_requests
+    assert (request.tags["accel_ci/trigger"], request.run_key) == ("manual", "stack_tag:tool:v1.1.0:py3")
+    key = request.partition_key.partition("|")[0]
+    revision = ManifestStore(releasing.home).revision(key)
+    assert revision is not None
+    assert (key, revision.trigger) == ("manual-tool-v1-1-0", "manual")
+    assert (revision.stack["tool"].ref, revision.stack["tool"].sha) == ("refs/tags/v1.1.0", released)
+    assert revision.stack["library"].ref == "refs/heads/main"
+    assert "no component has a new release tag" in tick(releasing, instance, asked.cursor, "stack_tags_sensor").skip_message
+    # The daemon was killed before it kept the cursor, and the library has moved since.
+    commit(tmp_path / "library", {"README": "moved"})
+    [again] = tick(releasing, instance, first.cursor, "stack_tags_sensor").run_requests
+    assert (again.run_key, again.partition_key) == (request.run_key, request.partition_key)
+
+
+def test_a_tag_that_moves_is_refused_with_both_commits(
+    releasing: Project, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    tool = tmp_path / "tool"
+    before = git(tool, "rev-parse", "HEAD")
+    git(tool, "tag", "v1.0.0")
+    first = tick(releasing, instance, None, "stack_tags_sensor")
+    now = commit(tool, {"README": "moved"})
+    git(tool, "tag", "--force", "v1.0.0")
+    for _ in range(2):
+        refused = tick(releasing, instance, first.cursor, "stack_tags_sensor")
+        assert f"tool v1.0.0 was moved from {before[:12]} to {now[:12]} and releases nothing" in refused.skip_message
+        assert refused.cursor == first.cursor
+    git(tool, "tag", "--delete", "v1.0.0")
+    gone = tick(releasing, instance, first.cursor, "stack_tags_sensor")
+    git(tool, "tag", "v1.0.0")
+    assert "was moved" in tick(releasing, instance, gone.cursor, "stack_tags_sensor").skip_message
+
+
+def test_a_repository_of_tags_that_is_away_is_named_and_asked_again(
+    releasing: Project, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    (tmp_path / "tool").rename(tmp_path / "gone")
+    missed = tick(releasing, instance, None, "stack_tags_sensor")
+    assert "tool cannot be asked" in missed.skip_message
+    (tmp_path / "gone").rename(tmp_path / "tool")
+    git(tmp_path / "tool", "tag", "v1.0.0")
+    assert "noted 1 tags of tool" in tick(releasing, instance, missed.cursor, "stack_tags_sensor").skip_message
+
+
+def test_without_a_component_that_releases_there_is_no_sensor_of_tags(project: Project) -> None:
+    names = {sensor.name for sensor in build_definitions(project).sensors or ()}
+    assert "stack_sensor" in names
+    assert "stack_tags_sensor" not in names
 
 
 @pytest.mark.parametrize(
