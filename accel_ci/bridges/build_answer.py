@@ -20,6 +20,12 @@ from accel_ci.results.ingest import IngestReport
 ANSWER = "answer"
 """The metadata of a run in which a project keeps the answer to its build."""
 
+STARTED_BY = "accel_ci/started_by"
+"""The tag of a run with the id of the run of the job `start` that has queued it."""
+
+CALLER = "accel_ci/caller"
+"""The tag of a run of the job `start` by which the calling job finds it again."""
+
 _NAMED = 20
 """So many failures are named; the summary has more of them."""
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import secrets
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -16,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from accel_ci.bridges.build_answer import ANSWER, BuildAnswer, read_document, stopped
+from accel_ci.bridges.build_answer import ANSWER, CALLER, STARTED_BY, BuildAnswer, read_document, stopped
 from accel_ci.errors import AccelCiError
 from accel_ci.process.waiting import poll
 from accel_ci.progress import Progress, Step
@@ -33,6 +36,8 @@ _TIMEOUT_S = 60.0
 _LARGEST_ANSWER = 32 << 20
 _TRIES = 5
 _LONGEST_PAUSE_S = 30.0
+_ENDING_S = 30.0
+"""A start that is ended may still queue builds for so long."""
 
 _REPOSITORIES = """{ repositoriesOrError { __typename ... on PythonError { message } ... on RepositoryConnection {
   nodes { name location { name } jobs { name } } } } }"""
@@ -45,9 +50,13 @@ _STARTED = """query ($run: ID!, $after: String) { logsForRun(runId: $run, afterC
   ... on ExecutionStepFailureEvent { error { message } failureMetadata { description } } } } } }"""
 _RUNS = """query ($runs: [String!]) { runsOrError(filter: {runIds: $runs}) { __typename ... on PythonError { message }
   ... on Runs { results { runId status jobName } } } }"""
+_TAGGED = """query ($key: String!, $value: String!) { runsOrError(filter: {tags: [{key: $key, value: $value}]}) {
+  __typename ... on PythonError { message } ... on Runs { results { runId status } } } }"""
 _ANSWERS = """query ($run: ID!) { runOrError(runId: $run) { __typename ... on PythonError { message } ... on Run {
   assetMaterializations { metadataEntries { label ... on TextMetadataEntry { text } } } } } }"""
-_TERMINATE = """mutation ($runs: [String!]!) { terminateRuns(runIds: $runs) { __typename } }"""
+_TERMINATE = """mutation ($runs: [String!]!) { terminateRuns(runIds: $runs) { __typename
+  ... on PythonError { message } ... on TerminateRunsResult { terminateRunResults { __typename
+  ... on TerminateRunFailure { message } ... on UnauthorizedError { message } ... on PythonError { message } } } } }"""
 
 
 class AwayError(AccelCiError):
@@ -97,10 +106,22 @@ class RemoteProject:
         self._client.close()
 
     def start(self, chosen: Mapping[str, Any]) -> str:
-        """Launch the job `start` with these options of its launchpad; return its run. Raises `AccelCiError`."""
-        config = {"ops": {"start_builds": {"config": dict(chosen)}}}
-        params = {"selector": {**self._place(), "jobName": "start"}, "runConfigData": json.dumps(config)}
-        answer = self._ask(_LAUNCH, {"params": params}, tries=1)["launchRun"]
+        """Launch the job `start` with these options of its launchpad; return its run. Raises `AccelCiError`.
+
+        Where the answer is lost, the run is looked for: nothing is launched twice, and no run is left to itself.
+        """
+        config, caller = {"ops": {"start_builds": {"config": dict(chosen)}}}, secrets.token_hex(16)
+        params = {
+            "selector": {**self._place(), "jobName": "start"},
+            "runConfigData": json.dumps(config),
+            "executionMetadata": {"tags": [{"key": CALLER, "value": caller}]},
+        }
+        try:
+            answer = self._ask(_LAUNCH, {"params": params}, tries=1)["launchRun"]
+        except AwayError:
+            if launched := self._tagged(CALLER, caller):
+                return launched[0]
+            raise
         if answer["__typename"] != "LaunchRunSuccess":
             told = [answer.get("message"), *(each.get("message") for each in answer.get("errors") or ())]
             raise AccelCiError(f"{self.url} starts nothing: {'; '.join(filter(None, told)) or answer['__typename']}")
@@ -158,9 +179,27 @@ class RemoteProject:
             return stopped(run.build, found.part, f"the run ended as {run.status.lower()}: {found.title}", page)
         return found
 
-    def end(self, runs: Mapping[str, str]) -> None:
-        """End runs that nobody waits for any more. Raises `AccelCiError`."""
-        self._ask(_TERMINATE, {"runs": list(runs.values())}, tries=1)
+    def _tagged(self, key: str, value: str) -> list[str]:
+        """Return the runs with a tag that have not ended."""
+        found = _good(self._ask(_TAGGED, {"key": key, "value": value})["runsOrError"], "Runs")["results"]
+        return [one["runId"] for one in found if one["status"] not in ENDED]
+
+    def end(self, start: str, every_s: float = 0.5) -> None:
+        """End a run of the job `start`, and all that it has queued until then. Raises `AccelCiError`.
+
+        A run that has just ended by itself is no error; one that the server may not end is.
+        """
+        self._terminate([start])
+        for _ in poll(_LOG, f"the end of {start}", every_s, _ENDING_S):
+            if all(run.has_ended for run in self.look_at({"the start": start})):
+                break
+        self._terminate(self._tagged(STARTED_BY, start))
+
+    def _terminate(self, runs: Sequence[str]) -> None:
+        answer = _good(self._ask(_TERMINATE, {"runs": list(runs)})["terminateRuns"], "TerminateRunsResult")
+        for one in answer["terminateRunResults"]:
+            if one["__typename"] in ("UnauthorizedError", "PythonError"):
+                raise AccelCiError(f"{self.url} does not end runs: {one.get('message') or one['__typename']}")
 
     def _ask(self, question: str, variables: Mapping[str, Any], *, tries: int = _TRIES) -> dict[str, Any]:
         """Send a question and return the data of the answer. Raises `AccelCiError`."""
@@ -216,23 +255,44 @@ def build_remotely(
     They are looked at every `every_s` seconds; a server that is away meanwhile is waited for. Whoever interrupts the wait
     ends the runs. Raises `AccelCiError`, also where they have not ended within `limit_s` seconds; they go on then.
     """
-    runs = {"the start": project.start(chosen)}
+    start = None
     try:
+        with _uninterrupted():
+            start = project.start(chosen)
         with progress.step("start") as step:
-            _wait(project, runs, limit_s, every_s, step)
-            queued = project.builds_of(runs["the start"])
+            [started] = _wait(project, {"the start": start}, limit_s, every_s, step)
+            queued = project.builds_of(start)
             if not queued:
-                [started] = project.look_at(runs)
                 raise AccelCiError(f"{project.url} has started no build: {project.url}/runs/{started.id} tells why")
             step.note(", ".join(queued))
-        runs = queued
         with progress.step("builds") as step:
-            ended = _wait(project, runs, limit_s, every_s, step)
+            ended = _wait(project, queued, limit_s, every_s, step)
             step.note(", ".join(f"{run.build}: {run.status.lower()}" for run in ended))
     except KeyboardInterrupt:
-        project.end(runs)
+        if start is not None:
+            with progress.step("end of the builds") as step:
+                step.note(_end(project, start))
         raise
     return [project.answer(run) for run in ended]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Have an interrupt wait until the end of the context: a run that nobody knows can be ended by nobody."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(project: RemoteProject, start: str) -> str:
+    """End what an interrupted wait was for, and return what became of it."""
+    try:
+        project.end(start)
+    except AccelCiError as error:
+        return f"they may go on, see {project.url}/runs: {error}"
+    return "they are ended"
 
 
 def _wait(project: RemoteProject, runs: Mapping[str, str], limit_s: float, every_s: float, step: Step) -> list[RemoteRun]:

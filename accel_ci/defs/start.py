@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from accel_ci.bridges.build_answer import STARTED_BY
 from accel_ci.config.settings import Settings
 from accel_ci.defs.location import location_tags
 from accel_ci.defs.run_tags import TRIGGER_TAG
@@ -103,7 +104,7 @@ def _start(
         raise ConfigError(f"the job {job.name} has none of the variants {', '.join(chosen['variants'])}")
     definition, queued = context.repository_def.get_job(job.name), {}
     for build in builds:
-        tags = {TRIGGER_TAG: trigger, **asked_now()}
+        tags = {TRIGGER_TAG: trigger, STARTED_BY: context.run_id, **asked_now()}
         run = create_run(instance, settings.location, definition, build, tags, asked_by=context.run)
         instance.submit_run(run.run_id, None)  # type: ignore[arg-type]  # the queue needs no workspace
         queued[build.name] = run.run_id

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from dagster_graphql.schema import create_schema
@@ -20,7 +21,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.progress import LineProgress
 from accel_ci_tests.fixtures.dagster_stand_in import TOKEN, Dagster, serve_dagster
 
-QUESTIONS = ("_REPOSITORIES", "_LAUNCH", "_STARTED", "_RUNS", "_ANSWERS", "_TERMINATE")
+QUESTIONS = ("_REPOSITORIES", "_LAUNCH", "_STARTED", "_RUNS", "_TAGGED", "_ANSWERS", "_TERMINATE")
 BUILD, OTHER = "main-abc~py3", "main-abc~py4"
 GREEN = BuildAnswer(BUILD, "integration / py3", "success", "3 tests passed", passed=3)
 
@@ -89,16 +90,50 @@ def test_a_wrong_token_address_or_server_is_said(dagster: Dagster) -> None:
             project.builds_of("x") if url.endswith(":9") else project.start({})
 
 
-def test_a_job_that_is_cancelled_ends_its_runs(dagster: Dagster) -> None:
-    dagster.statuses[BUILD] = "STARTED"
+def test_a_launch_whose_answer_is_lost_is_found_and_not_repeated(dagster: Dagster) -> None:
+    dagster.loses_the_launch = True
+    assert build(dagster) == [GREEN]
+    assert len(dagster.launched) == 1
+
+
+@contextmanager
+def waiting_job(dagster: Dagster, until: str) -> Iterator[subprocess.Popen[str]]:
+    """A job that has said that it waits for a step."""
     command = [sys.executable, "-m", "accel_ci.cli", "ci", "--url", dagster.url, "--trigger", "main"]
-    process = subprocess.Popen(
-        command, env={**os.environ, VARIABLE: TOKEN}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    while "builds: " not in (line := process.stdout.readline()):
-        assert line, "it has ended"
-    process.send_signal(signal.SIGTERM)
-    rest = process.communicate(timeout=60)[0]
+    environment = {**os.environ, VARIABLE: TOKEN}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            while until not in (line := process.stdout.readline()):
+                assert line, "it has ended"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_cancelled_ends_its_runs(dagster: Dagster, number: signal.Signals) -> None:
+    dagster.statuses[BUILD] = "STARTED"
+    with waiting_job(dagster, "builds: ") as process:
+        process.send_signal(number)
+        rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, rest
-    assert dagster.ended == [f"run of {BUILD}"]
+    assert dagster.ended == ["start", f"run of {BUILD}"]
+
+
+def test_a_job_that_is_cancelled_at_its_start_ends_what_was_queued(dagster: Dagster) -> None:
+    dagster.statuses |= {"start": "STARTED", BUILD: "QUEUED"}
+    with waiting_job(dagster, "start: ") as process:
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert dagster.ended == ["start", f"run of {BUILD}"]
+
+
+def test_a_job_that_is_cancelled_says_if_its_runs_go_on(dagster: Dagster) -> None:
+    dagster.statuses[BUILD], dagster.forbids_ends = "STARTED", True
+    with waiting_job(dagster, "builds: ") as process:
+        process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert f"they may go on, see {dagster.url}/runs: {dagster.url} does not end runs" in rest
