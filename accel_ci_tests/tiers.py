@@ -9,6 +9,7 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 SLOW = (
+    "bridges/test_act.py",
     "bridges/test_remote_project.py",
     "bridges/test_replays.py",
     "cli",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -47,11 +48,15 @@ def chosen_build(workspace: Workspace, name: str | None) -> Build:
 
 
 def terminal(*, stderr: bool = False) -> tuple[Console, Progress]:
-    """A console and a progress display: on standard error for commands whose standard output is data."""
+    """A console and a progress display: on standard error for commands whose standard output is data.
+
+    CI systems set `CI`. Some give a job a terminal, but keep its log, which bars would fill for hours.
+    """
     from rich.console import Console
 
     from accel_ci.progress import BarProgress, LineProgress
 
     stream = sys.stderr if stderr else sys.stdout
     console = Console(width=None if stream.isatty() else 140, stderr=stderr)
-    return console, BarProgress(console) if console.is_terminal else LineProgress(partial(click.echo, err=stderr))
+    has_bars = console.is_terminal and not os.environ.get("CI")
+    return console, BarProgress(console) if has_bars else LineProgress(partial(click.echo, err=stderr))
