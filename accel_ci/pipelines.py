@@ -6,14 +6,14 @@ without running it. How its stages work is in `steps`, `rbe` and the packages be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from accel_ci.model import BAZEL_SUITE, CONFIRM, Revision, Trigger
 
 if TYPE_CHECKING:
-    from accel_ci.config.settings import Confirm, CronJob, MainJob, PullRequestJob, Settings
+    from accel_ci.config.settings import Confirm, CronJob, MainJob, PullRequestJob, Settings, Stage
 
 REVISION = "revision"
 """The manifest that every pipeline begins with."""
@@ -25,12 +25,16 @@ STACK = "stack"
 STACK_TEST_RESULTS = "stack_test_results"
 WHEEL = "wheel"
 RUNTIME_IMAGE = "runtime_image"
+DEVICELESS_RESULTS = "deviceless_results"
 SMOKE_RESULTS = "smoke_results"
 TEST_SELECTION = "test_selection"
 TEST_PLAN = "test_plan"
 DEVICE_TEST_RESULTS = "device_test_results"
 SOURCE_BUILD = "source_build"
 BAZEL_TEST_RESULTS = "bazel_test_results"
+
+STAGES_OF_SUITES: tuple[Stage, ...] = ("deviceless", "smoke", "device")
+"""The phases in which a build's suites run, in order."""
 
 STACK_SUITE = "stack:"
 """The beginning of the names of the suites of the stack's components, which no configured suite has."""
@@ -58,6 +62,15 @@ class Job:
 
 
 @dataclass(frozen=True)
+class OptionalStages:
+    """Stages that come before the stage `before`, in configurations for which `configured` is true."""
+
+    stages: tuple[str, ...]
+    before: str
+    configured: Callable[[Settings], bool]
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """The stages that a build goes through between its revision and its ledger.
 
@@ -65,8 +78,8 @@ class Pipeline:
     are its assets and their manifests, in order; `assets` names the function that makes them from a `Workspace`, as
     `module:function`. It has at most one job for each trigger. `suites` are those that a revision is tested with; `outline`,
     a line, is what a trigger asks for.
-    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one. The stages
-    `optional` come before the others, in configurations for which `has_optional` is true.
+    A pipeline that `follows` tests the revision that the day's nightly has resolved, rather than a new one. Only some
+    configurations have the stages `optional`.
     """
 
     name: str
@@ -77,19 +90,32 @@ class Pipeline:
     outline: Callable[[Settings, Trigger], str]
     configured: Callable[[Settings], bool] = lambda settings: True
     follows: bool = False
-    optional: tuple[str, ...] = ()
-    has_optional: Callable[[Settings], bool] = lambda settings: False
+    optional: tuple[OptionalStages, ...] = ()
+
+    @property
+    def optional_stages(self) -> tuple[str, ...]:
+        """The stages that only some configurations have."""
+        return tuple(stage for one in self.optional for stage in one.stages)
 
     @property
     def first(self) -> str:
         """The first stage that the pipeline has in every configuration: the files of its runs are named after it."""
-        return next(stage for stage in self.stages if stage not in self.optional)
+        return next(stage for stage in self.stages if stage not in self.optional_stages)
+
+    @property
+    def every_stage(self) -> tuple[str, ...]:
+        """The stages with all optional ones, in order."""
+        return self._with(self.optional)
 
     def as_configured(self, settings: Settings) -> Pipeline:
         """Return the pipeline with the optional stages that a configuration asks for."""
-        always = tuple(stage for stage in self.stages if stage not in self.optional)
-        stages = (*self.optional, *always) if self.has_optional(settings) else always
+        stages = self._with(one for one in self.optional if one.configured(settings))
         return self if stages == self.stages else replace(self, stages=stages)
+
+    def _with(self, chosen: Iterable[OptionalStages]) -> tuple[str, ...]:
+        before = {one.before: one.stages for one in chosen}
+        always = (stage for stage in self.stages if stage not in self.optional_stages)
+        return tuple(each for stage in always for each in (*before.get(stage, ()), stage))
 
     def job_for(self, trigger: Trigger) -> Job:
         """Return the job that a trigger starts. Raises `KeyError`."""
@@ -107,17 +133,18 @@ class Pipeline:
 
 
 def _integration_outline(settings: Settings, trigger: Trigger) -> str:
-    smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in ("smoke", "device"))
+    deviceless, smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in STAGES_OF_SUITES)
     chosen = ", the tests that its change may concern" if trigger == "pr" and settings.jobs.pr.tests == "changed" else ""
     stack = f"stack [{', '.join(each.name for each in settings.stack.components)}], then " if settings.stack else ""
-    return f"{stack}smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"
+    without = f"[{deviceless}] without a card, then " if deviceless else ""
+    return f"{stack}{without}smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"
 
 
 def _integration_suites(settings: Settings, revision: Revision) -> tuple[str, ...]:
     components = settings.stack.components if settings.stack is not None else ()
     return (
         *(f"{STACK_SUITE}{component.name}" for component in components if component.test),
-        *(suite for stage in ("smoke", "device") for suite in settings.suites_of(revision.trigger, stage, revision.suites)),
+        *(suite for stage in STAGES_OF_SUITES for suite in settings.suites_of(revision.trigger, stage, revision.suites)),
     )
 
 
@@ -148,8 +175,10 @@ INTEGRATION = Pipeline(
     ),
     suites=_integration_suites,
     outline=_integration_outline,
-    optional=(STACK, STACK_TEST_RESULTS),
-    has_optional=lambda settings: settings.stack is not None,
+    optional=(
+        OptionalStages((STACK, STACK_TEST_RESULTS), WHEEL, lambda settings: settings.stack is not None),
+        OptionalStages((DEVICELESS_RESULTS,), SMOKE_RESULTS, lambda settings: settings.has_deviceless),
+    ),
 )  # fmt: skip
 """The wheel as a user would install it, in an image, tested on cards."""
 
@@ -174,14 +203,14 @@ PIPELINES = (INTEGRATION, RBE)
 
 def stages_of(pipelines: Sequence[Pipeline]) -> tuple[str, ...]:
     """Return all manifests that a build can have, in order, its ledger last."""
-    found = dict.fromkeys(stage for pipeline in pipelines for stage in (*pipeline.optional, *pipeline.stages))
+    found = dict.fromkeys(stage for pipeline in pipelines for stage in pipeline.every_stage)
     return (*found, LEDGER)
 
 
 EVERY_STAGE = stages_of(PIPELINES)
 """All manifests that a build can have, in order."""
 
-STAGES = tuple(stage for stage in EVERY_STAGE if not any(stage in pipeline.optional for pipeline in PIPELINES))
+STAGES = tuple(stage for stage in EVERY_STAGE if not any(stage in pipeline.optional_stages for pipeline in PIPELINES))
 """Those that a build has in every configuration of its pipelines."""
 
 

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accel_ci.config.settings import Stage
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, RuntimeImage, SoftwareStack, TestSelection, Wheel
 from accel_ci.pipelines import (
     DEVICE_TEST_RESULTS,
+    DEVICELESS_RESULTS,
     RUNTIME_IMAGE,
     SMOKE_RESULTS,
     STACK,
@@ -34,8 +36,11 @@ from accel_ci.workspace import Workspace
 
 _LOG = logging.getLogger(__name__)
 _MARK = ".complete-"
-_ROUNDS = {SMOKE_RESULTS: "smoke", DEVICE_TEST_RESULTS: "device"}
+_ROUNDS: dict[str, Stage] = {DEVICELESS_RESULTS: "deviceless", SMOKE_RESULTS: "smoke", DEVICE_TEST_RESULTS: "device"}
 """The stages that run tests, with the names of their folders."""
+
+_SCHEDULE = ("cards", "processes", "rounds", "instance")
+"""The settings of a pool that change nothing but when and where tests run."""
 
 _IRRELEVANT = frozenset({
     "jobs", "limits", "quality", "results", "retention", "fail_run_on", "variants", "suites", "pool", "stack",
@@ -184,9 +189,9 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
     settings, manifests = workspace.project.settings, workspace.manifests
     document = settings.model_dump(mode="json")
     variant = settings.variant(build.variant).model_dump(mode="json")
-    pool = {name: value for name, value in document["pool"].items() if name not in ("cards", "rounds", "instance")}
+    pool = {name: value for name, value in document["pool"].items() if name not in _SCHEDULE}
 
-    def suites(phase: Any) -> Any:
+    def suites(phase: Stage) -> Any:
         revision = manifests.revision(build.revision)
         chosen = settings.suites_of(revision.trigger, phase, revision.suites, build.variant) if revision else {}
         found = {name: suite.model_dump(mode="json") for name, suite in chosen.items()}
@@ -220,8 +225,8 @@ def _inputs(workspace: Workspace, pipeline: Pipeline, build: Build, stage: str) 
         inputs = [backend, document["wheels"], variant, files, *stack()]
     elif stage == RUNTIME_IMAGE:
         inputs = [backend, document["image"], variant, wheel(), *stack()]
-    elif stage in (SMOKE_RESULTS, TEST_SELECTION):
-        inputs = [backend, pool, suites("smoke" if stage == SMOKE_RESULTS else "device"), image()]
+    elif stage in (DEVICELESS_RESULTS, SMOKE_RESULTS, TEST_SELECTION):
+        inputs = [backend, pool, suites(_ROUNDS.get(stage, "device")), image()]
     elif stage == TEST_PLAN:
         inputs = [document["pool"]["cards"], suites("device"), selection()]
     elif stage == DEVICE_TEST_RESULTS:

@@ -193,7 +193,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
                     advice = _did_you_mean(str(name), [str(other) for other in names])
                     yield ("jobs", job_name, kind, index), f"there is no {kind[:-1]} {name!r}{advice}"
         chosen = [as_mapping(suites[name]) if name in list(suites) else {} for name in _suites_of(job)]
-        if chosen and all(suite.get("stage") == "smoke" for suite in chosen):
+        if chosen and all(suite.get("stage", "device") != "device" for suite in chosen):
             yield ("jobs", job_name, "suites"), "has no suite of the stage 'device', so it would test nothing"
 
 
@@ -262,6 +262,8 @@ def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:
         ready = suite.get("kind", "files") != "files"
         if ready and (suite.get("paths") or suite.get("source", "backend") != "backend"):
             yield ("suites", name, "kind"), f"{suite['kind']!r} has its own tests; remove 'paths' and 'source'"
+        elif "commands" in suite:
+            yield from _unfit_commands(name, suite)
         elif not ready and "paths" not in suite and isinstance(given, dict):
             yield ("suites", name, "paths"), "is missing"
         elif not ready and suite.get("paths") == []:
@@ -277,6 +279,15 @@ def _unfit_suites(content: dict[str, Any]) -> Iterator[Mistake]:
                 yield ("suites", name, "variants", index), f"there is no variant {variant!r}{advice}"
 
 
+def _unfit_commands(name: str, suite: dict[Any, Any]) -> Iterator[Mistake]:
+    """Find commands of a suite that hold a card, and settings beside them that only tests have."""
+    if suite.get("stage") != "deviceless":
+        yield ("suites", name, "commands"), "hold no card: set 'stage: deviceless'"
+    others = ("kind", "source", "paths", "instances", "pytest_args", "scope", "isolate")
+    if found := [key for key in others if key in suite]:
+        yield ("suites", name, found[0]), "is for tests; a suite has either these or 'commands'"
+
+
 def _suites_of(job: object) -> list[Any]:
     return as_sequence(as_mapping(job).get("suites"))
 
@@ -287,8 +298,9 @@ def _too_many_cards(content: dict[str, Any]) -> Iterator[Mistake]:
         needed, where = as_mapping(suite).get("cards", 1), ("suites", name, "cards")
         if isinstance(needed, int) and isinstance(available, int) and needed > max(1, available):
             yield where, f"a test needs {needed} cards, but the pool has {available}"
-        elif needed != 1 and as_mapping(suite).get("stage") == "smoke":
-            yield where, "smoke uses a single card; move tests that need several to a suite of the stage 'device'"
+        elif needed != 1 and (stage := as_mapping(suite).get("stage", "device")) != "device":
+            uses = "smoke uses a single card" if stage == "smoke" else "deviceless tests hold none"
+            yield where, f"{uses}; move tests that need several to a suite of the stage 'device'"
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str:

@@ -44,13 +44,15 @@ class Instance(Section):
 class PoolSettings(Section):
     """The settings that all kinds of pools share.
 
-    Tests see `environment`; a variable that is null is removed, even if an image sets it.
+    Tests see `environment`; a variable that is null is removed, even if an image sets it. `processes` is the number of
+    workers without a card that run deviceless suites at the same time.
     """
 
     extra: ClassVar[str | None] = None
     """The extra of this package that the pool needs."""
 
     cards: Annotated[int, Field(ge=1, le=4096)] = 1
+    processes: Annotated[int, Field(ge=1, le=256)] = 1
     health_probe: tuple[str, ...] = ()
     environment: dict[EnvironmentName, str | None] = {}
     pass_environment: tuple[EnvironmentName, ...] = ()

@@ -23,7 +23,7 @@ from accel_ci.config.relay_settings import Relay
 from accel_ci.config.release_settings import Release
 from accel_ci.config.scope_settings import Criteria, RulesPath, Scope
 from accel_ci.config.section import Section
-from accel_ci.config.stack_settings import Stack
+from accel_ci.config.stack_settings import Command, Stack
 from accel_ci.config.values import (
     BazelConfig,
     BazelStrategy,
@@ -245,8 +245,15 @@ UPSTREAM_TESTS, OWN_TESTS = "upstream", "pytorch_tests"
 """The folders beside the backend's tests: of upstream's repository, and of accel-ci's own files for PyTorch's tests."""
 
 
+Stage = Literal["deviceless", "smoke", "device"]
+"""A phase of testing."""
+
+
 class Suite(Section):
     """A named set of tests. Suites of the stage `smoke` gate the others. Each test holds `cards` cards at once.
+
+    Suites of the stage `deviceless` run before the others and hold no card; in pull requests they gate the others. They may
+    have `commands` instead of paths: each is a test, which runs in the backend's sources and passes with the exit status 0.
 
     A suite is run as `pytest <backend.pytest_args> <pytest_args> <paths>` runs it, by itself; with `isolate: file`, as that
     runs each of its files in a new process. That is the default for pull requests, whose tests are a stranger's, and for the
@@ -255,10 +262,11 @@ class Suite(Section):
     PyTorch's tests are instantiated: the backend's or the CPU. A suite with `variants` is run in these alone.
     """
 
-    stage: Literal["smoke", "device"] = "device"
+    stage: Stage = "device"
     kind: Literal["files", "op_db", "opinfo", "module_db"] = "files"
     source: Literal["backend", "upstream"] = "backend"
     paths: tuple[RelativePath, ...] = ()
+    commands: tuple[Command, ...] = ()
     instances: Literal["device", "cpu"] = "device"
     environment: dict[EnvironmentName, str] = {}
     test_timeout_seconds: Seconds | None = None
@@ -676,12 +684,17 @@ class Settings(Section):
         return (*smoke, *(name for name, suite in self.suites.items() if suite.scope.enabled_file))
 
     @property
+    def has_deviceless(self) -> bool:
+        """True if a suite needs no card."""
+        return any(suite.stage == "deviceless" for suite in self.suites.values())
+
+    @property
     def confirmed_suites(self) -> tuple[str, ...]:
-        """The suites whose failures can run again: all that are not smoke, without which no build has any."""
+        """The suites whose failures can run again: those of the stage `device`, without which no build has any."""
         return tuple(name for name, suite in self.suites.items() if suite.stage == "device")
 
     def suites_of(
-        self, trigger: Trigger, stage: Literal["smoke", "device"], chosen: Sequence[str] = (), variant: str | None = None
+        self, trigger: Trigger, stage: Stage, chosen: Sequence[str] = (), variant: str | None = None
     ) -> dict[str, Suite]:
         """The suites that a trigger runs in a stage, or those of the `chosen` ones; with `variant`, those that run in it."""
         if trigger == "sweep":

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import dagster as dg
 
+from accel_ci.config.settings import Stage
 from accel_ci.defs.metadata import link, pods_table, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.stack import stack_of
@@ -14,7 +15,8 @@ from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES
 from accel_ci.images.kept_image import same_image
 from accel_ci.images.runtime_image import make_runtime_image
-from accel_ci.ledger.status import smoke_shortcoming
+from accel_ci.ledger.close import account_of_stage
+from accel_ci.ledger.status import deviceless_shortcoming, smoke_shortcoming
 from accel_ci.model import (
     Attempt,
     CheckResult,
@@ -27,11 +29,19 @@ from accel_ci.model import (
     Wheel,
     WorkerSpec,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, INTEGRATION, RUNTIME_IMAGE, SMOKE_RESULTS, STACK, WHEEL
+from accel_ci.pipelines import (
+    DEVICE_TEST_RESULTS,
+    DEVICELESS_RESULTS,
+    INTEGRATION,
+    RUNTIME_IMAGE,
+    SMOKE_RESULTS,
+    STACK,
+    WHEEL,
+)
 from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import Step
 from accel_ci.quality.confirm_selection import Repetition, confirm_selection, manifest_of_confirmed, read_repetition
-from accel_ci.quality.current_quarantine import quarantined, without_disabled
+from accel_ci.quality.current_quarantine import muted_failures, quarantined, without_disabled
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection, first_tests
 from accel_ci.results.history import median_durations
@@ -50,6 +60,7 @@ from accel_ci.steps.device_tests import (
     run_smoke_stage,
     unfinished_plan,
 )
+from accel_ci.steps.deviceless_tests import run_deviceless_stage
 from accel_ci.steps.first_estimates import first_estimates
 from accel_ci.steps.test_sources import sources_for_tests
 from accel_ci.storage.sealed_folder import in_short
@@ -65,11 +76,25 @@ def build_assets(workspace: Workspace) -> list[dg.AssetsDefinition]:
     """Make the assets of the pipeline."""
     checks = _image_checks(workspace)
     stack = [STACK] if workspace.project.settings.stack is not None else []
+    pipeline = INTEGRATION.as_configured(workspace.project.settings)
+    before_smoke = [DEVICELESS_RESULTS] if DEVICELESS_RESULTS in pipeline.stages else []
     image_kinds = {"python", "docker" if checks else "uv"}
     return [
         stage_asset(INTEGRATION, workspace, wheel, Wheel, kinds={"python", "wheel"}, checks=CHECK_NAMES, deps=stack),
         stage_asset(INTEGRATION, workspace, runtime_image, RuntimeImage, kinds=image_kinds, checks=checks, deps=stack),
-        stage_asset(INTEGRATION, workspace, smoke_results, DeviceTestResults, kinds={"pytest"}, checks=["smoke_passed"]),
+        *(
+            stage_asset(pipeline, workspace, made, DeviceTestResults, kinds={"pytest"}, checks=["deviceless_passed"])
+            for made in ([deviceless_results] if before_smoke else [])
+        ),
+        stage_asset(
+            INTEGRATION,
+            workspace,
+            smoke_results,
+            DeviceTestResults,
+            kinds={"pytest"},
+            checks=["smoke_passed"],
+            deps=before_smoke,
+        ),
         stage_asset(INTEGRATION, workspace, test_selection, TestSelection, kinds={"pytest"}, deps=[SMOKE_RESULTS]),
         stage_asset(INTEGRATION, workspace, test_plan, TestPlan, kinds={"python"}),
         stage_asset(INTEGRATION, workspace, device_test_results, DeviceTestResults, kinds={"pytest", "pytorch"}),
@@ -117,6 +142,41 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
     checks = [replace(made.get(name, venv), name=name) for name in _image_checks(workspace)]
     metadata = image_metadata(image, workspace) | {"differs_from_revision": behind or "no"}
     return stage_result(image, build_of(context), image.digest, metadata, checks)
+
+
+def deviceless_results(
+    context: dg.AssetExecutionContext, runtime_image: RuntimeImage, stages: dg.ResourceParam[Stages]
+) -> dg.MaterializeResult:
+    """The suites that need no card, such as lint; if they fail in a pull request, no card is taken."""
+    workspace, build = stages.workspace, build_of(context)
+    project, settings = workspace.project, workspace.project.settings
+    with stages.stage(context) as step:
+        revision = stages.revision(context)
+        suites = settings.suites_of(revision.trigger, "deviceless", revision.suites, build.variant)
+        suites = with_rule_files(suites, project.root)
+        muted = quarantined(workspace, build.variant, revision.created_at.date())
+        suites = without_disabled(suites, muted)
+        spec, place, _ = _worker(context, workspace, revision, runtime_image, "deviceless")
+        sources = checkout_backend(project, revision.backend)
+        results = run_deviceless_stage(settings, suites, spec, sources, place, step)
+        changed = _changed_by_tests(context, spec, runtime_image, step)
+        account = account_of_stage(build, results, workspace.artifacts, workspace.results.around(place.day))
+        account = replace(account, muted=muted_failures(workspace.results, account, muted))
+        closed = deviceless_shortcoming(account)
+        gates = revision.trigger == "pr"
+        step.note(closed or f"{account.expected} tests passed or are excused")
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in account.counts.items() if count)
+    after = "no card is taken" if gates else "only in pull requests does that keep the other suites from running"
+    summary = (
+        f"{counts or 'no deviceless suite in this job'}: {f'{closed}; {after}' if closed else 'the smoke suites may begin'}"
+    )
+    failures = failed_attempts(workspace.results, build, results.suites)
+    named = tuple(f"{attempt.test}: {attempt.outcome}: {attempt.message}" for attempt in failures)
+    check = CheckResult("deviceless_passed", closed is None, summary, named)
+    metadata = results_metadata(results, failures, workspace) | {
+        "changed_by_tests": table(["path"], [[path] for path in changed])
+    }
+    return stage_result(results, build, results.digest, metadata, [check], warn=not gates)
 
 
 def smoke_results(
@@ -386,7 +446,7 @@ def _worker(
     workspace: Workspace,
     revision: Revision,
     image: RuntimeImage,
-    stage: Literal["smoke", "device"],
+    stage: Stage,
     chosen: Sequence[str] = (),
 ) -> tuple[WorkerSpec, StageContext, UpstreamTree | None]:
     """Return what the workers of a stage run in, where the stage runs its tests, and PyTorch's tests if it has them.
@@ -399,8 +459,11 @@ def _worker(
     wheels = [workspace.artifacts.path(each) for each in built.wheels] if built is not None else []
     suites = settings.suites_of(revision.trigger, stage, chosen or revision.suites, build.variant).values()
     sources = sources_for_tests(workspace.project, revision, settings.variant(build.variant), image, wheels, suites)
-    spec = worker_spec_for(settings, image, sources.folder, revision.tested_as)
+    with_cards = stage != "deviceless"
+    spec = worker_spec_for(settings, image, sources.folder, revision.tested_as, with_cards=with_cards)
     place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
     collections = CollectionCache(workspace.project.home / "cache" / "collections", image.digest)
-    place = replace(place, content=f"{image.digest} {revision.backend.label}", collections=collections)
+    place = replace(
+        place, content=f"{image.digest} {revision.backend.label}", collections=collections, with_cards=with_cards
+    )
     return spec, place, sources.upstream

@@ -34,6 +34,7 @@ from accel_ci.model import (
 from accel_ci.pipelines import (
     BAZEL_TEST_RESULTS,
     DEVICE_TEST_RESULTS,
+    DEVICELESS_RESULTS,
     LEDGER,
     SMOKE_RESULTS,
     STACK_TEST_RESULTS,
@@ -94,7 +95,12 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
 def _account(workspace: Workspace, revision: Revision, build: Build) -> Ledger:
     """Close the ledger of a build over what is there of it now."""
     manifests, day = workspace.manifests, revision.created_at.date()
-    tested = (STACK_TEST_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS)  # the device tests last, whose makespan it has
+    tested = (
+        STACK_TEST_RESULTS,
+        DEVICELESS_RESULTS,
+        SMOKE_RESULTS,
+        DEVICE_TEST_RESULTS,
+    )  # the device tests last, whose makespan it has
     device = [manifests.find(name, build, DeviceTestResults) for name in tested]
     account = close_ledger(
         build,

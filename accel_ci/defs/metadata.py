@@ -91,12 +91,17 @@ def stage_result(
     version: str,
     metadata: Mapping[str, Any],
     checks: Iterable[CheckResult] = (),
+    *,
+    warn: bool = False,
 ) -> dg.MaterializeResult:
-    """Make the result of a stage from its manifest, its build, the version of its data, its metadata and its checks."""
+    """Make the result of a stage from its manifest, its build, the version of its data, its metadata and its checks.
+
+    With `warn`, failed checks are warnings, which keep no later stage from running.
+    """
     return dg.MaterializeResult(
         value=manifest,
         data_version=dg.DataVersion(version),
-        check_results=[check_result(check, build) for check in checks],
+        check_results=[check_result(check, build, warn=warn) for check in checks],
         metadata=redacted(metadata),
     )
 

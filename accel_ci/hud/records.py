@@ -29,6 +29,7 @@ class BuildRecord:
     stack_test_results: model.DeviceTestResults | None = None
     wheel: model.Wheel | None = None
     runtime_image: model.RuntimeImage | None = None
+    deviceless_results: model.DeviceTestResults | None = None
     smoke_results: model.DeviceTestResults | None = None
     test_selection: model.TestSelection | None = None
     device_test_results: model.DeviceTestResults | None = None

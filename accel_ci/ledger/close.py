@@ -16,6 +16,11 @@ from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
 
 
+def account_of_stage(build: Build, results: DeviceTestResults, artifacts: ArtifactStore, store: ResultsStore) -> Ledger:
+    """Return the account of a single stage of a build, which nobody keeps. Raises `LedgerError` if it does not balance."""
+    return close_ledger(build, [results], None, results.suites, artifacts, store)
+
+
 def close_ledger(
     build: Build,
     stages: Sequence[DeviceTestResults],

@@ -31,7 +31,14 @@ from accel_ci.model import (
     TestSelection,
     Verdict,
 )
-from accel_ci.pipelines import DEVICE_TEST_RESULTS, LEDGER, SMOKE_RESULTS, STACK_TEST_RESULTS, TEST_SELECTION
+from accel_ci.pipelines import (
+    DEVICE_TEST_RESULTS,
+    DEVICELESS_RESULTS,
+    LEDGER,
+    SMOKE_RESULTS,
+    STACK_TEST_RESULTS,
+    TEST_SELECTION,
+)
 from accel_ci.scope.apply import apply_scope
 from accel_ci.scope.rule_files import whole_scope
 from accel_ci.scope.selection import read_selection
@@ -164,15 +171,16 @@ def _stored(tests: Iterable[SelectedTest], artifacts: ArtifactStore) -> Artifact
 
 def _selections(manifests: ManifestStore, build: Build) -> dict[str, SuiteSelection]:
     """Return what was selected of each suite of a build."""
-    smoke = manifests.find(SMOKE_RESULTS, build, DeviceTestResults)
+    own = (manifests.find(stage, build, DeviceTestResults) for stage in (DEVICELESS_RESULTS, SMOKE_RESULTS))
+    selected = [each for results in own if results is not None for each in results.selections]
     device = manifests.find(TEST_SELECTION, build, TestSelection)
-    return {each.suite: each for each in (*(smoke.selections if smoke else ()), *(device.suites if device else ()))}
+    return {each.suite: each for each in (*selected, *(device.suites if device else ()))}
 
 
 def _expected(manifests: ManifestStore, artifacts: ArtifactStore, build: Build) -> dict[str, set[str]]:
     """Return the ids of the tests that were expected of a build, by suite."""
     found: dict[str, set[str]] = {}
-    for stage in (STACK_TEST_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS):
+    for stage in (STACK_TEST_RESULTS, DEVICELESS_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS):
         results = manifests.find(stage, build, DeviceTestResults)
         if results is not None:
             for suite, tests in expected_tests(results.expected, artifacts).items():

@@ -203,6 +203,14 @@ def shortcomings(ledger: Ledger) -> tuple[str, ...]:
     return (*bad, *(f"incomplete: {reason}" for reason in (*ledger.incomplete, *ledger.vanished_reasons)))
 
 
+def deviceless_shortcoming(account: Ledger) -> str | None:
+    """Say why the deviceless suites keep the others from beginning; None when all of their tests passed, or they have none.
+
+    A test that is flaky or in quarantine keeps nothing.
+    """
+    return "; ".join(shortcomings(account)) or None if account.expected or account.missing_suites else None
+
+
 def smoke_shortcoming(counts: Mapping[Outcome, int], expected: int, failures: int) -> str | None:
     """Say why the smoke stage keeps the device tests from beginning; None when each expected test passed or is excused.
 

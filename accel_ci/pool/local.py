@@ -15,7 +15,7 @@ from typing import Any
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.errors import PoolError
 from accel_ci.model import RuntimeImage, WorkerSpec
-from accel_ci.pool.project_pool import ProjectPool
+from accel_ci.pool.project_pool import ProjectPool, card_variable, own_lock
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.environment import clean_environment
 from accel_ci.process.own_user import OwnUser
@@ -31,8 +31,8 @@ _KEEPER_ENDS_S = 15.0  # the time that a keeper takes to end what a worker leave
 class LocalPool(ProjectPool):
     """Runs workers as subprocesses. The kernel ends them with their driver, and everything is in the folder."""
 
-    def __init__(self, settings: LocalPoolSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: LocalPoolSettings, *, with_cards: bool = True) -> None:
+        self._settings, self._with_cards = settings, with_cards
         self._user = OwnUser.named(settings.user)
 
     def check(self) -> str | None:
@@ -47,7 +47,7 @@ class LocalPool(ProjectPool):
 
     def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
         """The lock file that the projects of this machine share, else that of the project."""
-        return Path(self._settings.cards_lock or cards_lock), "the cards"
+        return (Path(self._settings.cards_lock or cards_lock), "the cards") if self._with_cards else own_lock(run_dir)
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. They write no byte code, which tests could forge for the builds to come.
@@ -59,8 +59,11 @@ class LocalPool(ProjectPool):
         own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": None}
         if home is not None:
             own |= {"HOME": home, "USER": None, "LOGNAME": None}
-        environment = clean_environment({**own, **image.environment, **settings.environment}, keep=settings.pass_environment)
-        return WorkerSpec(image.python, str(sources), environment, settings.card_environment)
+        configured = {**own, **image.environment, **settings.environment}
+        selects = settings.card_environment if self._with_cards else ""
+        configured |= {} if self._with_cards else {settings.card_environment: ""}
+        environment = clean_environment(configured, keep=settings.pass_environment)
+        return WorkerSpec(image.python, str(sources), environment, selects)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
@@ -132,7 +135,7 @@ class _LocalWorkerGroup:
             ]  # fmt: skip
             try:
                 process = subprocess.Popen(
-                    command, cwd=self._spec.root, env={**self._spec.environment, self._spec.card_environment: card},
+                    command, cwd=self._spec.root, env={**self._spec.environment, **card_variable(self._spec, card)},
                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                     pass_fds=(alive.fileno(), driver.fileno()),
                     **self._identity,

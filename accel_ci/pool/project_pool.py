@@ -31,6 +31,16 @@ class Leftover:
         return f"{self.what}: {self.why}: {self.problem or (f'would be {self.ending}' if dry_run else self.ending)}"
 
 
+def own_lock(run_dir: Path) -> tuple[Path, str]:
+    """The lock of a run that shares nothing with others but its folder, and what it guards."""
+    return run_dir.with_name(f".{run_dir.name}.lock"), str(run_dir)
+
+
+def card_variable(spec: WorkerSpec, card: str) -> dict[str, str]:
+    """The variable by which a worker's processes see its card, or cards; none where nothing selects them."""
+    return {spec.card_environment: card} if spec.card_environment else {}
+
+
 class ProjectPool(Pool, Protocol):
     """The pool of a project's configuration. The defaults are for workers that end with their driver."""
 

@@ -70,7 +70,8 @@ class Tested:
     """A pipeline of a build of a pull request, as far as it has come. `ledger` is that of the last run, once it has ended.
 
     `base` is what it is compared with. `activity` says where a run is, or where it stopped; `shortcomings` are the reasons
-    why the build does not pass but for its failures.
+    why the build does not pass but for its failures. `deviceless` is the account of the deviceless suites where no other
+    suite has run after them: they failed, or a stranger's pull request waits for a label.
     """
 
     __test__ = False
@@ -86,6 +87,7 @@ class Tested:
     base: Base = Base()
     page: str | None = None
     subset: str | None = None
+    deviceless: Ledger | None = None
 
     @property
     def counts(self) -> Counter[Kind]:
@@ -141,6 +143,8 @@ def conclude(tested: Tested, *, blocking: bool) -> Conclusion:
         return "cancelled"
     failure: Conclusion = "failure" if blocking else "neutral"
     ledger, counts = tested.ledger, tested.counts
+    if ledger is None and tested.deviceless is not None and counts:
+        return failure if counts["new"] or counts["unknown"] else "neutral"
     if ledger is None or counts["new"] or counts["unknown"]:
         return failure
     if tested.shortcomings or not _passed(ledger):
@@ -182,19 +186,22 @@ def check_run(tested: Tested, head: str, key: str, *, blocking: bool, reason: st
 
 def title(tested: Tested) -> str:
     """Return the answer in a few words: is it the change?"""
+    counts = [f"{tested.counts[kind]:,} {words}" for kind, words in KINDS.items() if tested.counts[kind]]
     if tested.progress == "waiting":
-        return "waits for a maintainer"
+        before = f"{_passed(tested.deviceless):,} deviceless tests passed; the others wait" if tested.deviceless else "waits"
+        return f"{before} for a maintainer"
     if tested.progress in ("queued", "running"):
         return f"pending: {one_line(tested.activity) or tested.progress}"
     if tested.progress == "cancelled":
         return "cancelled"
+    if tested.ledger is None and tested.deviceless is not None:
+        return f"{', '.join(counts) or 'no deviceless test passed'}; no card was taken"
     if tested.ledger is None:
         return one_line(tested.activity) or "stopped before anything was tested"
     if tested.shortcomings:
         return one_line("; ".join(tested.shortcomings))
     if not _passed(tested.ledger):
         return "no test passed"
-    counts = [f"{tested.counts[kind]:,} {words}" for kind, words in KINDS.items() if tested.counts[kind]]
     return ", ".join(counts) or f"{tested.ledger.expected:,} tests passed or were excused"
 
 
@@ -204,8 +211,10 @@ def comment(head: str, tested: Sequence[Tested], marker: str, *, waiting: str = 
     `waiting` says what a stranger's pull request waits for. The `marker` is a hidden line by which it is found again.
     """
     lines = [marker, f"**Tests of {code(head[:12])} on the accelerator**", ""]
-    if waiting:
+    if waiting and not any(one.build for one in tested):
         return "\n".join([*lines, f"Not built yet: {escape(one_line(waiting))}."])
+    if waiting:
+        lines += [f"No card tests this yet: {escape(one_line(waiting))}.", ""]
     lines += ["| build | answer | compared with |", "| --- | --- | --- |"]
     for one in tested:
         name = code(f"{one.pipeline} / {one.variant}")
@@ -227,7 +236,7 @@ def comment(head: str, tested: Sequence[Tested], marker: str, *, waiting: str = 
 def _base(tested: Tested) -> str:
     base = tested.base
     if base.build is None:
-        return "" if tested.ledger is None else "no earlier build"
+        return "" if tested.ledger is None and tested.deviceless is None else "no earlier build"
     return f"{code(base.build.revision)}, {'the merge base' if base.is_merge_base else 'the newest build of the branch'}"
 
 
@@ -246,7 +255,7 @@ def _report(tested: Tested) -> list[str]:
         lines += [f"{len(of_kind):,} {words}:", "", "<pre>", *shown, "</pre>"]
         lines += [f"{more:,} more are not shown.", ""] if more else [""]
     first = next((one for kind in KINDS for one in tested.failures if one.kind == kind), None)
-    if first is not None and tested.build is not None:
+    if first is not None and tested.build is not None and tested.ledger is not None:
         command = f"accel-ci reproduce {shlex.quote(tested.build.name)} {shlex.quote(one_line(first.test))}"
         lines += ["To reproduce the first one:", "", "<pre>", block(command), "</pre>"]
     return lines

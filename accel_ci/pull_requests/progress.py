@@ -9,12 +9,14 @@ from functools import cached_property
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.activity import read_activity
+from accel_ci.ledger.close import account_of_stage
 from accel_ci.ledger.comparison import finished_before
-from accel_ci.model import Build, Ledger, Revision, TestSelection, Trigger, Verdict, trigger_of_key
-from accel_ci.pipelines import LEDGER, REVISION, TEST_SELECTION, Pipeline
-from accel_ci.pull_requests.answer import Base, Tested, sort_failures, untested
+from accel_ci.model import Build, DeviceTestResults, Ledger, Revision, TestSelection, Trigger, Verdict, trigger_of_key
+from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, REVISION, TEST_SELECTION, Pipeline
+from accel_ci.pull_requests.answer import Base, Progress, Tested, sort_failures, untested
 from accel_ci.pull_requests.watched import Head
 from accel_ci.quality.causes import Identity
+from accel_ci.quality.current_quarantine import muted_failures, quarantined
 from accel_ci.quality.judgement import read_causes
 from accel_ci.results.questions import bad_tests, bad_tests_in_brief
 from accel_ci.source.changes import changes_of
@@ -49,7 +51,7 @@ class Bases:
         if base.build is not None and base.is_merge_base:
             found = self._ledger(base.build)
             return found is not None and found.digest == base.digest
-        ledger = self._ledger(build)
+        ledger = self._ledger(build) or _deviceless(self._workspace, build)
         return ledger is None or self.choose(ledger, base.commit) == base
 
     def _ledger(self, build: Build) -> Ledger | None:
@@ -107,24 +109,44 @@ def look_at_build(
         return replace(found, progress="running", activity=activity)
     ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
     if ledger is None:  # that of an earlier run tells nothing of this one
-        return replace(found, progress="cancelled" if run.ending == "interrupted" else "stopped", activity=activity)
-    commit = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
-    base = (bases or Bases(workspace)).choose(ledger, commit)
-    suites = list(ledger.suites)
-    verdicts = _verdicts(workspace, base.build) if base.build is not None else None
-    causes = read_causes(workspace, build)
+        progress: Progress = "cancelled" if run.ending == "interrupted" else "stopped"
+        stopped = replace(found, progress=progress, activity=activity)
+        account = _deviceless(workspace, build) if progress == "stopped" and run.stage == DEVICELESS_RESULTS else None
+        if account is None:
+            return stopped
+        return _judged(workspace, build, replace(stopped, deviceless=account), account, bases)
     selection = manifests.find(TEST_SELECTION, build, TestSelection)
-    return replace(
+    ended = replace(
         found,
         progress="ended",
         ledger=ledger,
-        failures=sort_failures(
-            ledger, bad_tests(workspace.results, build, suites), causes.blames if causes is not None else (), verdicts
-        ),
         shortcomings=untested(ledger),
-        base=base,
         subset=selection.subset.words if selection is not None and selection.subset is not None else None,
     )
+    return _judged(workspace, build, ended, ledger, bases)
+
+
+def _judged(workspace: Workspace, build: Build, tested: Tested, account: Ledger, bases: Bases | None) -> Tested:
+    """Add the failures of an account, and the build that they are compared with."""
+    commit = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
+    base = (bases or Bases(workspace)).choose(account, commit)
+    verdicts = _verdicts(workspace, base.build) if base.build is not None else None
+    causes = read_causes(workspace, build)
+    blames, bad = causes.blames if causes is not None else (), bad_tests(workspace.results, build, list(account.suites))
+    failures = sort_failures(account, bad, blames, verdicts)
+    return replace(tested, failures=failures, base=base)
+
+
+def _deviceless(workspace: Workspace, build: Build) -> Ledger | None:
+    """Return the account of the deviceless suites of a build that has no ledger, if they have ended."""
+    results = workspace.manifests.find(DEVICELESS_RESULTS, build, DeviceTestResults)
+    revision = workspace.manifests.revision(build.revision)
+    if results is None or not results.suites or revision is None:
+        return None
+    day = revision.created_at.date()
+    account = account_of_stage(build, results, workspace.artifacts, workspace.results.around(day))
+    muted = muted_failures(workspace.results, account, quarantined(workspace, build.variant, day))
+    return replace(account, muted=muted)
 
 
 def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:

@@ -76,7 +76,8 @@ class StageContext:
 
     `runner` is the runner as one file, `folder` that of its claims and events, `cards_lock` the lock of the cards. `day` is
     the revision's, and `run` names who asks for it, such as a Dagster run. `content` is the digest of the image and the
-    sources that are tested: attempts of other ones are not taken up. `collections` are those of earlier builds.
+    sources that are tested: attempts of other ones are not taken up. `collections` are those of earlier builds. Unless it is
+    `with_cards`, the stage takes none.
     """
 
     build: Build
@@ -89,6 +90,7 @@ class StageContext:
     run: str = ""
     content: str = ""
     collections: CollectionCache | None = None
+    with_cards: bool = True
 
 
 def cards_of(settings: Settings) -> list[str]:
@@ -103,7 +105,7 @@ def collect_tests(
 
     With `none_enabled`, all tests of a suite may wait to be enabled.
     """
-    pool = pool_for(settings, context.run)
+    pool = pool_for(settings, context.run, with_cards=context.with_cards)
     timeout_s, caches = settings.limits.startup_seconds, context.collections
     return select_tests(
         suites, spec, context.runner, context.artifacts, pool.execute, timeout_s, caches, none_enabled=none_enabled
@@ -194,9 +196,9 @@ def run_smoke_stage(
     step.total(selection.selected)
     reasons = []
     for card in cards_of(settings):
-        with _rounds(settings, plan, [card], spec, context, step, rounds=1) as run:
+        with driven_rounds(settings, plan, [card], spec, context, step, rounds=1) as run:
             if run.cards[0].healthy:
-                results = _store(selection.tests, tuple(suites), run, plan, started, context)
+                results = store_attempts(selection.tests, tuple(suites), run, plan, started, context)
                 return replace(results, selections=selection.suites)
         retire_rounds(settings, context.folder)
         reasons.append(f"card {card}: {run.cards[0].reason}")
@@ -226,10 +228,10 @@ def run_device_stage(
     batches = read_plan(plan.batches, context.artifacts)
     tests = read_selection(selected, context.artifacts)
     rounds = settings.pool.rounds if times is None else max(times.values(), default=1)
-    with _rounds(
+    with driven_rounds(
         settings, batches, cards, spec, context, step, rounds=rounds, tests=tests, unfinished=unfinished, times=times
     ) as run:
-        results = _store(selected, tuple(suites), run, batches, started, context)
+        results = store_attempts(selected, tuple(suites), run, batches, started, context)
         if run.carried_over:
             counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
             left_out = f", {run.left_out:,} of tests that are not selected any more were left out" if run.left_out else ""
@@ -265,7 +267,7 @@ def run_in_order(
     step.total(len(tests))
     plan = Plan(batches, len(batches), 0, 0.0, 0.0)
     retire_rounds(settings, context.folder)
-    with _rounds(settings, plan, cards, spec, context, step, rounds=1) as run:
+    with driven_rounds(settings, plan, cards, spec, context, step, rounds=1) as run:
         retire_rounds(settings, context.folder)
         return run
 
@@ -294,7 +296,7 @@ def _kept(folder: Path) -> Path:
 
 
 @contextmanager
-def _rounds(
+def driven_rounds(
     settings: Settings,
     plan: Plan,
     cards: list[str],
@@ -312,7 +314,7 @@ def _rounds(
     def on_progress(tests: int, counts: Mapping[Outcome, int]) -> None:
         step.advance(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]), tests)
 
-    pool, given = pool_for(settings, context.run), settings.limits
+    pool, given = pool_for(settings, context.run, with_cards=context.with_cards), settings.limits
     lock, what = pool.run_lock(context.folder, context.cards_lock)
     with acquire_or_wait(lock, step.say, what), _instance_running(settings, context, step):
         _set_other_content_aside(settings, pool, spec, context, step)
@@ -354,7 +356,7 @@ def _set_other_content_aside(
 def _instance_running(settings: Settings, context: StageContext, step: Step) -> AbstractContextManager[object]:
     """Have the pool's machine running, where it has one that is started for the tests."""
     instance = settings.pool.instance
-    if instance is None:
+    if instance is None or not context.with_cards:
         return nullcontext()
     timeout_s, leases = instance.timeout_seconds, context.cards_lock.with_name(LEASES)
     provider = CommandProvider(instance.start, instance.pause, instance.ready, instance.ready_url, timeout_s)
@@ -375,7 +377,7 @@ def _not_run(run: PoolRun, plan: Plan) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ROWS)
 
 
-def _store(
+def store_attempts(
     expected: Artifact, suites: tuple[str, ...], run: PoolRun, plan: Plan, started: float, context: StageContext
 ) -> DeviceTestResults:
     """Store the attempts of a stage, in place of those of an earlier run of it, and report them."""

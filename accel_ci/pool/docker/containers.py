@@ -16,6 +16,7 @@ from accel_ci.config.pool_settings import DockerPoolSettings
 from accel_ci.docker.engine import explained
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
+from accel_ci.pool.project_pool import card_variable
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.engine import cards_in
 from accel_ci.source.checkout import checkout_root
@@ -54,7 +55,7 @@ def create_container(
     ]
     environment: dict[str, str | None] = {**dict.fromkeys(settings.unset_environment), **spec.environment}
     if worker is not None:
-        environment[spec.card_environment] = ",".join(cards)
+        environment |= card_variable(spec, ",".join(cards))
     labels = {
         RUN_LABEL: str(run_dir),
         HOST_LABEL: os.uname().nodename,

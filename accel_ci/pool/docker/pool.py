@@ -22,7 +22,7 @@ from accel_ci.model import RuntimeImage, WorkerSpec
 from accel_ci.pool.docker import containers
 from accel_ci.pool.docker.containers import HOST_LABEL, RUN_LABEL, containers_with, create_container, image_of, let_write
 from accel_ci.pool.environment import container_spec
-from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
+from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool, own_lock
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
@@ -46,8 +46,9 @@ class DockerPool(ProjectPool):
 
     outlives_driver = True
 
-    def __init__(self, settings: DockerPoolSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: DockerPoolSettings, *, with_cards: bool = True) -> None:
+        own = {} if with_cards else {"devices": (), "gpus": None}
+        self._settings, self._with_cards = settings.model_copy(update=own), with_cards
 
     def check(self) -> str:
         """Check the engine, the pool's image, devices, network and user."""
@@ -59,11 +60,13 @@ class DockerPool(ProjectPool):
 
     def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
         """The lock file that the projects of this machine share, else that of the project."""
-        return Path(self._settings.cards_lock or cards_lock), "the cards"
+        return (Path(self._settings.cards_lock or cards_lock), "the cards") if self._with_cards else own_lock(run_dir)
 
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the pool's own image, else in the build's."""
-        return container_spec(self._settings, image, sources, self._settings.card_environment, containers.HOME)
+        variable = self._settings.card_environment
+        selects, hidden = (variable, {}) if self._with_cards else ("", {variable: ""})
+        return container_spec(self._settings, image, sources, selects, containers.HOME, hidden)
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""

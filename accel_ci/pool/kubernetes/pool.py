@@ -39,7 +39,7 @@ from accel_ci.pool.kubernetes.pods import (
     too_few_cards,
 )
 from accel_ci.pool.kubernetes.worker_group import KubernetesWorkerGroup, can_attach, delete_jobs
-from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool
+from accel_ci.pool.project_pool import IsOver, Leftover, ProjectPool, own_lock
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.process.waiting import poll
@@ -73,12 +73,20 @@ class KubernetesPool(ProjectPool):
     outlives_driver = True
 
     def __init__(
-        self, settings: KubernetesPoolSettings, store: RoundStore, project: str, run: str = "", widest: int = 1
+        self,
+        settings: KubernetesPoolSettings,
+        store: RoundStore,
+        project: str,
+        run: str = "",
+        widest: int = 1,
+        *,
+        with_cards: bool = True,
     ) -> None:
         """Nothing is reached yet. `project` tells Jobs in a shared namespace apart, `run` names who asks for them.
 
-        `widest` is the largest number of cards that a pod asks for.
+        `widest` is the largest number of cards that a pod asks for. Unless it is `with_cards`, pods ask for none.
         """
+        self._with_cards = with_cards
         self._widest = widest
         self._settings, self._store, self._project, self._run = settings, store, project, run
         self._rounds: dict[Path, BucketRound] = {}
@@ -105,7 +113,7 @@ class KubernetesPool(ProjectPool):
 
     def run_lock(self, run_dir: Path, cards_lock: Path) -> tuple[Path, str]:
         """The cluster shares cards between runs, so a run needs its folder alone."""
-        return run_dir.with_name(f".{run_dir.name}.lock"), str(run_dir)
+        return own_lock(run_dir)
 
     def open_round(self, folder: Path) -> BucketRound:
         """The round in a folder and a bucket."""
@@ -120,8 +128,9 @@ class KubernetesPool(ProjectPool):
         self._started[folder] = record, cluster.namespace
         name = job_name(self._project, _run_name(folder.parent), folder.name)
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
+        width = len(cards_in(cards[0])) if self._with_cards else 0
         request = JobRequest(
-            name, self._project, round=name, pods=len(slots), cards=len(cards_in(cards[0])), errand_url="",
+            name, self._project, round=name, pods=len(slots), cards=width, errand_url="",
             sources=_sources(spec), folders=(), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
             plan=record.plan_digest,
         )  # fmt: skip
