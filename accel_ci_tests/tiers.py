@@ -130,6 +130,7 @@ NIGHTLY = (
 
 LONG = (
     "end_to_end/test_bridges.py",
+    "end_to_end/test_cancelled_bridges.py",
     "end_to_end/test_answers.py",
     "end_to_end/test_both_stacks.py",
     "end_to_end/test_compose.py",

@@ -278,12 +278,20 @@ def build_remotely(
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Have an interrupt wait until the end of the context: a run that nobody knows can be ended by nobody."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    """Have an interrupt wait until the end of the context: a run that nobody knows can be ended by nobody.
+
+    A mask of signals would not do: libraries have threads, to which they may be delivered.
+    """
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda given, _frame: came.append(given)) for number in numbers}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _end(project: RemoteProject, start: str) -> str:

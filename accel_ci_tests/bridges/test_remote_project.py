@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -97,14 +98,14 @@ def test_a_launch_whose_answer_is_lost_is_found_and_not_repeated(dagster: Dagste
 
 
 @contextmanager
-def waiting_job(dagster: Dagster, until: str) -> Iterator[subprocess.Popen[str]]:
+def cancellable_job(dagster: Dagster, until: str = "") -> Iterator[subprocess.Popen[str]]:
     """A job that has said that it waits for a step."""
     command = [sys.executable, "-m", "accel_ci.cli", "ci", "--url", dagster.url, "--trigger", "main"]
     environment = {**os.environ, VARIABLE: TOKEN}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             assert process.stdout is not None
-            while until not in (line := process.stdout.readline()):
+            while until and until not in (line := process.stdout.readline()):
                 assert line, "it has ended"
             yield process
         finally:
@@ -114,7 +115,7 @@ def waiting_job(dagster: Dagster, until: str) -> Iterator[subprocess.Popen[str]]
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_is_cancelled_ends_its_runs(dagster: Dagster, number: signal.Signals) -> None:
     dagster.statuses[BUILD] = "STARTED"
-    with waiting_job(dagster, "builds: ") as process:
+    with cancellable_job(dagster, "builds: ") as process:
         process.send_signal(number)
         rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, rest
@@ -123,8 +124,25 @@ def test_a_job_that_is_cancelled_ends_its_runs(dagster: Dagster, number: signal.
 
 def test_a_job_that_is_cancelled_at_its_start_ends_what_was_queued(dagster: Dagster) -> None:
     dagster.statuses |= {"start": "STARTED", BUILD: "QUEUED"}
-    with waiting_job(dagster, "start: ") as process:
+    with cancellable_job(dagster, "start: ") as process:
         process.send_signal(signal.SIGTERM)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, rest
+    assert dagster.ended == ["start", f"run of {BUILD}"]
+
+
+def test_a_job_that_is_cancelled_during_the_launch_ends_what_it_launched(dagster: Dagster) -> None:
+    asked, sent = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        sent.wait(30)
+
+    dagster.before_launch, dagster.statuses[BUILD] = hold, "QUEUED"
+    with cancellable_job(dagster) as process:
+        assert asked.wait(60)
+        process.send_signal(signal.SIGTERM)
+        sent.set()
         rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, rest
     assert dagster.ended == ["start", f"run of {BUILD}"]
@@ -132,7 +150,7 @@ def test_a_job_that_is_cancelled_at_its_start_ends_what_was_queued(dagster: Dags
 
 def test_a_job_that_is_cancelled_says_if_its_runs_go_on(dagster: Dagster) -> None:
     dagster.statuses[BUILD], dagster.forbids_ends = "STARTED", True
-    with waiting_job(dagster, "builds: ") as process:
+    with cancellable_job(dagster, "builds: ") as process:
         process.send_signal(signal.SIGTERM)
         rest = process.communicate(timeout=60)[0]
     assert process.returncode == 130, rest
