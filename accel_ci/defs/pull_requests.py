@@ -1,5 +1,6 @@
 """The sensors of the backend's pull requests: one starts and ends their builds, the other one answers at GitHub."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from accel_ci.config.github_settings import PullRequests
 from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.location import runs_of
+from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
@@ -131,16 +133,31 @@ def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, hea
     if head.state != "asked":
         return head, []
     location = workspace.project.settings.location
-    runs = list(runs_of(instance, location, job=INTEGRATION.job_for("pr").name, tags=_tags(number, head)))
-    if len(runs) >= len(head.variants):
+    runs, ended = set[str](), Counter[str]()
+    for record in runs_of(instance, location, job=INTEGRATION.job_for("pr").name, tags=_tags(number, head)):
+        build = build_of_run(record.dagster_run)
+        variant = build.variant if build is not None else ""
+        if _ended_before(record, head):
+            ended[variant] += 1
+        else:
+            runs.add(variant)
+    missing = [variant for variant in head.variants if variant not in runs]
+    if not missing:
         return replace(head, state="started"), []
     # The daemon may have been killed before it started them; a run with a key that was used is not started again.
     job = INTEGRATION.job_for("pr")
     requests = []
-    for variant in head.variants:
-        request = run_request(job, Build(head.revision or "", variant), f"pull:{number}:{head.sha}:{variant}")
+    for variant in missing:
+        key = f"pull:{number}:{head.sha}:{variant}{f':{ended[variant]}' if ended[variant] else ''}"
+        request = run_request(job, Build(head.revision or "", variant), key)
         requests.append(request._replace(tags={**request.tags, **_tags(number, head)}))
     return head, requests
+
+
+def _ended_before(record: dg.RunRecord, head: Head) -> bool:
+    """Return whether a run was ended before its commit came back, when the branch was reset or the pull request reopened."""
+    is_ended = record.dagster_run.status in (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+    return is_ended and head.asked_at is not None and record.create_timestamp < head.asked_at
 
 
 def _ask(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> Head:
@@ -184,7 +201,7 @@ def _answers_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDe
         if is_preview(context):
             return dg.SkipReason(f"{PREVIEW}: a tick sends the answers that have changed")
         try:
-            lines = publish_answers(workspace, datetime.now(timezone.utc))
+            lines = publish_answers(workspace, datetime.now(timezone.utc), _TICK_S)
         except AccelCiError as error:
             return dg.SkipReason(redact(f"nothing can be answered: {error}"))
         return dg.SkipReason("; ".join(lines) or "no answer has changed")

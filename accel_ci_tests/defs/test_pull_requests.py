@@ -131,6 +131,43 @@ def test_a_newer_push_and_a_closing_end_older_runs(make_host: Callable[..., Host
     assert [host.status(run) for run in (runs[1], last)] == [dg.DagsterRunStatus.CANCELED] * 2
 
 
+@pytest.mark.parametrize("how", ["reopened", "reset"])
+def test_a_commit_that_comes_back_is_built_although_its_run_was_ended(make_host: Callable[..., Host], how: str) -> None:
+    host = make_host()
+    sha = host.commit(7, "1")
+    host.github.pulls.open(7, sha)
+    for turn in range(2):  # as often as it happens
+        [request] = host.tick().run_requests
+        run = host.launch(request)
+        assert not host.tick().run_requests
+        if how == "reopened":
+            host.github.pulls.close(7)
+            host.tick()
+            host.github.pulls.reopen(7)
+        else:
+            host.github.pulls.push(7, host.commit(7, f"2 {turn}"))
+            host.tick()
+            git(host.repository, "update-ref", "refs/pull/7/head", sha)
+            host.github.pulls.push(7, sha, reset=True)
+        assert host.status(run) == dg.DagsterRunStatus.CANCELED
+    [again] = host.tick().run_requests
+    assert again.partition_key == request.partition_key
+    assert again.run_key != request.run_key, "a run with a key that was used is not started again"
+    host.launch(again)
+    assert not host.tick().run_requests
+
+
+def test_a_run_that_a_person_has_ended_is_not_started_again(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"))
+    [request] = host.tick().run_requests
+    run = host.launch(request)
+    host.tick()
+    host.instance.run_coordinator.cancel_run(run)
+    host.github.pulls.label(7, "other")
+    assert not host.tick().run_requests
+
+
 def test_a_run_of_somebody_else_is_left_alone(make_host: Callable[..., Host]) -> None:
     host = make_host()
     host.github.pulls.open(7, host.commit(7, "1"))
