@@ -8,11 +8,13 @@ the oldest comment with it is ours, and a stranger's with the same words is neve
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +36,9 @@ _KEPT = timedelta(days=30)
 _EARLIER = timedelta(minutes=10)
 """Comments are looked for from so long before the marker was made: two clocks differ."""
 
+_LOST = (403, 404, 410)
+"""What GitHub answers where a check run is another App's, or is gone."""
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -41,7 +46,8 @@ class Sent:
 
     `checks` are the numbers of check runs by name, `digests` what they say, and those in `ended` are completed. `stamp`
     names the facts of its builds that all of it was made from, and `bases` have what they are compared with, by variant. A
-    comment belongs to the pull request, so it outlives the commit.
+    comment belongs to the pull request, so it outlives the commit. So does the random `key`, which tells our check runs
+    from those of another project or App.
     """
 
     sha: str
@@ -54,6 +60,7 @@ class Sent:
     marker: str | None = None
     marked_at: datetime | None = None
     comment: int | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -101,8 +108,8 @@ class _Answers:
         return record
 
 
-def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
-    """Send the answers that have changed, and return a line for each.
+def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.inf) -> list[str]:
+    """Send the answers that have changed, and return a line for each. After `limit_s` seconds, the others are left.
 
     Raises `AccelCiError` for what concerns all of them, such as a missing token; the others are lines.
     """
@@ -112,7 +119,7 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
     answers, heads = _Answers(workspace), read_watched(workspace).heads
     if answers.record.paused_until is not None and now < answers.record.paused_until:
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
-    lines, bases = list[str](), Bases(workspace)
+    lines, bases, began = list[str](), Bases(workspace), monotonic()
     with open_github(github, workspace.project.root) as requests:
         for number, head in heads.items():
             if head.state == "passed over":
@@ -121,6 +128,8 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
                 stamp = _stamp(workspace, head)
                 if _is_answered(answers.record.answers.get(number), head, stamp, bases):
                     continue
+                if lines and monotonic() - began > limit_s:
+                    return [*lines, "the other pull requests wait for the next tick"]
                 tested = look_at_builds(workspace, head, bases)
                 _Answer(requests, github, settings, answers, number, head, now).send(tested, stamp)
                 lines.append(f"{number}: answered")
@@ -132,6 +141,9 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
         for number in answers.record.answers.keys() - heads.keys():
             try:
                 _end_checks(requests, github.repository, answers, number, "the pull request is closed")
+            except RateLimitError as error:
+                answers.pause(now + timedelta(seconds=error.wait_s))
+                return [*lines, str(error)]
             except AccelCiError as error:
                 lines.append(redact(f"{number}: {error}"))
     answers.forget_old(heads, now)
@@ -139,13 +151,21 @@ def publish_answers(workspace: Workspace, now: datetime) -> list[str]:
 
 
 def _end_checks(requests: GitHubRequests, repository: str, answers: _Answers, number: int, why: str) -> None:
-    """Complete the check runs of a commit that nobody tests any more, which would be pending for ever."""
+    """Complete the check runs of a commit that nobody tests any more, which would be pending for ever.
+
+    One that cannot be changed any more is left as it is. What they said is forgotten: the commit may come back.
+    """
     sent = answers.record.answers[number]
     for name in sent.checks.keys() - set(sent.ended):
         output = {"title": why, "summary": f"Not completed: {why}."}
         body = {"status": "completed", "conclusion": "cancelled", "output": output}
-        requests.send("PATCH", f"repos/{repository}/check-runs/{sent.checks[name]}", body)
-        sent = answers.keep(number, replace(sent, ended=(*sent.ended, name), stamp=""))
+        try:
+            requests.send("PATCH", f"repos/{repository}/check-runs/{sent.checks[name]}", body)
+        except GitHubError as error:
+            if error.status not in (*_LOST, 422):
+                raise
+        said = {other: digest for other, digest in sent.digests.items() if other != name}
+        sent = answers.keep(number, replace(sent, ended=(*sent.ended, name), digests=said, stamp=""))
 
 
 def _stamp(workspace: Workspace, head: Head) -> str:
@@ -205,23 +225,35 @@ class _Answer:
         self._sent = self._answers.keep(self._number, replace(self._sent, **changes))
 
     def _check(self, tested: Tested, waiting: str) -> None:
-        name, key = check_name(tested), f"{self._number}:{tested.pipeline}:{tested.variant}"
+        if self._sent.key is None:
+            self._keep(key=secrets.token_hex(8))
+        name, key = check_name(tested), f"{self._number}:{tested.pipeline}:{tested.variant}:{self._sent.key}"
         body = check_run(tested, self._head.sha, key, blocking=self._settings.blocking, reason=waiting)
         body["output"] = {part: redact(text) for part, text in body["output"].items()}
         digest = _digest(body)
         if self._sent.digests.get(name) == digest:
             return
         number = self._sent.checks.get(name) or self._find_check(name, key)
+        if number is not None and not self._change_check(number, body):
+            number = None
         if number is None:
             number = _id(self._requests.send("POST", f"repos/{self._repository}/check-runs", body))
-        else:
-            change = {field: value for field, value in body.items() if field != "head_sha"}  # it cannot be changed
-            self._requests.send("PATCH", f"repos/{self._repository}/check-runs/{number}", change)
         self._keep(
             checks={**self._sent.checks, name: number},
             digests={**self._sent.digests, name: digest},
             ended=(*(each for each in self._sent.ended if each != name), *([name] if body["status"] == "completed" else [])),
         )
+
+    def _change_check(self, number: int, body: Mapping[str, Any]) -> bool:
+        """Change a check run; return False where it is gone, or of an App that was replaced."""
+        change = {field: value for field, value in body.items() if field != "head_sha"}  # it cannot be changed
+        try:
+            self._requests.send("PATCH", f"repos/{self._repository}/check-runs/{number}", change)
+        except GitHubError as error:
+            if error.status not in _LOST:
+                raise
+            return False
+        return True
 
     def _find_check(self, name: str, key: str) -> int | None:
         """Look for a check run that was created before a kill."""

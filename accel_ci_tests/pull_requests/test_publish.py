@@ -93,6 +93,86 @@ def test_the_checks_of_an_older_commit_and_of_a_closed_one_do_not_stay_pending(a
     assert len(answerer.github.check_runs.steps) == steps
 
 
+def test_a_pull_request_that_is_opened_again_has_no_cancelled_check(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.set()
+    answerer.answer()
+    assert answerer.checks() == [(FIRST, "completed", "cancelled")]
+    answerer.set(FIRST)
+    answerer.answer()
+    assert [status for _, status, _ in answerer.checks()] == ["queued"]
+
+
+@pytest.mark.parametrize("status", [403, 404, 422])
+def test_a_check_that_can_no_longer_be_changed_keeps_no_answer_back(answerer: Answerer, status: int) -> None:
+    """It was made by an App that was replaced, or its commit is gone."""
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.github.check_runs.fault = Fault(status, times=1, method="PATCH")
+    answerer.set(SECOND)
+    assert answerer.answer() == ["7: answered"]
+    assert answerer.checks()[1] == (SECOND, "queued", None)
+    answerer.github.check_runs.fault = Fault(status, times=1, method="PATCH")
+    answerer.set()
+    assert answerer.answer() == []
+    asked = answerer.github.check_runs.requests
+    assert answerer.answer() == []
+    assert answerer.github.check_runs.requests == asked
+
+
+def test_the_check_of_an_app_that_was_replaced_is_made_anew(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.github.check_runs.fault = Fault(403, times=1, method="PATCH")
+    answerer.set(FIRST, reason="another reason")
+    assert answerer.answer() == ["7: answered"]
+    assert answerer.checks() == [(FIRST, "queued", None)] * 2
+
+
+def test_a_check_that_may_not_be_written_is_an_error_each_time(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.github.check_runs.fault = Fault(403, times=9)
+    answerer.set(FIRST, reason="another reason")
+    for _ in range(2):
+        [line] = answerer.answer()
+        assert "has no right to it" in line
+
+
+def test_another_project_and_another_app_have_checks_of_their_own(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    [ours] = answerer.github.check_runs.runs.values()
+    answers = answerer.workspace.project.home / "pull_requests" / "answers.json"
+    answers.unlink()  # another project on the same repository knows nothing of ours
+    answerer.answer()
+    assert len(answerer.checks()) == 2
+    assert len({run["external_id"] for run in answerer.github.check_runs.runs.values()}) == 2
+    assert ours["name"] == answerer.github.check_runs.runs[max(answerer.github.check_runs.runs)]["name"]
+
+
+def test_a_rate_limit_pauses_the_ends_of_checks_too(answerer: Answerer) -> None:
+    answerer.set(FIRST, SECOND)
+    answerer.answer()
+    answerer.set()
+    answerer.github.check_runs.fault = Fault(403, times=1, headers={"Retry-After": "120"}, method="PATCH")
+    assert "rate limit" in answerer.answer()[0]
+    asked = answerer.github.check_runs.requests
+    assert "used up until" in answerer.answer()[0]
+    assert answerer.github.check_runs.requests == asked
+    answerer.answer(NOW + timedelta(seconds=121))
+    assert [status for _, status, _ in answerer.checks()] == ["completed"] * 2
+
+
+def test_a_pass_ends_in_time_and_the_next_one_goes_on(answerer: Answerer) -> None:
+    answerer.set(FIRST, SECOND)
+    assert publish_answers(answerer.workspace, NOW, limit_s=0) == [
+        "7: answered", "the other pull requests wait for the next tick",
+    ]  # fmt: skip
+    assert publish_answers(answerer.workspace, NOW, limit_s=0) == ["8: answered"]
+
+
 def test_what_was_created_and_not_recorded_is_found_again(answerer: Answerer) -> None:
     answerer.set(FIRST)
     answerer.github.check_runs.fault = Fault(502, is_done=True, method="POST")
