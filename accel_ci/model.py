@@ -334,7 +334,7 @@ class Subset:
 
     `reasons` are the numbers of tests by the reason why they run, and `tests` is a Parquet file with the columns `suite`,
     `test` and `reason`, None where all run. `base` is the commit that the sources were compared with, None if not known.
-    If these tests `are_first`, all others run after them.
+    If these tests `are_first`, all others run after them. `change` is the digest of the changed lines, None if not known.
     """
 
     words: str
@@ -342,6 +342,7 @@ class Subset:
     tests: Artifact | None = None
     base: str | None = None
     are_first: bool = False
+    change: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ SLOW = (
     "pool/test_random_kills.py",
     "pull_requests/test_publish.py",
     "pull_requests/test_watched.py",
+    "quality/test_current_missed.py",
     "rbe/test_bazel.py",
     "rbe/test_source_tree.py",
     "release",

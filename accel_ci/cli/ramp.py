@@ -1,4 +1,4 @@
-"""Commands about the ramp: `stage`, `ramp status`, `ramp propose`."""
+"""Commands about the ramp: `stage`, `ramp status`, `ramp propose`, `ramp missed`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from accel_ci.cli.context import terminal, with_workspace
+from accel_ci.cli.results import print_table
 
 if TYPE_CHECKING:
     from accel_ci.ramp.current import RampState
@@ -191,6 +192,60 @@ def propose(
         console.print(f"{path}: {new:,} new lines, {gone:,} gone; review the change and commit it", highlight=False)
     if proposal.tests and not apply:
         console.print("--apply writes them to the enabled files", highlight=False)
+
+
+@ramp.command()
+@click.option("--variant", help="Only builds of this variant.")
+@_AS_JSON
+@with_workspace
+def missed(workspace: Workspace, variant: str | None, as_json: bool) -> None:
+    """Show which new failures the tests chosen by changes would have missed.
+
+    Each nightly, intraday or main build of the window is held against the tests that `jobs.pr.tests: changed` would have
+    chosen for the backend's commits since the build before, by what was known then. Builds that were not judged yet are.
+    """
+    from accel_ci.quality.current_missed import of_variant, update_missed
+    from accel_ci.quality.judgement import judge_new_builds
+
+    now = datetime.now(timezone.utc)
+    judge_new_builds(workspace, now)
+    with terminal(stderr=True)[1].step("missed") as step:
+        report = update_missed(workspace, now, step, most=None)
+        step.note(f"{len(report.builds):,} builds")
+    if variant is not None:
+        report = of_variant(report, workspace.project.settings.variant(variant).name)
+    if as_json:
+        builds = [
+            {
+                **asdict(one),
+                "build": one.build.name,
+                "before": one.before and one.before.name,
+                "failures": one.failures,
+            }
+            for one in report.builds
+        ]
+        whole = {"window_days": report.window_days, "rate": report.words, "pulls": report.pull_words}
+        click.echo(json.dumps({**whole, **asdict(report.sums), "builds": builds}, default=str))
+        return
+    console = terminal()[0]
+    for words in filter(None, (report.words, report.pull_words)):
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+    print_table(
+        ["build", "commits", "chosen", "new failures", "missed"],
+        [
+            [one.build.name, f"{one.count:,}: {'..'.join(one.commits)}", one.problem or one.words, one.failures,
+             len(one.missed)]
+            for one in report.builds
+        ],
+    )  # fmt: skip
+    print_table(
+        ["missed in", "test", "op", "why"],
+        [
+            [one.build.name, f"{test.suite}: {test.test}", test.op or "", test.why]
+            for one in report.builds
+            for test in one.missed
+        ],
+    )
 
 
 def _apply(state: RampState, proposal: Proposal) -> dict[str, tuple[int, int]]:

@@ -21,6 +21,7 @@ from accel_ci.model import Ledger
 from accel_ci.pipelines import LEDGER
 from accel_ci.progress import Progress
 from accel_ci.pull_requests.progress import look_at_build
+from accel_ci.quality.current_missed import MissReport, measures_misses, update_missed
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState, publish_feeds, update_quarantine
 from accel_ci.quality.feeds import feed_fault
 from accel_ci.quality.flakiness import Flakiness, measure
@@ -227,6 +228,7 @@ def quality_report(
         now = datetime.now(timezone.utc)
         report, trends = make_report(workspace, flakiness, now), daily_trends(workspace, now)
         met = sum(figure.met is True for figure in report.figures)
+        missed = update_missed(workspace, now) if measures_misses(workspace) else None
         step.note(f"{met} of {len(report.figures)} criteria are met; {report.advice}")
     rows = [
         [figure.name, shown(figure), figure.goal, {True: "met", False: "not met", None: "no data"}[figure.met]]
@@ -242,10 +244,25 @@ def quality_report(
         "criteria": figures,
         "slower": table(["variant", "suite", "test", "seconds before", "seconds after", "ratio"], slower),
         "fail_more_often": table(["variant", "suite", "test", "before", "after", "since"], worse),
+        **(_miss_metadata(missed) if missed is not None else {}),
     }
     falling = [figure.name for figure in report.demotion if figure.met is False]
     check = _warning("level_is_held", not falling, f"not met: {', '.join(falling)}" if falling else report.advice)
     return dg.MaterializeResult(value=report, metadata=redacted(metadata), check_results=[check])
+
+
+def _miss_metadata(report: MissReport) -> dict[str, Any]:
+    """Describe what the tests chosen by changes would have missed, and what pull requests did miss."""
+    rows = [
+        [one.build.name, "..".join(one.commits), test.suite, test.test, test.op or "", test.why]
+        for one in report.builds
+        for test in one.missed
+    ]
+    return {
+        "missed_by_changes": report.words,
+        "missed_by_pull_requests": report.pull_words or "no data",
+        "missed_tests": table(["build", "commits", "suite", "test", "op", "why"], rows),
+    }
 
 
 def _warning(name: str, passed: bool, words: str) -> dg.AssetCheckResult:

@@ -5,6 +5,7 @@
     builds-<trigger>.html             all revisions of a trigger that are shown
     builds/<revision>~<variant>.html  one build (`write_builds.py`)
     pulls.html      pulls.json        pull requests, with their failures by whose they are
+                    missed.json       the failures that tests chosen by changes would have missed, where they are measured
     incidents.html  incidents.json    whose the failures are, the open ones first; incidents.atom is the feed
     flaky.html      flaky.json        flaky tests, the quarantine and what it hides
     cards.html      cards.json        the health of cards, and their failures by day
@@ -42,6 +43,7 @@ from accel_ci.hud.text import in_utc
 from accel_ci.hud.write_builds import write_build_pages
 from accel_ci.model import Build, DeviceTestResults
 from accel_ci.pipelines import DEVICE_TEST_RESULTS
+from accel_ci.quality.current_missed import MissReport, measures_misses, read_missed
 from accel_ci.quality.current_quarantine import QuarantineState, read_quarantine
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.quality.incidents import Incident
@@ -86,7 +88,8 @@ def write_site(workspace: Workspace, flakiness: Flakiness, folder: Path, *, now:
     keep(state, kept)
     coverage = workspace.manifests.read_history(workspace.manifests.path(COVERAGE), CoverageReport)
     grid = make_grid(site.project, revisions, kept, coverage, now=now)
-    _write(folder, _grid_pages(site, grid, revisions, kept, now))
+    missed = read_missed(workspace) if measures_misses(workspace) else None
+    _write(folder, _grid_pages(site, grid, revisions, kept, now, missed))
     _write(folder, _quality_pages(workspace, flakiness, site, grid, revisions, kept, incidents))
     _write(folder, _test_pages(workspace, flakiness, incidents, kept, site, folder))
     return folder / "index.html"
@@ -98,7 +101,12 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _grid_pages(
-    site: Site, grid: GridPage, revisions: Sequence[RevisionBuilds], kept: Mapping[str, KeptBuild], now: datetime
+    site: Site,
+    grid: GridPage,
+    revisions: Sequence[RevisionBuilds],
+    kept: Mapping[str, KeptBuild],
+    now: datetime,
+    missed: MissReport | None,
 ) -> dict[str, str]:
     """The first page, the same by suite, and one of each trigger."""
     pulls = make_pull_requests(revisions, kept)
@@ -106,9 +114,11 @@ def _grid_pages(
         "index.html": render_page("index.html", site, "builds.json", page=grid),
         "suites.html": render_page("suites.html", site, "builds.json", page=grid),
         "builds.json": msgspec.json.encode([_shown(row) for row in grid.rows], order="sorted").decode(),
-        "pulls.html": render_page("pulls.html", site, "pulls.json", pulls=pulls, kinds=KINDS),
+        "pulls.html": render_page("pulls.html", site, "pulls.json", pulls=pulls, kinds=KINDS, missed=missed),
         "pulls.json": msgspec.json.encode(pulls, order="sorted").decode(),
     }
+    if missed is not None:
+        files["missed.json"] = msgspec.json.encode(missed, order="sorted").decode()
     for trigger in grid.counts:
         whole = make_grid(site.project, revisions, kept, now=now, triggers=(trigger,), rows=MOST_REVISIONS)
         files[f"builds-{trigger or 'unknown'}.html"] = render_page("builds.html", site, page=whole)

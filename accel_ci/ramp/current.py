@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, datetime
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
@@ -90,11 +90,17 @@ class RampState:
         return known_tests(self.workspace, self.variant, self.scope, today)
 
 
-def known_tests(workspace: Workspace, variant: str, scope: pa.Table, today: date) -> list[RampTest]:
-    """Return the tests in scope of a table with what is known of them in a variant on a day."""
+def known_tests(
+    workspace: Workspace, variant: str, scope: pa.Table, today: date, until: datetime | None = None
+) -> list[RampTest]:
+    """Return the tests in scope of a table with what is known of them in a variant on a day.
+
+    Revisions that were not there before `until` do not count.
+    """
     settings = workspace.project.settings
+    later = {each.key for each in workspace.manifests.revisions() if each.seen_at >= until} if until is not None else set()
     window, limit_s = settings.ramp.window_days, settings.limits.test_timeout_seconds
-    evidence = gather_evidence(workspace.results, variant, set(counts_of(scope["suite"])), today, window, limit_s)
+    evidence = gather_evidence(workspace.results, variant, set(counts_of(scope["suite"])), today, window, limit_s, later)
     cards = {name: suite.cards for name, suite in settings.suites.items()}
     return estimate_tests(with_evidence(scope, evidence), cards)
 
@@ -165,11 +171,20 @@ def share_fault(workspace: Workspace, revision: Revision, build: Build) -> str |
 
 
 def scoped_builds(
-    workspace: Workspace, variant: str, triggers: Collection[Trigger], known: Collection[Build] = ()
+    workspace: Workspace,
+    variant: str,
+    triggers: Collection[Trigger],
+    known: Collection[Build] = (),
+    until: datetime | None = None,
 ) -> Iterator[ScopedBuild]:
-    """Yield the newest finished build of a variant that has a table of scope, then earlier ones that are not `known`."""
+    """Yield the newest finished build of a variant that has a table of scope, then earlier ones that are not `known`.
+
+    With `until`, only revisions count that were there before.
+    """
     manifests, first = workspace.manifests, True
-    counted = (each for each in manifests.revisions() if each.trigger in triggers)
+    counted = (
+        each for each in manifests.revisions() if each.trigger in triggers and (until is None or each.seen_at < until)
+    )
     for each in islice(counted, _LOOKED_AT):
         build = Build(each.key, variant)
         if build in known and not first:

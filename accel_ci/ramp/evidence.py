@@ -39,16 +39,25 @@ FROM stream WHERE list_contains($tried, verdict) AND NOT coalesce(cached, false)
 
 @ask_again
 def gather_evidence(
-    store: ResultsStore, variant: str, suites: Collection[str], today: date, window_days: int, limit_s: float
+    store: ResultsStore,
+    variant: str,
+    suites: Collection[str],
+    today: date,
+    window_days: int,
+    limit_s: float,
+    later: Collection[str] = (),
 ) -> pa.Table:
-    """Return the evidence (columns of `EVIDENCE`) of a variant's suites; `limit_s` is the longest duration that counts."""
+    """Return the evidence (columns of `EVIDENCE`) of a variant's suites; `limit_s` is the longest duration that counts.
+
+    The builds of the revisions `later` do not count.
+    """
     tables = [EVIDENCE.empty_table()]
     for suite in sorted(suites):
         stored = [
             one
             for one in store.suites(today - timedelta(days=window_days), today, variant=variant, suite=suite)
             # A broken pull request says nothing of the branch, and of a failure that runs again, its own build tells enough.
-            if trigger_of_key(one.build.revision) not in ("pr", CONFIRM)
+            if trigger_of_key(one.build.revision) not in ("pr", CONFIRM) and one.build.revision not in later
         ]
         rows = []
         for one in stored:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import islice
 
 import pyarrow as pa
@@ -12,13 +13,14 @@ import pyarrow.parquet as pq
 
 from accel_ci.config.settings import Settings
 from accel_ci.errors import AccelCiError, SelectionError
-from accel_ci.model import Artifact, Revision, Subset, TestSelection, Trigger
+from accel_ci.model import Artifact, Revision, SelectedTest, Subset, TestSelection, Trigger
+from accel_ci.ramp.chances import RampTest
 from accel_ci.ramp.changed import Choice, FileRules, Reason, SuiteBefore, choose_tests, with_groups
 from accel_ci.ramp.current import known_tests, scoped_builds, verdicts_of_build
-from accel_ci.results.columns import pairs
+from accel_ci.results.columns import counts_of, pairs
 from accel_ci.scope.selection import read_selection, write_selection
 from accel_ci.scope.table import read_scope
-from accel_ci.source.changes import changes_of
+from accel_ci.source.changes import ChangedFile, changes_of
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.workspace import Workspace
 
@@ -39,25 +41,20 @@ def changed_selection(workspace: Workspace, selection: TestSelection, revision: 
         raise SelectionError("the selection has no table of scope, so no test can be chosen by its file and op")
     settings, artifacts = workspace.project.settings, workspace.artifacts
     tests, scope = read_selection(selection.tests, artifacts), read_scope(selection.scope, artifacts)
-    base = None
+    base = change = None
     try:
         changes = changes_of(workspace.project, revision.backend, settings.jobs.pr.target)
-        base = changes.base
-        before = _before(workspace, variant, {suite.suite for suite in selection.suites})
-        known = known_tests(workspace, variant, scope, revision.created_at.date())
-        files = {*(test.file for test in tests), *(str(file) for file in scope["file"].to_pylist())}
-        rules = file_rules(settings, files)
-        choice = choose_tests(known, changes.files, before, rules, settings.jobs.pr.sample_card_seconds)
-        choice = with_groups(choice, tests)
+        base, change = changes.base, changes.digest
+        choice, _ = choose_by_change(workspace, variant, tests, scope, changes.files, revision.created_at)
     except AccelCiError as error:
         choice = Choice(whole=str(error))
     are_first = settings.jobs.pr.tests == "changed_first"
     choice = choice.without_sample() if are_first else choice
     words = choice.in_words(selection.enabled, are_first=are_first)
     if choice.whole is not None or (are_first and not choice.tests):
-        return replace(selection, subset=Subset(words, base=base, are_first=are_first))
+        return replace(selection, subset=Subset(words, base=base, are_first=are_first, change=change))
     reasons = dict(Counter(reason.words for reason in choice.tests.values()).most_common())
-    subset = Subset(words, reasons, _write_reasons(choice.tests, artifacts), base, are_first)
+    subset = Subset(words, reasons, _write_reasons(choice.tests, artifacts), base, are_first, change)
     if are_first:
         return replace(selection, subset=subset)
     counts = Counter(suite for suite, _ in choice.tests)
@@ -71,6 +68,29 @@ def changed_selection(workspace: Workspace, selection: TestSelection, revision: 
     return replace(selection, tests=write_selection(kept, artifacts), suites=suites, subset=subset)
 
 
+def choose_by_change(
+    workspace: Workspace,
+    variant: str,
+    tests: Sequence[SelectedTest],
+    scope: pa.Table,
+    files: Sequence[ChangedFile],
+    at: datetime,
+    *,
+    known_before: bool = False,
+) -> tuple[Choice, list[RampTest]]:
+    """Choose the tests that changed files may concern; return the tests in scope, too, with what is known of them.
+
+    `tests` and `scope` are those of a build from the time `at`. With `known_before`, builds count only if they were there
+    before that time, and their results. Raises `AccelCiError`.
+    """
+    settings, until = workspace.project.settings, at if known_before else None
+    before = _before(workspace, variant, {str(suite) for suite in counts_of(scope["suite"])}, until)
+    known = known_tests(workspace, variant, scope, at.date(), until)
+    rules = file_rules(settings, {*(test.file for test in tests), *(str(file) for file in scope["file"].to_pylist())})
+    choice = choose_tests(known, files, before, rules, settings.jobs.pr.sample_card_seconds)
+    return with_groups(choice, tests), known
+
+
 def file_rules(settings: Settings, tests: Collection[str]) -> FileRules:
     """Return what the configuration says of files of the backend; `tests` are the files of the collected tests."""
     paths = {path for suite in settings.suites.values() if suite.source == "backend" for path in suite.paths}
@@ -80,10 +100,12 @@ def file_rules(settings: Settings, tests: Collection[str]) -> FileRules:
     return FileRules(frozenset(tests), tuple(sorted(paths)), named)
 
 
-def _before(workspace: Workspace, variant: str, suites: Collection[str]) -> dict[str, SuiteBefore]:
+def _before(
+    workspace: Workspace, variant: str, suites: Collection[str], until: datetime | None = None
+) -> dict[str, SuiteBefore]:
     """Return each suite in the last finished build of main or nightly that has it."""
     found: dict[str, SuiteBefore] = {}
-    for build in islice(scoped_builds(workspace, variant, BEFORE), _LOOKED_AT):
+    for build in islice(scoped_builds(workspace, variant, BEFORE, until=until), _LOOKED_AT):
         scope = list(pairs(build.scope, "suite", "test", "status"))
         failed = [
             (suite, test)

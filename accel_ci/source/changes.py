@@ -1,13 +1,15 @@
-"""The changes of a pull request: the files and lines that differ from the commit where it left its target.
+"""The changes of a pull request or between two builds: the files and lines that differ between two commits.
 
 Everything in a pull request is a stranger's: names may have any characters, and what is too large is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from accel_ci.config.settings import Project
@@ -19,6 +21,9 @@ from accel_ci.source.refs import anchor, local_sha, remote_sha, resolved_sha
 
 MOST_FILES = 3000
 """A pull request that changes more files is too large to choose tests by."""
+
+MOST_COMMITS = 1000
+"""So many commits between two builds are told apart, the newest ones."""
 
 _MOST_LINES = 500_000  # of all changed files
 _MOST_CHARACTERS = 1000  # of a line
@@ -55,6 +60,20 @@ class Changes:
     base: str
     files: tuple[ChangedFile, ...]
 
+    @property
+    def digest(self) -> str:
+        """A digest of the changed lines: that of a pull request's only commit on its target, if nothing else changed it."""
+        parts = [(file.path, file.kind, [line.text for line in file.lines if line.changed]) for file in self.files]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit on a branch, and its parents: with several, it merged the others into the first."""
+
+    sha: str
+    parents: tuple[str, ...]
+
 
 def changes_of(project: Project, backend: Source, target: str | None = None) -> Changes:
     """Compare a state of the backend with its merge base with a ref of the target, by default the configured `backend.ref`.
@@ -75,6 +94,47 @@ def changes_of(project: Project, backend: Source, target: str | None = None) -> 
             state, settings.repository, project.root, project.home / "sources", timeout_s=limit_s
         )
     base = run_git(["merge-base", onto, sha], folder=folder, timeout_s=limit_s)
+    return _compare(folder, below, base, sha, limit_s)
+
+
+def changes_between(project: Project, before: Source, after: Source) -> Changes:
+    """Compare two states of the backend, such as those of two builds. Raises `SourceError` as `changes_of` does."""
+    limit_s = project.settings.limits.git_seconds
+    folder, below = _repository(project, before, after)
+    return _compare(folder, below, resolved_sha(before), resolved_sha(after), limit_s)
+
+
+def changes_of_commit(project: Project, backend: Source, commit: Commit) -> Changes:
+    """Compare a commit in the history of a state with its first parent. Raises `SourceError` as `changes_of` does."""
+    folder, below = _repository(project, backend)
+    return _compare(folder, below, commit.parents[0], commit.sha, project.settings.limits.git_seconds)
+
+
+def commits_between(project: Project, before: Source, after: Source) -> tuple[Commit, ...]:
+    """Return the commits of the branch from one state to another one, the newest first, without those that it merged.
+
+    They are at most `MOST_COMMITS`. Raises `SourceError`.
+    """
+    folder, _ = _repository(project, before, after)
+    spans = f"{resolved_sha(before)}..{resolved_sha(after)}"
+    asked = ["rev-list", "--first-parent", "--parents", f"--max-count={MOST_COMMITS}", spans, "--"]
+    lines = run_git(asked, folder=folder, timeout_s=project.settings.limits.git_seconds).splitlines()
+    return tuple(Commit(sha, tuple(parents)) for sha, *parents in map(str.split, lines))
+
+
+def _repository(project: Project, *states: Source) -> tuple[Path, str]:
+    """A repository on this machine with all of these states, and the path of the sources in it."""
+    settings, limit_s = project.settings.backend, project.settings.limits.git_seconds
+    found: list[tuple[Path, str]] = []
+    for state in states:
+        if state.dirty:
+            raise SourceError("the sources have uncommitted changes, which nothing can be compared with")
+        found.append(repository_with(state, settings.repository, project.root, project.home / "sources", timeout_s=limit_s))
+    return found[-1]
+
+
+def _compare(folder: Path, below: str, base: str, sha: str, limit_s: float) -> Changes:
+    """Compare two commits of a repository; `below` is the path of the sources in it."""
     raw = run_git(["diff-tree", *_EXACTLY, "--raw", "-z", base, sha], folder=folder, timeout_s=limit_s)
     entries = list(_entries(raw))
     if len(entries) > MOST_FILES:
