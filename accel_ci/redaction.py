@@ -22,6 +22,10 @@ MASK = "***"
 SHORTEST = 6
 """Characters of the shortest secret that is taken out: shorter ones are parts of ordinary words and numbers."""
 
+_TELLS = "::add-mask::"
+_TOLD = re.compile(rf"{_TELLS}(\S{{{SHORTEST},}})")
+"""uv prints this before it uses a token of trusted publishing that it was given, so that logs of jobs do not show it."""
+
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/\s]+)@")
 _NO_SECRETS = frozenset({
     "__token__", "git", "oauth2", "ssh", "token", "user", "x-access-token", "x-oauth-basic", "x-token-auth",
@@ -69,7 +73,9 @@ class Redactor:
         return None if self._pattern is None else self._pattern.pattern
 
     def text(self, text: str) -> str:
-        """Replace every secret by `***`."""
+        """Replace every secret by `***`, and what a program tells GitHub Actions to mask."""
+        for told in set(_TOLD.findall(text)) if _TELLS in text else ():
+            text = text.replace(told, MASK)
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def content(self, content: bytes) -> bytes:

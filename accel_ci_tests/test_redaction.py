@@ -190,3 +190,8 @@ def test_logging_a_message_with_arguments(learned: Mapping[str, str], caplog: py
     finally:
         logging.setLogRecordFactory(before)
     assert [record.getMessage() for record in caplog.records] == ["it is ***"]
+
+
+def test_what_a_program_tells_github_to_mask_goes_from_its_output() -> None:
+    told = Redactor().text("Uploading\n::add-mask::pypi-AgEIcHlw\nthe token pypi-AgEIcHlw is refused\n::add-mask::no\n")
+    assert told == "Uploading\n::add-mask::***\nthe token *** is refused\n::add-mask::no\n"
