@@ -8,7 +8,6 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,16 +16,10 @@ import pytest
 import requests
 
 from accel_ci.images.registry import Destination, find_image
-from accel_ci.model import VERDICTS, Build, ContainerImage, Ledger, Revision, RuntimeImage, Source, Wheel
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.release.publish import RELEASE, Published, publish_build
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.checkout import commit, git
-from accel_ci_tests.fixtures.project import write_project
+from accel_ci_tests.fixtures.released_build import BUILD, write_released_build
 from accel_ci_tests.fixtures.small_image import push_image
-from accel_ci_tests.fixtures.stand_in_torch import write_package
-
-BUILD = Build("manual-release", "py3")
 
 
 class KillingProxy:
@@ -88,33 +81,6 @@ def proxy() -> Iterator[KillingProxy]:
     made.close()
 
 
-def finished_build(folder: Path, source: Destination, repository: str) -> Workspace:
-    """A project with one build that passed, of a release tag, whose image goes to a repository."""
-    (folder / "repository").mkdir(parents=True)
-    git(folder / "repository", "init", "--quiet")
-    sha = commit(folder / "repository", {"backend/README.md": "# A toy\n"})
-    git(folder / "repository", "tag", "v1.0.0")
-    workspace = Workspace(write_project(folder, release={"images": {"repository": repository}}))
-    store, artifacts = workspace.manifests, workspace.artifacts
-    at = datetime(2026, 11, 27, 2, tzinfo=timezone.utc)
-    tagged = Source("repository", "refs/tags/v1.0.0", sha, "backend")
-    store.add_revision(Revision(BUILD.revision, "manual", at, tagged, Source("upstream", "main", "b" * 40)))
-    file = artifacts.put(write_package(folder, "toy_backend-1.0.0+gaaa", {"toy_backend.py": ""}))
-    reference = f"{source.name}@{push_image(source, b'first')}"
-    container = ContainerImage("runtime", "sha256:1", reference, 1, ())
-    bill = artifacts.put_bytes(b'{"bomFormat": "CycloneDX"}', "toy.cdx.json")
-    image = RuntimeImage("docker", "python", "0" * 64, "3.11", "2.13.0", None, (), False, 1.0, bill, (container,))
-    counts = dict.fromkeys(VERDICTS, 0) | {"passed": 2}
-    suites = {name: dict.fromkeys(VERDICTS, 0) | {"passed": 1} for name in ("smoke", "unit")}
-    for name, value in (
-        (WHEEL, Wheel("toy-backend", "1.0.0+gaaa", file, file, (), False, 1.0)),
-        (RUNTIME_IMAGE, image),
-        (LEDGER, Ledger(BUILD, 2, counts, suites, (), (), 0, 1.0, 1.0)),
-    ):
-        store.write(store.path(name, BUILD.revision, BUILD.variant), value)
-    return workspace
-
-
 def publish(workspace: Workspace, proxy: KillingProxy, kill_at: int | None = None) -> int | None:
     """Publish the build in a process, and return how it ended."""
     proxy.writes, proxy.kill_at, proxy.victim = 0, None, None
@@ -137,7 +103,8 @@ def test_kills_between_any_two_writes_leave_no_version_half_published(tmp_path: 
     for writes in range(100):
         name = f"{proxy.address}/test-{uuid.uuid4().hex}"
         source = Destination(f"{name}-source")
-        workspace = finished_build(tmp_path / f"project{writes}", source, name)
+        image = f"{source.name}@{push_image(source, b'first')}"
+        workspace = write_released_build(tmp_path / f"project{writes}", {"images": {"repository": name}}, image)
         place, record = Destination(name), workspace.manifests.path(RELEASE, BUILD.revision, BUILD.variant)
         ended = publish(workspace, proxy, writes)
         if ended == 0:
