@@ -90,8 +90,9 @@ def publish(workspace: Workspace, build: str, tag: str | None, dry_run: bool, as
     words = "would be uploaded" if dry_run else "uploaded"
     if done.index is not None:
         click.echo(f"{done.index}: {', '.join(done.uploaded) or 'nothing'} {words}")
-    if done.verified is not None:
-        click.echo(done.verified)
+    for text in (done.attestations, done.verified):
+        if text is not None:
+            click.echo(text)
     for each in done.images:
         click.echo(f"{each.tag}: {each.digest} ({each.state})")
 

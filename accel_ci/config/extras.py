@@ -17,6 +17,7 @@ EXTRAS = {
     "notify": ("apprise",),
     "postgres": ("psycopg2",),
     "relay": ("clickhouse_connect", "cryptography", "httptools", "httpx", "jwt", "starlette", "uvicorn"),
+    "release": ("pypi_attestations", "requests", "sigstore"),
     "s3": ("boto3",),
 }
 """The extras, each with the modules that it must bring."""
@@ -45,5 +46,8 @@ def require_configured_extras(settings: Settings) -> None:
         require_extra("relay", "relay.poll")
     if settings.notify is not None and settings.notify.routes:
         require_extra("notify", "notify.routes")
+    indexes = (settings.release.index, settings.release.test_index) if settings.release is not None else ()
+    if any(each is not None and each.attestations for each in indexes):
+        require_extra("release", "attestations in release")
     if settings.executor.kind == "kubernetes":
         require_extra("kubernetes", "executor.kind: kubernetes")

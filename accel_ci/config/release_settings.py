@@ -47,14 +47,26 @@ class Index(Section):
 
     The token is in the variable `token`; without one, it is had by OIDC (trusted publishing). Packages that the index does
     not have come from where they always do. Without `local_versions`, it refuses versions with a local part, as the Python
-    Package Index does (PEP 440).
+    Package Index does (PEP 440). With `attestations`, each file goes out with one that says who published it (PEP 740).
     """
 
     upload: Endpoint
     simple: Endpoint
     token: EnvironmentName | None = None
     local_versions: bool = True
+    attestations: bool = False
     timeout_seconds: Seconds = 600
+
+
+class Sigstore(Section):
+    """The services that sign attestations: by default Sigstore's public ones, whose log everybody can read.
+
+    `trust` is a file with the trust configuration of others (`ClientTrustConfig` of sigstore-python). The identity is that
+    of the job of GitHub Actions or GitLab, or the OIDC token in the file that the variable `token_file` names.
+    """
+
+    trust: str | None = None
+    token_file: EnvironmentName | None = None
 
 
 class ReleaseImages(Section):
@@ -79,6 +91,7 @@ class Release(Section):
     test_index: Index | None = None
     test_triggers: tuple[Released, ...] = ("main",)
     index: Index | None = None
+    sigstore: Sigstore = Sigstore()
     images: ReleaseImages | None = None
     verify: bool = True
 

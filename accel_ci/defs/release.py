@@ -112,6 +112,11 @@ def release(
         "tag": done.tag,
         "index": done.index,
         "uploaded": table(["file"], [[name] for name in done.uploaded]),
+        "attestations": done.attestations,
+        "attested": table(
+            ["file", "identity", "entry of the log"],
+            [[each.wheel.name, each.identity, each.log_index] for each in done.attested],
+        ),
         "verified": done.verified,
         "images": table(["tag", "digest", "state"], [[each.tag, each.digest, each.state] for each in done.images]),
         **({"provenance": link(workspace, done.provenance)} if done.provenance is not None else {}),

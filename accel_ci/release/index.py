@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -18,6 +19,8 @@ from accel_ci.config.settings import Project, Variant
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Artifact, RuntimeImage, Wheel
 from accel_ci.process.run import Finished
+from accel_ci.release.sigstore_client import SUFFIX
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.package_source import packages_of
 from accel_ci.wheels.uv_environment import PackageSource, create, run_code, run_uv, uv_environment
 
@@ -29,11 +32,17 @@ _OIDC = (
 
 
 def upload(
-    index: Index, wheels: Sequence[Path], *, dry_run: bool = False, environment: Mapping[str, str] = os.environ
+    index: Index,
+    wheels: Sequence[Path],
+    attestations: Mapping[str, Path] | None = None,
+    *,
+    dry_run: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> tuple[str, ...]:
     """Upload wheels that the index does not have, and return the names of those; with `dry_run`, upload nothing.
 
-    Raises `AccelCiError` if the variable with the token is not set, if the index has other content under a name, or refuses.
+    `attestations` are the files of those that wheels go out with, by the names of the wheels. Raises `AccelCiError` if the
+    variable with the token is not set, if the index has other content under a name, or refuses.
     """
     given = environment.get(index.token, "") if index.token is not None else None
     if given == "":
@@ -43,12 +52,24 @@ def upload(
     command = ["publish", "--publish-url", index.upload, "--check-url", index.simple]
     command += ["--trusted-publishing", "never" if given is not None else "always", *(["--dry-run"] if dry_run else [])]
     # uv must see the index as it is now.
-    command += ["--no-cache", "--", *map(str, wheels)]
-    done = run_uv(command, PackageSource(own), timeout_s=index.timeout_seconds)
+    command += ["--no-cache", "--"]
+    with _side_by_side(wheels, attestations or {}) as files:
+        done = run_uv([*command, *map(str, files)], PackageSource(own), timeout_s=index.timeout_seconds)
     if done.status != 0:
         raise AccelCiError(f"the wheels cannot be uploaded to {index.upload}:\n{done.tail}{_advice(done)}")
     there = {path.name for path in wheels if f"File {path.name} already exists, skipping" in done.output}
     return tuple(path.name for path in wheels if path.name not in there)
+
+
+@contextmanager
+def _side_by_side(wheels: Sequence[Path], attestations: Mapping[str, Path]) -> Iterator[list[Path]]:
+    """Have each attestation beside its wheel, as uv wants them."""
+    with scratch_folder("upload") as folder:
+        files = {path.name: path for path in wheels}
+        files |= {f"{name}{SUFFIX}": attestation for name, attestation in attestations.items()}
+        for name, path in files.items():
+            (folder / name).symlink_to(path.absolute())
+        yield [folder / name for name in files]
 
 
 def install_from(index: Index, project: Project, variant: Variant, wheel: Wheel, image: RuntimeImage, folder: Path) -> Path:
@@ -89,6 +110,11 @@ def _pinned(artifact: Artifact) -> tuple[str, str]:
 def _advice(done: Finished) -> str:
     if "do not match" in done.output:
         return "\nThe index never replaces a file: give the new build another version"
+    if "trusted publishing" in done.output:
+        return (
+            "\nSee that the index trusts this workflow as a publisher of the project, and that the job may prove its "
+            "identity (GitHub Actions: the permission `id-token: write`)"
+        )
     if "403" in done.output or "401" in done.output:
         return "\nSee that the token may upload this project"
     return ""

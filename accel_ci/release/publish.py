@@ -15,6 +15,7 @@ from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.images.registry import Destination
 from accel_ci.model import Artifact, Build, Revision, RuntimeImage, Wheel
 from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, WHEEL
+from accel_ci.release.attestations import Attested, attest, attestations_of, identity_token, shown_by
 from accel_ci.release.channel import ChannelResult, open_channel
 from accel_ci.release.facts import decide
 from accel_ci.release.gate import Decision, unmet_in_words
@@ -49,7 +50,8 @@ class Published:
     """The end of a publication.
 
     `index` is the address of the index, None without one, and `uploaded` the names of the files that it did not have before.
-    `verified` says in words what was installed from there. `provenance` is the in-toto statement on the build.
+    `verified` says in words what was installed from there. `provenance` is the in-toto statement on the build. `attested`
+    are the wheels with attestations, and `attestations` says in words what became of these.
     """
 
     build: Build
@@ -63,6 +65,8 @@ class Published:
     images: tuple[ImageTag, ...] = ()
     attached: tuple[str, ...] = ()
     provenance: Artifact | None = None
+    attested: tuple[Attested, ...] = ()
+    attestations: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,13 @@ def publish_build(
     if images is not None and release_tag is not None:
         _refuse_other_image(workspace, images, made, release_tag)
     uploaded: tuple[str, ...] = ()
-    verified = None
-    if index is not None:
+    attested: tuple[Attested, ...] = ()
+    verified = attestations = None
+    if index is not None and index.attestations:
+        uploaded, attested, attestations = _upload_attested(workspace, settings, index, made, dry_run=dry_run)
+    elif index is not None:
         uploaded = upload(index, made.files, dry_run=dry_run)
+    if index is not None:
         verified = _verified(workspace, settings, made, index) if not dry_run else None
     kind = "dry run" if dry_run else "release" if release_tag is not None else "test"
     statement = workspace.artifacts.put_bytes(_provenance(workspace, made), f"{build.name}.intoto.json")
@@ -141,11 +149,37 @@ def publish_build(
     address = index.simple if index is not None else None
     name = release_tag.shown if release_tag is not None else None
     published = Published(
-        build, datetime.now(timezone.utc), decision, kind, name, address, uploaded, verified, tags, attached, statement
+        build, datetime.now(timezone.utc), decision, kind, name, address, uploaded, verified, tags, attached, statement,
+        attested, attestations,
     )  # fmt: skip
     if kind == "release":
         workspace.manifests.write(workspace.manifests.path(RELEASE, build.revision, build.variant), published)
     return published
+
+
+def _upload_attested(
+    workspace: Workspace, settings: Release, index: Index, made: _Made, *, dry_run: bool
+) -> tuple[tuple[str, ...], tuple[Attested, ...], str]:
+    """Upload wheels with their attestations; return the names that were new, the attestations, and words on them.
+
+    A wheel that the index has already gets none: its attestation can only come with it. Nothing is signed before the index
+    has been asked, since the log of signatures is public and keeps them for ever.
+    """
+    wheels = made.wheel.wheels
+    missing = upload(index, made.files, dry_run=True)
+    if dry_run:
+        kept = {each.wheel.name for each in attestations_of(workspace, made.build, wheels)}
+        if new := [name for name in missing if name not in kept]:
+            identity_token(settings.sigstore)
+        return missing, (), f"{len(new)} attestations would be made, {len(kept)} are kept"
+    attested = attest(workspace, made.build, wheels, missing, index)
+    files = {each.wheel.name: workspace.artifacts.checked_path(each.attestation) for each in attested}
+    new_ones = [path for path in made.files if path.name in missing]
+    uploaded = upload(index, new_ones, {name: files[name] for name in missing}) if missing else ()
+    shown = shown_by(workspace, attested, index)
+    identities = ", ".join(sorted({each.identity for each in attested})) or "nobody"
+    words = f"{len(attested)} of {len(wheels)} wheels have attestations, by {identities}; the index shows {len(shown)}"
+    return uploaded, attested, words
 
 
 def _release_image(
