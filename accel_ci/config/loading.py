@@ -18,6 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from accel_ci.config.executor_settings import KubernetesExecutor
+from accel_ci.config.github_settings import strangers_mistakes
 from accel_ci.config.pool_settings import Pool
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.settings import Project, Settings
@@ -175,6 +176,7 @@ def _inconsistencies(content: dict[str, Any]) -> Iterator[Mistake]:
     yield from _unfit_relay(content)
     if (pulls := content.get("pull_requests")) is not None and not (content.get("github") or as_mapping(pulls).get("refs")):
         yield ("pull_requests",), "needs the section 'github', which names the repository; or 'refs', for another host"
+    yield from strangers_mistakes(content)
     if as_mapping(content.get("notify")).get("issues") is not None and content.get("github") is None:
         yield ("notify", "issues"), "needs the section 'github', which names the repository"
     yield from _unfit_release(content)

@@ -23,6 +23,7 @@ from accel_ci.defs.liveness import living
 from accel_ci.defs.metadata import plain_rows
 from accel_ci.defs.quality import (
     QUALITY,
+    assets_after,
     coverage,
     current_flakiness,
     flakiness,
@@ -182,9 +183,9 @@ def _rest_of_a_run(instance: dg.DagsterInstance, workspace: Workspace, pipeline:
         return ()
     measured = [manifests.path(asset.__name__) for asset in (flakiness, coverage, incidents, quarantine, quality_report)]
     if left or not last.reported or LEDGER in failed or not ledger.is_file():
-        rest = (*left, LEDGER, *QUALITY)
-    elif all(each.is_file() and each.stat().st_mtime_ns > ledger.stat().st_mtime_ns for each in measured):
-        rest = (hud.__name__,)
+        return assets_after(workspace.project.settings, left)
+    if all(each.is_file() and each.stat().st_mtime_ns > ledger.stat().st_mtime_ns for each in measured):
+        rest: tuple[str, ...] = (hud.__name__,)
     else:
         rest = QUALITY
     return (*rest, quality_gate.__name__) if workspace.project.settings.fail_run_on else rest

@@ -11,12 +11,15 @@ import dagster as dg
 from accel_ci.config.github_settings import PullRequests
 from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import UNFINISHED
-from accel_ci.defs.location import runs_of
+from accel_ci.defs.location import asset_key, runs_of
 from accel_ci.defs.partitions import build_of_run
+from accel_ci.defs.quality import assets_after
+from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
+from accel_ci.pull_requests.strangers import stages_for_strangers
 from accel_ci.pull_requests.watched import (
     Head,
     Watched,
@@ -27,6 +30,7 @@ from accel_ci.pull_requests.watched import (
     read_watched,
 )
 from accel_ci.redaction import redact
+from accel_ci.resumption import stages_left
 from accel_ci.source.git import local_path
 from accel_ci.workspace import Workspace
 
@@ -128,29 +132,39 @@ def _look(workspace: Workspace, settings: PullRequests, watched: Watched, now: d
 
 def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> tuple[Head, list[dg.RunRequest]]:
     """Do what a pull request needs now: return what became of its head, and the runs to ask for. Raises `SourceError`."""
-    if head.state == "allowed":
-        head = _ask(instance, workspace, number, head)
-    if head.state != "asked":
+    settings, job = workspace.project.settings, INTEGRATION.job_for("pr")
+    pulls = settings.pull_requests
+    is_stranger = head.state == "waiting" and pulls is not None and pulls.strangers == "deviceless"
+    if head.state not in ("allowed", "asked") and (not is_stranger or head.screened):
         return head, []
-    location = workspace.project.settings.location
-    runs, ended = set[str](), Counter[str]()
-    for record in runs_of(instance, location, job=INTEGRATION.job_for("pr").name, tags=_tags(number, head)):
-        build = build_of_run(record.dagster_run)
-        variant = build.variant if build is not None else ""
+    records = list(runs_of(instance, settings.location, job=job.name, tags=_tags(number, head)))
+    screening = [one for one in records if STRANGER_TAG in one.dagster_run.tags]
+    if head.state == "allowed":
+        if any(not one.dagster_run.is_finished for one in screening):
+            return head, []
+        head = replace(_ask(instance, workspace, number, head), state="asked")
+    elif is_stranger and head.revision is None:
+        head = _ask(instance, workspace, number, head)
+    started, ended = set[str](), Counter[str]()
+    for record in screening if is_stranger else [one for one in records if one not in screening]:
+        made = build_of_run(record.dagster_run)
+        variant = made.variant if made is not None else ""
         if _ended_before(record, head):
             ended[variant] += 1
         else:
-            runs.add(variant)
-    missing = [variant for variant in head.variants if variant not in runs]
+            started.add(variant)
+    missing = [variant for variant in head.variants if variant not in started]
     if not missing:
-        return replace(head, state="started"), []
+        return (replace(head, screened=True) if is_stranger else replace(head, state="started")), []
     # The daemon may have been killed before it started them; a run with a key that was used is not started again.
-    job = INTEGRATION.job_for("pr")
     requests = []
     for variant in missing:
-        key = f"pull:{number}:{head.sha}:{variant}{f':{ended[variant]}' if ended[variant] else ''}"
-        request = run_request(job, Build(head.revision or "", variant), key)
-        requests.append(request._replace(tags={**request.tags, **_tags(number, head)}))
+        build, key = Build(head.revision or "", variant), f"pull:{number}:{head.sha}:{variant}"
+        key += (":deviceless" if is_stranger else "") + (f":{ended[variant]}" if ended[variant] else "")
+        tags = {**_tags(number, head), **({STRANGER_TAG: "true"} if is_stranger else {})}
+        request = run_request(job, build, key)
+        assets = [asset_key(settings.location, name) for name in _assets(workspace, build, is_stranger=is_stranger)]
+        requests.append(request._replace(tags={**request.tags, **tags}, asset_selection=assets or None))
     return head, requests
 
 
@@ -160,14 +174,28 @@ def _ended_before(record: dg.RunRecord, head: Head) -> bool:
     return is_ended and head.asked_at is not None and record.create_timestamp < head.asked_at
 
 
+def _assets(workspace: Workspace, build: Build, *, is_stranger: bool) -> tuple[str, ...]:
+    """Return the assets that a run makes: of a stranger's, what needs no card; none for all of them.
+
+    Once a maintainer has allowed it, the other run makes what is left.
+    """
+    pipeline = INTEGRATION.as_configured(workspace.project.settings)
+    if is_stranger:
+        return stages_for_strangers(pipeline)
+    left = stages_left(workspace, pipeline, build)
+    return () if left == pipeline.stages else assets_after(workspace.project.settings, left)
+
+
 def _ask(instance: dg.DagsterInstance, workspace: Workspace, number: int, head: Head) -> Head:
-    """Make the revision of a pull request. It is not asked for where somebody has pushed since the decision."""
+    """Make the revision of a pull request, unless there is one; none where somebody has pushed since the decision."""
     settings, now = workspace.project.settings.pull_requests, datetime.now(timezone.utc)
+    if head.revision is not None:
+        return replace(head, asked_at=now)
     refs = settings.refs if settings is not None else None
     ref = refs.pattern.replace("*", str(number)) if refs is not None else f"refs/pull/{number}/head"
     revision = start_revision(instance, workspace, "pr", now=now, pull_request=number, backend_ref=ref, backend_sha=head.sha)
     variants = tuple(build.variant for build in builds_of(workspace, INTEGRATION.job_for("pr"), revision))
-    return replace(head, state="asked", revision=revision.key, variants=variants, asked_at=now)
+    return replace(head, revision=revision.key, variants=variants, asked_at=now)
 
 
 def _tags(number: int, head: Head) -> dict[str, str]:

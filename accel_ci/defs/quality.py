@@ -1,6 +1,7 @@
 """The assets rebuilt from all results after each ledger: flakiness, coverage, incidents, the HUD. Not partitioned."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -9,6 +10,7 @@ from filelock import FileLock
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from accel_ci.bridges.build_answer import ANSWER, answer_of, to_document
+from accel_ci.config.settings import Settings
 from accel_ci.defs.location import asset_key
 from accel_ci.defs.metadata import build_link, redacted, table
 from accel_ci.defs.partitions import build_of, build_of_run, builds, partition_key
@@ -37,6 +39,13 @@ from accel_ci.workspace import Workspace
 
 QUALITY = ("flakiness", "coverage", "incidents", "quarantine", "quality_report", "hud")
 """The names of the assets."""
+
+
+def assets_after(settings: Settings, stages: Sequence[str]) -> tuple[str, ...]:
+    """Return the assets that a run of some stages makes: these, the ledger, and what is made anew after each build."""
+    gate = (quality_gate.__name__,) if settings.fail_run_on else ()
+    return (*stages, LEDGER, *QUALITY, *gate)
+
 
 _STALE = timedelta(days=3)
 """Without a build for so long, the assets are stale: an outage that lasts longer costs a backend its level."""

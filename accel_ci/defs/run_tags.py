@@ -25,6 +25,9 @@ NEW_TAG = "accel_ci/new"
 AGAIN_TAG = "accel_ci/again"
 """Set on a run that makes all stages anew, and takes up nothing of one that stopped."""
 
+STRANGER_TAG = "accel_ci/stranger"
+"""Set on a run of a stranger's pull request that no maintainer has allowed yet: it gets no card and no secret."""
+
 SUITES_TAG = "accel_ci/suites"
 
 NOT_YET = {VERDICT_TAG: "none yet", RESULT_TAG: "none yet", NEW_TAG: "none yet"}

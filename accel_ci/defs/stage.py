@@ -1,7 +1,7 @@
 """The parts that all stages of a build share as assets: manifests, order, retries, clear failures."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial, wraps
 from pathlib import Path
 from traceback import format_exception
@@ -14,17 +14,20 @@ from accel_ci.config.settings import Settings
 from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.outages import BEFORE_RETRY_S, is_outage, retrying_outages, try_again
 from accel_ci.defs.partitions import build_of, build_of_run, builds, of_revision
+from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.turn_at_build import RunRecord, at_work, pipelines_of_run, say_in_the_log
-from accel_ci.errors import AccelCiError
+from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.json_logs import about
 from accel_ci.leftovers import clear_leftovers
 from accel_ci.model import Build, Revision
-from accel_ci.pipelines import LEDGER, REVISION, Pipeline
+from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, REVISION, Pipeline
 from accel_ci.preflight import require
 from accel_ci.progress import Progress, Step
+from accel_ci.pull_requests.strangers import as_for_strangers, require_isolation, stages_for_strangers
 from accel_ci.redaction import redact
 from accel_ci.resumption import begin_stage, complete_stage
 from accel_ci.storage.disk_faults import describe_disk_fault, texts_of
+from accel_ci.storage.file_lock import acquire_or_wait
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.workspace import Workspace
 
@@ -112,12 +115,16 @@ class Stages:
         records: Sequence[RunRecord] = (),
         begin: Callable[[Callable[[str], None]], None] = lambda say: None,
         retries: int = 0,
+        *,
+        is_stranger: bool = False,
     ) -> None:
         """`begin` is called once, before the first stage, which fails and changes nothing if it raises `AccelCiError`.
 
-        A stage that a store leaves is tried again, `retries` times.
+        A stage that a store leaves is tried again, `retries` times. The run of a stranger's pull request that no maintainer
+        has allowed yet has the settings of such runs, and no stage that needs a card.
         """
-        self.workspace = workspace
+        self.workspace = as_for_strangers(workspace) if is_stranger else workspace
+        self.is_stranger = is_stranger
         self._progress = progress
         self._records = records
         self._begin: Callable[[Callable[[str], None]], None] | None = begin
@@ -137,11 +144,13 @@ class Stages:
         try:
             with self.workspace.manifests.noting_failure(name, build_of(context)):
                 self._begin_once()
+                apart = self._apart(name, build_of(context).variant)
                 self.workspace.manifests.begin(name, build_of(context))
                 for pipeline in self.workspace.pipelines:
                     if name in pipeline.stages:
                         begin_stage(self.workspace, pipeline, build_of(context), name)
                 with (
+                    apart,
                     about(build=build_of(context).name, run=context.run.run_id, stage=name),
                     self._progress.step(name) as step,
                 ):
@@ -164,6 +173,19 @@ class Stages:
         """Read the revision of the asset's build. Raises `AccelCiError`."""
         manifests = self.workspace.manifests
         return manifests.read(manifests.path(REVISION, build_of(context).revision), Revision)
+
+    def _apart(self, stage: str, variant: str) -> AbstractContextManager[object]:
+        """Have strangers' code to itself, since it runs as one user. Raises `AccelCiError` where it may not run."""
+        if not self.is_stranger:
+            return nullcontext()
+        project = self.workspace.project
+        if not any(
+            stage in stages_for_strangers(one) for one in self.workspace.pipelines if DEVICELESS_RESULTS in one.stages
+        ):
+            raise BuildError(f"{stage} needs a maintainer's label: this run is of a stranger's pull request")
+        require_isolation(project.settings, project.settings.variant(variant))
+        say = partial(say_in_the_log, self._progress, "other runs of strangers")
+        return acquire_or_wait(project.home / "strangers.lock", say, "other strangers' pull requests")
 
     def _begin_once(self) -> None:
         begin, self._begin = self._begin, None
@@ -221,7 +243,8 @@ def _stages(workspace: Workspace, context: dg.InitResourceContext, records: Sequ
     chosen = [] if any(record.has_begun for record in records) else pipelines_of_run(workspace, context.run)
     pipelines, builds = [pipeline for _, pipeline, _ in chosen], [build for _, _, build in chosen]
     begin = partial(_begin, workspace, context.instance, pipelines, builds)
-    return Stages(workspace, context.resources.progress, records, begin, retries)
+    is_stranger = context.run is not None and STRANGER_TAG in context.run.tags
+    return Stages(workspace, context.resources.progress, records, begin, retries, is_stranger=is_stranger)
 
 
 def _begin(

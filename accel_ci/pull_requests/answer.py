@@ -15,7 +15,7 @@ from html import escape
 from typing import Any, Literal
 
 from accel_ci.github.markdown import LONGEST_TEXT, block, code, fitting, one_line, web_address
-from accel_ci.ledger.status import shortcomings
+from accel_ci.ledger.status import deviceless_shortcoming, shortcomings
 from accel_ci.model import Build, Ledger, TestVerdict, Verdict
 from accel_ci.quality.causes import Blame, Identity
 
@@ -93,6 +93,11 @@ class Tested:
     def counts(self) -> Counter[Kind]:
         """The failures by kind."""
         return Counter(failure.kind for failure in self.failures)
+
+    @property
+    def closed(self) -> bool:
+        """True if the deviceless suites keep the others from running."""
+        return self.deviceless is not None and deviceless_shortcoming(self.deviceless) is not None
 
 
 def sort_failures(

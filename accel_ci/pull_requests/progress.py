@@ -88,7 +88,15 @@ def look_at_builds(workspace: Workspace, head: Head, bases: Bases | None = None)
     builds = [Build(head.revision, variant) for variant in head.variants]
     for build in builds:
         workspace.manifests.bring(build)
-    return [look_at_build(workspace, pipeline, build, bases=bases) for build in builds for pipeline in pipelines]
+    found = [look_at_build(workspace, pipeline, build, bases=bases) for build in builds for pipeline in pipelines]
+    return [_before_the_label(one, head) for one in found]
+
+
+def _before_the_label(tested: Tested, head: Head) -> Tested:
+    """Say that a stranger's build whose deviceless suites have passed waits: for the label, or for its other suites."""
+    if tested.progress != "stopped" or tested.deviceless is None or tested.closed:
+        return tested
+    return replace(tested, progress="waiting" if head.state == "waiting" else "queued")
 
 
 def look_at_build(

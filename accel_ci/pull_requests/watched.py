@@ -45,6 +45,7 @@ class Head:
     """The newest commit of a pull request, and what became of it.
 
     It was first seen at `seen_at`, by GitHub's clock. `revision` and `variants` are those of the builds that were asked for.
+    A stranger's builds are there, with all of their runs if it is `screened`, while it still waits for a label.
     """
 
     sha: str
@@ -54,6 +55,7 @@ class Head:
     revision: str | None = None
     variants: tuple[str, ...] = ()
     asked_at: datetime | None = None
+    screened: bool = False
 
 
 @dataclass(frozen=True)

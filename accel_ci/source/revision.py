@@ -222,10 +222,12 @@ def _resolve_upstream(project: Project, trigger: Trigger, sha: str | None, ref: 
         return Source(address, upstream.ref, None, note=str(error))
 
 
-def checkout_backend(project: Project, backend: Source, *, submodules: bool | None = None) -> Path:
-    """Check out the backend's sources at a state, by default with the submodules that the configuration asks for."""
+def checkout_backend(project: Project, backend: Source, *, submodules: bool | None = None, lfs: bool | None = None) -> Path:
+    """Check out the backend's sources at a state, by default with the submodules and LFS files of the configuration."""
     settings = project.settings.backend
-    contents = Contents(submodules=settings.submodules if submodules is None else submodules, lfs=settings.lfs)
+    contents = Contents(
+        submodules=settings.submodules if submodules is None else submodules, lfs=settings.lfs if lfs is None else lfs
+    )
     return _check_out(project, backend, settings.repository, contents)
 
 

@@ -16,6 +16,9 @@ from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.toy_night import TESTS, ToyNight, make_toy_night
 
+pytestmark = pytest.mark.timeout(900)
+"""Three runs."""
+
 EMULATED = """
 import os
 
