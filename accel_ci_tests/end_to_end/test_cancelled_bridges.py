@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,13 @@ def test_its_build_ends_as_canceled_at_the_server(night: ToyNight, server: Serve
         assert job.returncode == 130, log
         assert "they are ended" in log
         expected = sorted([("main", "CANCELED"), ("start", "SUCCESS")] * count)
-        server.wait_for(lambda wanted=expected: statuses(server) == wanted, 120)
+        server.wait_for(partial(_has, server, expected), 120)
         assert not workers_of(night.folder)
         begun.unlink()
+
+
+def _has(server: Server, expected: list[tuple[str, str]]) -> bool:
+    return statuses(server) == expected
 
 
 def test_one_that_is_cancelled_at_its_start_leaves_no_run(night: ToyNight, server: Server) -> None:
