@@ -51,14 +51,18 @@ class ReleaseTag:
 
 
 def read_tag(name: str) -> tuple[str, Version] | None:
-    """Return the version of a tag, as text and as PEP 440 has it; None for a tag that is no semantic version."""
+    """Return the version of a tag, as text and as PEP 440 has it; None for a tag that is no semantic version.
+
+    Nor is one that means something else there: `1.0.0-1` comes before `1.0.0`, but PEP 440 makes a post-release of it.
+    """
     match = _SEMANTIC.fullmatch(name.removeprefix(_PREFIX))
     if match is None:
         return None
     try:
-        return match[1], Version(match[1])
+        version = Version(match[1])
     except InvalidVersion:  # such as 1.0.0-nightly.x
         return None
+    return None if version.is_postrelease else (match[1], version)
 
 
 def tag_of(project: Project, revision: Revision, name: str | None = None) -> ReleaseTag | None:

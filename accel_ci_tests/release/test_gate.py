@@ -168,6 +168,14 @@ def test_a_build_without_a_ledger_is_refused(make_project: Callable[..., Project
         ("refs/heads/main", None),
         ("v1.2.3+g1", None),
         ("v1.2.3-nightly.x", None),
+        ("v1.2.3-1", None),  # a pre-release there, but a post-release in PEP 440
+        ("v1.2.3-post.1", None),
+        ("v1.2.3-rev2", None),
+        ("v1.2.3-rc.1.post1", None),
+        ("v1.2.3-dev1", "1.2.3.dev1"),
+        ("1!1.2.3", None),
+        ("v1.2.٣", None),
+        ("v1.2.3\n", None),
     ],
 )
 def test_release_tags_are_semantic_versions(name: str, version: str | None) -> None:
