@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -137,15 +138,22 @@ class Channel:
             for project in after.values():
                 self._write_pages(project)
             self._write_root(self.projects())
-            latest = self._move(build, made_at, [(name, file) for name, file, _ in read])
+            latest = self._move(build, made_at, [(name, file) for name, file, _ in read], now)
             return ChannelResult(tuple(new), tuple(self._expire(latest, keep, now)), latest)
 
-    def _move(self, build: Build, made_at: datetime, files: Sequence[tuple[str, IndexedFile]]) -> Pointer:
-        """Move the pointer forward, never back."""
+    @contextmanager
+    def while_latest(self, build: Build) -> Iterator[bool]:
+        """Have the turn at the channel for what follows the pointer; yield whether the pointer names the build."""
+        with self._turn(f"{self._top}/.turn"):
+            latest = self.latest()
+            yield latest is not None and latest.build == build.name
+
+    def _move(self, build: Build, made_at: datetime, files: Sequence[tuple[str, IndexedFile]], now: datetime) -> Pointer:
+        """Move the pointer forward, never back, unless it names a build that a wrong clock has put into the future."""
         there = self.latest()
         pointed = (PointedFile(name, each.version, f"{name}/{each.filename}", each.sha256) for name, each in files)
         pointer = Pointer(build.name, made_at, tuple(pointed))
-        if there is not None and there.order > pointer.order:
+        if there is not None and there.order > pointer.order and there.made_at <= max(now, made_at):
             return there
         self._write(f"{self._top}/latest.json", TypeAdapter(Pointer).dump_json(pointer, indent=1))
         return pointer
@@ -222,7 +230,7 @@ def _read_wheel(path: Path, build: Build, made_at: datetime, now: datetime) -> t
             ]  # fmt: skip
             with wheel.open(member) as content:
                 metadata = content.read(_LARGEST_METADATA + 1)
-    except (InvalidWheelFilename, zipfile.BadZipFile, ValueError, OSError) as error:
+    except (InvalidWheelFilename, zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, OSError) as error:
         raise AccelCiError(f"{path.name} is no wheel that can be published: {error}; build it again") from error
     fields, _ = parse_email(metadata)
     if len(metadata) > _LARGEST_METADATA or canonicalize_name(fields.get("name", "")) != name:

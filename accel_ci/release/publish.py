@@ -101,7 +101,9 @@ def publish_nightly(
         tags += _tag_image(workspace, settings.images, made, [f"nightly-{day}"])
     result = channel.publish(build, made.revision.created_at, made.files, settings.channel, now)
     if settings.images is not None and result.is_latest(build):
-        tags += _tag_image(workspace, settings.images, made, ["nightly"], moves=True)
+        _copied(settings.images, made)
+        with channel.while_latest(build) as is_latest:  # else a newer build that is published meanwhile would lose its tag
+            tags += _tag_image(workspace, settings.images, made, ["nightly"], moves=True) if is_latest else []
     return decision, result, tuple(tags)
 
 

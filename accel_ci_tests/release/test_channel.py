@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import uuid
+import zipfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 import uv
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from accel_ci.config.release_settings import Channel as ChannelSettings
 from accel_ci.errors import AccelCiError
@@ -194,6 +195,42 @@ def test_the_pointer_moves_only_forward(tmp_path: Path) -> None:
         ("toy-runtime", "1.0.dev28"),
         ("toy-backend", "1.0.dev28"),
     }
+
+
+def test_a_build_out_of_the_future_does_not_keep_the_pointer(tmp_path: Path) -> None:
+    """The clock of the machine that made it was wrong."""
+    channel, wheel = channel_in(tmp_path / "home"), wheels_of(tmp_path / "a", 27)
+    channel.publish(Build("nightly-20361127", "py3"), NOW + timedelta(days=3652), wheel, KEEP, NOW + timedelta(days=3652))
+    assert publish(channel, tmp_path / "b", 28).latest.build == "nightly-20261128~py3"
+
+
+def test_what_follows_the_pointer_moves_while_it_stays(tmp_path: Path) -> None:
+    channel = channel_in(tmp_path / "home")
+    publish(channel, tmp_path / "a", 27)
+    with channel.while_latest(Build("nightly-20261127", "py3")) as is_latest:
+        assert is_latest
+        with pytest.raises(Timeout), FileLock(tmp_path / "home" / "turn", timeout=0):
+            pytest.fail("another publisher has the turn, too")
+    publish(channel, tmp_path / "b", 28)
+    with channel.while_latest(Build("nightly-20261127", "py3")) as is_latest:
+        assert not is_latest
+
+
+def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
+    channel = channel_in(tmp_path / "home")
+    wheel = tmp_path / "toy_backend-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("toy_backend-1.0.dist-info/METADATA", "Name: toy-backend\nVersion: 1.0\n" * 50)
+    content = bytearray(wheel.read_bytes())
+    begin = content.index(b"METADATA") + len("METADATA")
+    content[begin : begin + 8] = b"\xff" * 8
+    encrypted = bytearray(wheel.read_bytes())
+    for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        encrypted[encrypted.index(mark) + at] |= 1
+    for damaged in (content, encrypted):
+        wheel.write_bytes(damaged)
+        with pytest.raises(AccelCiError, match=r"^toy_backend-1\.0-py3-none-any\.whl is no wheel that can be published"):
+            channel.publish(Build("nightly-20261128", "py3"), NOW, [wheel], KEEP, NOW)
 
 
 def test_retention_keeps_days_builds_and_what_the_pointer_names(tmp_path: Path) -> None:
