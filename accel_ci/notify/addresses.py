@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 from accel_ci.config.notify_settings import Route
 from accel_ci.errors import AccelCiError
@@ -14,6 +15,8 @@ from accel_ci.redaction import OF_THIS_PROCESS
 _LARGEST_FILE = 64 << 10
 _LEAST_SECRET = 8
 """Characters of the shortest part of an address that may be a token."""
+_HOST = re.compile(r".*[.\[].*|[a-z0-9-]{0,20}(:\d{1,5})?")
+"""Names and addresses of hosts, whatever their port. A longer name without a dot is rather a token."""
 
 
 def addresses_of(name: str, route: Route) -> tuple[str, ...]:
@@ -37,10 +40,17 @@ def addresses_of(name: str, route: Route) -> tuple[str, ...]:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """The address, and its parts that may be tokens: the user's, and those of the path and the query that have a digit."""
+    """The address, and its parts that may be tokens, also as a service gets them.
+
+    These are the user's, and those of the path and the query that have a digit. So are those of the host where it is none,
+    such as `tgram://123456789:token/`.
+    """
     yield url
     _, _, rest = url.partition("://")
-    host, _, path = rest.partition("/")
-    yield from (part for part in host.rpartition("@")[0].split(":") if len(part) >= _LEAST_SECRET)
-    parts = [*re.split(r"[?&]", host)[1:], *re.split(r"[/?&=]", path)]
-    yield from (part for part in parts if len(part) >= _LEAST_SECRET and re.search(r"\d", part))
+    before, *query = re.split(r"[?&]", rest)
+    place, _, path = before.partition("/")
+    user, _, host = place.rpartition("@")
+    parts = [part for each in query for part in each.split("=")] + path.split("/")
+    parts += [] if _HOST.fullmatch(host) else [host, *host.split(":")]
+    found = [*user.split(":"), *(part for part in parts if re.search(r"\d", part))]
+    yield from (part for each in found for part in (each, unquote(each)) if len(part) >= _LEAST_SECRET)
