@@ -50,6 +50,10 @@ class GitHubError(AccelCiError):
         self.status = status
 
 
+class TooManyPagesError(GitHubError):
+    """A list is longer than what is read of one."""
+
+
 class RateLimitError(GitHubError):
     """The token has used up a rate limit: nothing may be asked for within `wait_s` seconds."""
 
@@ -100,7 +104,7 @@ class GitHubRequests:
             return self._ask_again(path, etag)
 
     def pages(self, path: str, etags: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a list, page after page. Raises `GitHubError`, also where there are more than 20 pages.
+        """Yield the objects of a list, page after page. Raises `GitHubError`, `TooManyPagesError` for more than 20 pages.
 
         With `etags`, by path, there is nothing where the first page has not changed, and its new ETag is put there.
         """
@@ -119,7 +123,7 @@ class GitHubRequests:
             yield from (one for one in page.document if isinstance(one, dict))
             address = page.following
         if address is not None:
-            raise GitHubError(f"GitHub has more than {_MOST_PAGES} pages of {path}")
+            raise TooManyPagesError(f"GitHub has more than {_MOST_PAGES} pages of {path}")
 
     def send(self, method: str, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Create or change something once, and return GitHub's answer. Raises `GitHubError`.
@@ -163,7 +167,8 @@ class GitHubRequests:
             self._answered_at = parsedate_to_datetime(answer.headers.get("date", ""))
         if answer.status_code == 304:
             return Page(None, etag, is_new=False)
-        meaning = read_answer(answer.status_code, answer.headers, bytes(body), time.time())
+        now = self._answered_at.timestamp() if self._answered_at is not None else time.time()
+        meaning = read_answer(answer.status_code, answer.headers, bytes(body), now)
         if isinstance(meaning, Limited):
             raise RateLimitError(meaning.reason, meaning.wait_s)
         if isinstance(meaning, Failed):

@@ -186,7 +186,19 @@ def _decided(
             yield number, replace(head, state="allowed", reason="")
         else:
             waiting = replace(head, state="waiting", reason=wait_for_label(policy))
-            yield number, _labelled(github, repository, pull, waiting, policy) if number in changed else waiting
+            yield number, _looked_at(github, repository, pull, waiting, policy) if number in changed else waiting
+
+
+def _looked_at(github: GitHubRequests, repository: str, pull: PullRequest, head: Head, policy: PullRequests) -> Head:
+    """Look for a maintainer's label. A pull request of which that cannot be told waits; the others do not wait for it."""
+    from accel_ci.github.client import GitHubError, TooManyPagesError
+
+    try:
+        return _labelled(github, repository, pull, head, policy)
+    except GitHubError as error:
+        if not isinstance(error, TooManyPagesError) and error.status not in (404, 410):
+            raise
+        return replace(head, reason=f"its labels cannot be read; start its build by hand: {error}")
 
 
 def _labelled(github: GitHubRequests, repository: str, pull: PullRequest, head: Head, policy: PullRequests) -> Head:

@@ -101,6 +101,26 @@ def test_a_label_is_asked_for_again_after_github_failed(looker: Looker) -> None:
     assert looker.look() == {2: "allowed"}
 
 
+def test_a_stranger_s_flood_of_events_keeps_no_other_pull_request_back(looker: Looker) -> None:
+    looker.pulls.open(2, SHAS[0], fork="stranger/backend", author="stranger")
+    looker.look()
+    looker.pulls.label(2, LABEL)
+    looker.pulls.events[2] = [{"event": "renamed", "created_at": "2026-11-30T12:00:00Z"}] * 2001
+    looker.pulls.open(3, SHAS[1])
+    assert looker.look() == {2: "waiting", 3: "allowed"}
+    assert "more than 20 pages" in looker.watched.heads[2].reason
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_one_that_is_gone_meanwhile_keeps_no_other_back(looker: Looker, status: int) -> None:
+    looker.pulls.open(2, SHAS[0], fork="stranger/backend", author="stranger")
+    looker.look()
+    looker.pulls.label(2, LABEL)
+    looker.pulls.open(3, SHAS[1])
+    looker.pulls.fault = lambda method, path: status if "issues/2/events" in path else None
+    assert looker.look() == {2: "waiting", 3: "allowed"}
+
+
 def test_a_closed_one_is_gone_and_a_reopened_one_is_new(looker: Looker) -> None:
     looker.pulls.open(2, SHAS[0], fork="stranger/backend", author="stranger")
     looker.look()
