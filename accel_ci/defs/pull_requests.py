@@ -17,6 +17,7 @@ from accel_ci.defs.quality import assets_after
 from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
 from accel_ci.errors import AccelCiError
+from accel_ci.github.answers import is_paused
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.pull_requests.strangers import stages_for_strangers
@@ -78,14 +79,14 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
                 return dg.SkipReason(
                     f"{PREVIEW}: a tick starts {job.name} for the pull requests {', '.join(waiting) or 'none'}"
                 )
-            if watched.paused_until is not None and now < watched.paused_until:
+            if is_paused(watched.paused_until, now):
                 return dg.SkipReason(f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}")
             watched = _look(workspace, settings, watched, now)
             keep_watched(workspace, watched)
         except AccelCiError as error:
             return dg.SkipReason(redact(f"the pull requests cannot be listed: {error}"))
-        is_paused = watched.paused_until is not None and now < watched.paused_until
-        reasons = [f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}"] if is_paused else []
+        pauses = is_paused(watched.paused_until, now)
+        reasons = [f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}"] if pauses else []
         reasons += list(_end_obsolete(context.instance, workspace, watched))
         requests = []
         for number in sorted(watched.heads):

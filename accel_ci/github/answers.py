@@ -11,8 +11,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 SECONDARY_LIMIT_S = 60.0
 """Pause where GitHub names none: its documentation of rate limits asks for at least a minute."""
@@ -82,6 +85,11 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes, now: float
     if 300 <= status < 400:
         return Failed(f"{reason}: the repository was renamed; correct its name", permanent=True)
     return Failed(reason, permanent=status in (400, 413, 422), wait_s=min(wait_s or 0.0, LONGEST_WAIT_S))
+
+
+def is_paused(until: datetime | None, now: datetime) -> bool:
+    """Return whether a pause goes on. One that is longer than GitHub's limits was begun by a clock that was ahead."""
+    return until is not None and now < until <= now + timedelta(seconds=LONGEST_WAIT_S)
 
 
 def _retry_after(value: str | None, now: float) -> float | None:

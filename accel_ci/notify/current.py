@@ -21,6 +21,7 @@ from filelock import FileLock
 from accel_ci.config.extras import require_extra
 from accel_ci.config.notify_settings import Notify, Route
 from accel_ci.errors import AccelCiError, ConfigError
+from accel_ci.github.answers import is_paused
 from accel_ci.model import Ledger
 from accel_ci.notify import outbox
 from accel_ci.notify.addresses import addresses_of
@@ -198,7 +199,7 @@ def _update_issues(book: _Book, named: Mapping[str, Trouble], now: datetime) -> 
     """Bring the issues up to date if anything has changed, and return the steps in words. Raises `AccelCiError`."""
     project, state = book.workspace.project, book.state
     settings, github = notify_settings(book.workspace).issues, project.settings.github
-    if settings is None or github is None or (state.issues_after is not None and now < state.issues_after):
+    if settings is None or github is None or is_paused(state.issues_after, now):
         return ()
     incidents = {name: trouble for name, trouble in named.items() if trouble.id.startswith("incident-")}
     shown = sorted((name, repr(replace(trouble, marks=frozenset()))) for name, trouble in incidents.items())

@@ -80,8 +80,14 @@ def due(outbox: Sequence[Waiting], routes: Mapping[str, Route], now: datetime) -
     return [
         _post(route, group)
         for (route, _), group in groups.items()
-        if min(each.due_at for each in group) <= now
+        if any(_is_due(each, routes[route], now) for each in group)
     ]  # fmt: skip
+
+
+def _is_due(waiting: Waiting, route: Route, now: datetime) -> bool:
+    """Return whether a message has waited. One that is due later than any can be comes of a clock that was ahead."""
+    longest = max(_LONGEST_WAIT, timedelta(minutes=route.digest_minutes))
+    return not now < waiting.due_at <= now + longest
 
 
 def begin(outbox: Sequence[Waiting], post: Post) -> tuple[Waiting, ...]:

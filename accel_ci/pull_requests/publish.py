@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 
 from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.errors import AccelCiError
+from accel_ci.github.answers import is_paused
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
 from accel_ci.model import Build
 from accel_ci.pull_requests.answer import Base, Tested, check_name, check_run, comment
@@ -117,7 +118,7 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
     if settings is None or github is None:
         raise AccelCiError("answers need the sections pull_requests and github")
     answers, heads = _Answers(workspace), read_watched(workspace).heads
-    if answers.record.paused_until is not None and now < answers.record.paused_until:
+    if is_paused(answers.record.paused_until, now):
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
     lines, bases, began = list[str](), Bases(workspace), monotonic()
     with open_github(github, workspace.project.root) as requests:

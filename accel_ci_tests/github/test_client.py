@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
 
 from accel_ci.config.github_settings import GitHub
 from accel_ci.errors import ConfigError
+from accel_ci.github.answers import is_paused
 from accel_ci.github.client import TOKEN as VARIABLE
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
 from accel_ci_tests.fixtures.github_app import APP_ID, app_key
@@ -70,6 +73,25 @@ def test_a_rate_limit_ends_at_once(server: GitHubServer, github: GitHubRequests,
     with pytest.raises(RateLimitError) as caught:
         github.get(PULLS)
     assert caught.value.wait_s >= 60
+
+
+def test_the_end_of_a_limit_is_a_time_of_github_s_clock(server: GitHubServer, github: GitHubRequests) -> None:
+    """That of this machine may be hours away."""
+    at = datetime(2001, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
+    reset = str(int(at.timestamp()) + 90)
+    headers = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset, "Date": format_datetime(at, usegmt=True)}
+    server.pulls.limit = (403, headers)
+    with pytest.raises(RateLimitError) as caught:
+        github.get(PULLS)
+    assert caught.value.wait_s == 90
+
+
+def test_a_pause_ends_although_the_clock_was_put_back() -> None:
+    until = datetime(2026, 11, 30, tzinfo=timezone.utc)
+    assert is_paused(until, until - timedelta(seconds=90))
+    assert not is_paused(until, until)
+    assert not is_paused(until, until - timedelta(days=300))
+    assert not is_paused(None, until)
 
 
 def test_the_token_goes_to_no_other_place(server: GitHubServer, github: GitHubRequests) -> None:

@@ -41,6 +41,15 @@ def test_a_digest_waits_for_others() -> None:
     assert len(post.messages) == 2
 
 
+def test_a_message_out_of_the_future_is_sent() -> None:
+    """The clock was ahead, and was put back."""
+    ahead = NOW + timedelta(days=300)
+    outbox = put((), [message("a", "hourly", at=ahead)], ROUTES)
+    [post] = due(outbox, ROUTES, NOW)
+    tried = put_off(begin(outbox, post), post, ahead)
+    assert [each.id for each in due(tried, ROUTES, NOW)] == [post.id]
+
+
 def test_quiet_hours_end_with_one_post() -> None:
     outbox = put((), [message("a", "quiet"), message("b", "quiet")], ROUTES)
     assert due(outbox, ROUTES, NOW) == []
