@@ -25,7 +25,8 @@ _LARGEST_EVENT = 32 << 20
 class CallingJob:
     """A job: its system, the commit that it is for and the number of its pull request, None where it has none.
 
-    `is_unsafe` where GitHub gives the secrets of the repository to a job for the pull request of a fork.
+    `is_unsafe` where the CI system gives secrets to a job for the pull request of a fork: GitHub on one event, an agent of
+    Jenkins or Buildkite always.
     """
 
     system: System = "none"
@@ -50,10 +51,13 @@ def calling_job(environment: Mapping[str, str]) -> CallingJob:
             return CallingJob("github", _commit(head.get("sha")), number, is_unsafe)
         return CallingJob("github", _commit(get("GITHUB_SHA")))
     if get("BUILDKITE") == "true":
-        return CallingJob("buildkite", _commit(get("BUILDKITE_COMMIT")), _number(get("BUILDKITE_PULL_REQUEST")))
+        number, origin = _number(get("BUILDKITE_PULL_REQUEST")), get("BUILDKITE_PULL_REQUEST_REPO")
+        is_fork = bool(origin) and _place(origin or "") != _place(get("BUILDKITE_REPO") or "")
+        return CallingJob("buildkite", _commit(get("BUILDKITE_COMMIT")), number, number is not None and is_fork)
     if get("JENKINS_URL") or get("JENKINS_HOME"):
         number = _number(get("CHANGE_ID"))
-        return CallingJob("jenkins", _commit(get("GIT_COMMIT")) if number is None else None, number)
+        is_fork = number is not None and bool(get("CHANGE_FORK"))
+        return CallingJob("jenkins", _commit(get("GIT_COMMIT")) if number is None else None, number, is_fork)
     return CallingJob()
 
 
@@ -72,6 +76,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _repository(side: Mapping[str, Any]) -> object:
     """Return the name of the repository on one side of a pull request; None where it was deleted."""
     return _mapping(side.get("repo")).get("full_name")
+
+
+def _place(address: str) -> str:
+    """Return the host and the path of a repository's address, by which two of the same repository are equal."""
+    _, _, rest = address.lower().rpartition("://")
+    host, _, path = rest.rpartition("@")[2].replace(":", "/", 1).partition("/")
+    return f"{host}/{path.strip('/').removesuffix('.git')}"
 
 
 def _commit(value: object) -> str | None:

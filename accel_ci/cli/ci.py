@@ -140,8 +140,8 @@ def _unsafe_job() -> Exception:
     from accel_ci.errors import ConfigError
 
     return ConfigError(
-        "a fork's code would be built with this repository's secrets: run this on the event pull_request, or give --commit "
-        "and --pull-request once a maintainer has decided on that commit"
+        "a fork's code would be built with this repository's secrets: build no forks here (in GitHub Actions, run this "
+        "on the event pull_request), or give --commit and --pull-request once a maintainer has decided on that commit"
     )
 
 

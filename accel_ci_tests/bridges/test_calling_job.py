@@ -74,6 +74,30 @@ def test_a_fork_with_secrets_is_told(tmp_path: Path, event_name: str, head: dict
     assert job == CallingJob("github", COMMIT, 7, is_unsafe)
 
 
+OWN, FORK = "git@github.com:example/backend.git", "git://github.com/stranger/backend.git"
+
+
+@pytest.mark.parametrize(
+    ("variables", "job"),
+    [
+        (JENKINS | {"CHANGE_ID": "7", "CHANGE_FORK": "stranger"}, CallingJob("jenkins", None, 7, True)),
+        (JENKINS | {"CHANGE_ID": "7", "CHANGE_FORK": ""}, CallingJob("jenkins", None, 7)),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": FORK}, True),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": "https://github.com/Example/backend/"}, False),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": "https://x@github.com/example/backend"}, False),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": "https://other.org/example/backend"}, True),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": "-x"}, True),
+        (BUILDKITE | {"BUILDKITE_REPO": OWN, "BUILDKITE_PULL_REQUEST_REPO": ""}, False),
+    ],
+    ids=str,
+)
+def test_a_fork_on_an_agent_of_one_s_own_is_told(variables: dict[str, str], job: CallingJob | bool) -> None:
+    """The agent has what it has for all jobs, also the token of the web server."""
+    if isinstance(job, bool):
+        variables, job = variables | {"BUILDKITE_PULL_REQUEST": "7"}, CallingJob("buildkite", COMMIT, 7, job)
+    assert calling_job(variables) == job
+
+
 def test_an_event_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "event.json").write_text("{")
     for name in ("event.json", "absent.json"):
