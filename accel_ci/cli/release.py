@@ -6,6 +6,7 @@ import getpass
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -81,9 +82,14 @@ def publish(workspace: Workspace, build: str, tag: str | None, dry_run: bool, as
 
     What is there already is not uploaded again, and nothing is replaced.
     """
+    from accel_ci.progress import LineProgress
     from accel_ci.release.publish import publish_build
 
-    done = publish_build(workspace, chosen_build(workspace, build), tag, dry_run=dry_run)
+    chosen = chosen_build(workspace, build)
+    with LineProgress(partial(click.echo, err=True) if not as_json else lambda _: None).step(
+        f"publish {chosen.name}"
+    ) as step:
+        done = publish_build(workspace, chosen, step, tag, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps(asdict(done), default=str))
         return

@@ -102,7 +102,7 @@ def release(
             if not decision.goes_out:
                 step.note(f"refused by {', '.join(each.name for each in decision.refused_by)}")
                 return
-            done = publish_build(workspace, build, in_its_run=True)
+            done = publish_build(workspace, build, step, in_its_run=True)
             step.note(f"{done.kind}: {', '.join(done.uploaded) or 'nothing'} uploaded")
     except AccelCiError as error:
         raise dg.Failure(redact(str(error)), allow_retries=False) from None

@@ -62,6 +62,13 @@ def tag_image(image: str, name: str) -> None:
     ask_docker(["tag", image, name], f"name the image {name}")
 
 
+def untag_image(name: str) -> None:
+    """Take a name from an image that has others: with its last name, the engine would remove the image itself."""
+    names = run_docker(["image", "inspect", "--format", "{{len .RepoTags}}", name]).output.strip()
+    if names.isdecimal() and int(names) > 1:
+        run_docker(["image", "rm", name])
+
+
 def push_image(image: str, name: str) -> str:
     """Push an image under a name, `registry/repository:tag`. Return its name by digest. Raises `BuildError`."""
     tag_image(image, name)

@@ -60,6 +60,11 @@ class BuildahBuilder:
         """See `ImageBuilder`."""
         return f"{name.rpartition(':')[0]}@{_push(image, name)}"
 
+    def remove(self, images: Sequence[str]) -> None:
+        """See `ImageBuilder`."""
+        for image in images:
+            run_buildah(["rmi", "--force", image], timeout_s=_CALL_LIMIT_S)
+
     def measure(self, image: str, reference: str) -> tuple[int, tuple[ImageLayer, ...]]:
         """See `ImageBuilder`."""
         layers = read_image(find_image(reference)).layers

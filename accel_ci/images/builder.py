@@ -43,6 +43,9 @@ class ImageBuilder(Protocol):
     def push(self, image: str, name: str) -> str:
         """Push an image under a name, `registry/repository:tag`. Return its name by digest. Raises `BuildError`."""
 
+    def remove(self, images: Sequence[str]) -> None:
+        """Remove images from here, with all their names; one that is gone or in use is left."""
+
     def measure(self, image: str, reference: str) -> tuple[int, tuple[ImageLayer, ...]]:
         """Return the unpacked size of an image in bytes, and its layers that are not empty, in their order."""
 

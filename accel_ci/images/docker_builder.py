@@ -41,6 +41,11 @@ class DockerBuilder:
         """See `ImageBuilder`."""
         return push_image(image, name)
 
+    def remove(self, images: Sequence[str]) -> None:
+        """See `ImageBuilder`."""
+        for image in images:
+            run_docker(["image", "rm", "--force", image])
+
     def measure(self, image: str, reference: str) -> tuple[int, tuple[ImageLayer, ...]]:
         """See `ImageBuilder`."""
         return image_size(image), image_layers(image)

@@ -230,22 +230,23 @@ def _fill(context: Path, recipe: Recipe) -> None:
         (context / folder).mkdir(parents=True)
     (context / "Dockerfile").write_text(recipe.dockerfile)
     (context / "pins.txt").write_text(recipe.pins)
-    _link(Path(uv.find_uv_bin()), context / "uv")
+    link_or_copy(Path(uv.find_uv_bin()), context / "uv")
     if recipe.stack is not None:
-        _link(recipe.stack, context / "stack.tar.gz")
+        link_or_copy(recipe.stack, context / "stack.tar.gz")
     for file in recipe.files:
-        _link(file, context / "wheels" / file.name)
+        link_or_copy(file, context / "wheels" / file.name)
     for file in recipe.given:
-        _link(file, context / "find-links" / file.name)
+        link_or_copy(file, context / "find-links" / file.name)
     wanted = {canonicalize_name(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in recipe.pins.splitlines()}
     for place in local_folders(recipe.packages):
         for file in sorted(place.glob("*.whl")):
             with contextlib.suppress(InvalidWheelFilename):
                 if parse_wheel_filename(file.name)[0] in wanted and not (context / "find-links" / file.name).exists():
-                    _link(file, context / "find-links" / file.name)
+                    link_or_copy(file, context / "find-links" / file.name)
 
 
-def _link(file: Path, destination: Path) -> None:
+def link_or_copy(file: Path, destination: Path) -> None:
+    """Have a file in a build context; from another file system it is copied."""
     try:
         os.link(file.resolve(), destination)
     except OSError:  # on another file system

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -79,10 +80,10 @@ def install_from(index: Index, project: Project, variant: Variant, wheel: Wheel,
     Raises `BuildError` if the index does not have them, or what is installed does not go together.
     """
     packages, limit = packages_of(project.settings, variant), project.settings.limits.install_seconds
-    own = dict(map(_pinned, wheel.wheels))
+    own = pins_of(wheel)
     others = [pin for pin in image.packages if _project_of(pin) not in own]
     python = create(folder / "environment", variant.python, "\n".join(others), packages, timeout_s=limit)
-    alone = packages.only_from("--default-index", index.simple)  # so that no other place can have the same file
+    alone = index_alone(index, packages)
     command = ["pip", "install", "--python", str(python), "--no-deps", "--no-cache", "-r", "-", *alone.options]
     done = run_uv(command, alone, timeout_s=limit, stdin="\n".join(own.values()))
     if done.status != 0:
@@ -91,10 +92,21 @@ def install_from(index: Index, project: Project, variant: Variant, wheel: Wheel,
     if done.status != 0:
         raise BuildError(f"{index.simple}: what was installed from there does not go together:\n{done.tail}")
     code = f"import {project.settings.backend.import_name}"
-    done = run_code([str(python), "-I", "-c", code], packages, folder / "home", timeout_s=300)
+    done = run_code([str(python), "-I", "-c", code], packages, folder / "home", timeout_s=300, extra=image.environment)
     if done.status != 0:
         raise BuildError(f"{index.simple}: what was installed from there does not import:\n{done.tail}")
     return python
+
+
+def pins_of(wheel: Wheel) -> dict[str, str]:
+    """Return, by their projects, the requirements that only the very files of a wheel and its companions meet."""
+    return dict(map(_pinned, wheel.wheels))
+
+
+def index_alone(index: Index, packages: PackageSource) -> PackageSource:
+    """Return a source with the index alone, so that no other place can have the same file."""
+    alone = packages.only_from()
+    return replace(alone, environment={**alone.environment, "UV_DEFAULT_INDEX": index.simple})
 
 
 def _project_of(pin: str) -> str:

@@ -15,6 +15,7 @@ from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.images.registry import Destination
 from accel_ci.model import Artifact, Build, Revision, RuntimeImage, Wheel
 from accel_ci.pipelines import REVISION, RUNTIME_IMAGE, WHEEL
+from accel_ci.progress import Step
 from accel_ci.release.attestations import Attested, attest, attestations_of, identity_token, shown_by
 from accel_ci.release.channel import ChannelResult, open_channel
 from accel_ci.release.facts import decide
@@ -108,7 +109,13 @@ def publish_nightly(
 
 
 def publish_build(
-    workspace: Workspace, build: Build, tag: str | None = None, *, dry_run: bool = False, in_its_run: bool = False
+    workspace: Workspace,
+    build: Build,
+    step: Step,
+    tag: str | None = None,
+    *,
+    dry_run: bool = False,
+    in_its_run: bool = False,
 ) -> Published:
     """Publish a build to the index that it belongs to, and the image of a release under its version.
 
@@ -141,7 +148,7 @@ def publish_build(
     elif index is not None:
         uploaded = upload(index, made.files, dry_run=dry_run)
     if index is not None:
-        verified = _verified(workspace, settings, made, index) if not dry_run else None
+        verified = _verified(workspace, settings, made, index, step) if not dry_run else None
     kind = "dry run" if dry_run else "release" if release_tag is not None else "test"
     statement = workspace.artifacts.put_bytes(_provenance(workspace, made), f"{build.name}.intoto.json")
     tags: tuple[ImageTag, ...] = ()
@@ -241,12 +248,12 @@ def _reference(made: _Made) -> str:
     return container.reference
 
 
-def _verified(workspace: Workspace, settings: Release, made: _Made, index: Index) -> str | None:
+def _verified(workspace: Workspace, settings: Release, made: _Made, index: Index, step: Step) -> str | None:
     if not settings.verify:
         return None
     if made.image is None:
         raise BuildError(f"{made.build.name} has no runtime image, so nobody knows what to install beside its wheels")
-    return verify(workspace, made.build, made.revision, made.wheel, made.image, index)
+    return verify(workspace, made.build, made.revision, made.wheel, made.image, index, step)
 
 
 def _provenance(workspace: Workspace, made: _Made) -> bytes:

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from accel_ci.config.release_settings import Index
 from accel_ci.config.settings import Image, PrebuiltImage, Project
 from accel_ci.docker.client import run_docker
-from accel_ci.docker.image import pull_image
+from accel_ci.docker.image import has_images, pull_image
 from accel_ci.errors import BuildError
 from accel_ci.images.buildah_builder import steps_of as steps_of_buildah
 from accel_ci.images.docker_builder import steps_of
 from accel_ci.images.docker_image import IMAGE_CHECK_NAMES, render_dockerfile, secret_options
+from accel_ci.images.published_image import image_from_index
 from accel_ci.images.runtime_image import make_runtime_image
 from accel_ci.model import RuntimeImage, SoftwareStack, Source, Wheel
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
+from accel_ci.release.index import index_alone, pins_of
 from accel_ci.stack.build import write_archive
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
+from accel_ci.wheels.package_source import packages_of
 from accel_ci.wheels.uv_environment import PackageSource
+from accel_ci_tests.fixtures.package_index import bridge_address, package_index
 from accel_ci_tests.fixtures.stand_in_torch import write_torch
 
 SOURCE = Source("https://someone:secret@example.org/toy.git", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
@@ -146,6 +151,56 @@ def test_two_targets_are_built_described_reused_and_run(
     done = pool_for(project.settings).execute([spec.python, "-c", probe], spec, tmp_path / "work", 60)
     assert (done.status, done.output.strip()) == (0, '9.9+cpu a "$b"')
     run_docker(["image", "rm", *(each.reference for each in image.containers)])
+
+
+ORIGIN = (
+    "import importlib.metadata, toy_backend; "
+    "print(importlib.metadata.distribution('toy-backend').read_text('direct_url.json'))"
+)
+
+
+def test_an_image_is_made_anew_with_what_an_index_has(
+    make_project: Callable[..., Project],
+    toy_project: Project,
+    toy_sources: Path,
+    base: str,
+    packages: Path,
+    tmp_path: Path,
+    built_by: dict[str, object],
+) -> None:
+    project = docker_project(make_project, toy_project, {"base": base, "development_packages": []} | built_by)
+    wheel, settings = wheel_of(project, toy_sources), project.settings
+    image, section = image_of(project, wheel), settings.image
+    assert section is not None
+    (tmp_path / "work").mkdir()
+
+    def origin(of: RuntimeImage) -> str:
+        """Where the wheel came from that an image has: the address of a file, or None for an index."""
+        spec = worker_spec_for(settings, of, toy_sources)
+        done = pool_for(settings).execute([spec.python, "-c", ORIGIN], spec, tmp_path / "work", 60)
+        assert done.status == 0, done.output
+        return done.output.strip()
+
+    assert "file:///build/wheels" in origin(image)
+    with package_index(tmp_path / "index", host=bridge_address()) as served:
+        index = Index(upload=served.upload, simple=served.simple)
+        alone = index_alone(index, packages_of(settings, settings.variants[0], in_container=True))
+        pins, name = list(pins_of(wheel).values()), settings.backend.import_name
+        shutil.copy(ArtifactStore(project.home / "artifacts").path(wheel.wheel), served.folder / wheel.wheel.name)
+        with image_from_index(section, image, pins, name, alone, 300) as made:
+            assert origin(made) == "None"
+            assert made.containers[0].id not in {each.id for each in image.containers}
+        assert not has_images([made.containers[0].id])
+        assert f"accel-ci/published:{image.digest[:12]}" not in names_of_images()
+        # The index is asked anew each time.
+        (served.folder / wheel.wheel.name).write_bytes(b"other content")
+        with (
+            pytest.raises(BuildError, match="what was published cannot be used"),
+            image_from_index(section, image, pins, name, alone, 300),
+        ):
+            pass
+    assert origin(image)
+    run_docker(["image", "rm", "--force", *(each.id for each in image.containers)])
 
 
 def test_an_image_has_the_files_of_the_stack_where_they_were_built(

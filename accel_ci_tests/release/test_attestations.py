@@ -17,6 +17,7 @@ from sigstore.verify.policy import Identity
 
 from accel_ci.config.release_settings import Index
 from accel_ci.errors import AccelCiError
+from accel_ci.progress import LineProgress
 from accel_ci.release.attestations import ATTESTATIONS, Attestations, Attested, shown_by
 from accel_ci.release.publish import RELEASE, Published, publish_build
 from accel_ci.workspace import Workspace
@@ -67,6 +68,11 @@ def made_world(folder: Path) -> Iterator[World]:
         yield World(folder, issuer, sigstore, index, job)
 
 
+def publish(workspace: Workspace, *, dry_run: bool = False) -> Published:
+    with LineProgress().step(RELEASE) as step:
+        return publish_build(workspace, BUILD, step, dry_run=dry_run)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with made_world(tmp_path) as made:
@@ -78,7 +84,7 @@ def gone_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, 
     """A build that went out."""
     with made_world(tmp_path_factory.mktemp("world")) as world:
         workspace = world.project()
-        yield world, workspace, publish_build(workspace, BUILD)
+        yield world, workspace, publish(workspace)
 
 
 GoneOut = tuple[World, Workspace, Published]
@@ -103,7 +109,7 @@ def test_wheels_go_out_attested_without_a_configured_token(gone_out: GoneOut, ca
         assert (attested.identity, attested.issuer) == (world.job.identity, world.issuer.url)
     assert [each.log_index for each in done.attested] == [0, 1]
     assert len(world.sigstore.certificates) == 1
-    again = publish_build(workspace, BUILD)
+    again = publish(workspace)
     assert (again.uploaded, again.attested, again.attestations) == ((), done.attested, words)
     assert world.index.requests["POST /"] == 2
     assert len(world.sigstore.entries) == 2
@@ -117,12 +123,12 @@ def test_a_dry_run_tells_what_would_be_done_and_leaves_no_entry_in_the_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = world.project()
-    done = publish_build(workspace, BUILD, dry_run=True)
+    done = publish(workspace, dry_run=True)
     assert (list(done.uploaded), done.attestations) == (NAMES, "2 attestations would be made, 0 are kept")
     assert (world.index.names, world.sigstore.entries, world.sigstore.requests) == ([], [], {})
     monkeypatch.delenv("ACTIONS_ID_TOKEN_REQUEST_URL")
     with pytest.raises(AccelCiError, match="trusted publishing"):
-        publish_build(workspace, BUILD, dry_run=True)
+        publish(workspace, dry_run=True)
 
 
 def test_what_was_signed_before_a_kill_goes_out_with_that(world: World) -> None:
@@ -134,7 +140,7 @@ def test_what_was_signed_before_a_kill_goes_out_with_that(world: World) -> None:
     before = kept(workspace)
     assert [each.wheel.name for each in before] == NAMES
     entries = len(world.sigstore.entries)
-    done = publish_build(workspace, BUILD)
+    done = publish(workspace)
     assert (list(done.uploaded), done.attested) == (NAMES, before)
     assert len(world.sigstore.entries) == entries, "nothing is signed again"
     assert {name: len(each) for name, each in world.index.attestations.items()} == dict.fromkeys(NAMES, 1)
@@ -145,7 +151,7 @@ def test_a_kill_between_two_uploads_leaves_one_to_be_done(world: World) -> None:
     kill_at(world, workspace, "POST /", 2)
     [there] = world.index.names  # uv has an order of its own
     at = (world.index.folder / there).stat().st_mtime_ns
-    done = publish_build(workspace, BUILD)
+    done = publish(workspace)
     assert list(done.uploaded) == [name for name in NAMES if name != there]
     assert done.attestations == f"2 of 2 wheels have attestations, by {world.job.identity}; the index shows 2"
     assert (world.index.folder / there).stat().st_mtime_ns == at
@@ -191,7 +197,7 @@ def test_an_index_that_shows_attestations_of_others_is_found_out(gone_out: GoneO
 
 
 def test_a_file_that_went_out_before_cannot_be_attested(world: World) -> None:
-    publish_build(world.project(attestations=False), BUILD)
+    publish(world.project(attestations=False))
     done = publish_build(Workspace(write_project(world.folder / "project", release=world.section())), BUILD)
     assert (done.uploaded, done.attestations) == ((), "0 of 2 wheels have attestations, by nobody; the index shows 0")
     assert world.sigstore.entries == []
@@ -202,21 +208,21 @@ def test_without_an_identity_or_the_services_nothing_goes_out(world: World, monk
     monkeypatch.setenv("TOY_INDEX_TOKEN", TOKEN)
     world.sigstore.refuses = 503
     with pytest.raises(AccelCiError, match="attestations cannot be made: FulcioClientError: 503"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     world.sigstore.refuses = None
     world.issuer.rotate()
     world.sigstore.issuer = OidcIssuer()
     with pytest.raises(AccelCiError, match="attestations cannot be made: FulcioClientError: 401"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     world.sigstore.issuer.close()
     world.sigstore.issuer = world.issuer
     world.job.status = 403
     with pytest.raises(AccelCiError, match=r"attestations cannot be made: .*GitHub: OIDC token request failed \(code=403"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     for name in world.job.environment:
         monkeypatch.delenv(name)
     with pytest.raises(AccelCiError, match="there is no identity to sign attestations with"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     assert world.index.names == []
 
 
@@ -224,7 +230,7 @@ def test_services_that_never_answer_are_given_up(world: World) -> None:
     workspace = world.project(timeout_seconds=5)
     world.sigstore.hangs.set()
     with pytest.raises(AccelCiError, match="did not end within 5 s"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     assert world.index.names == []
 
 
@@ -236,17 +242,17 @@ def test_the_identity_can_be_a_token_in_a_file(world: World, monkeypatch: pytest
     section["sigstore"]["token_file"] = "TOY_IDENTITY"
     workspace = write_released_build(world.folder / "project", section, version="1.0.0")
     with pytest.raises(AccelCiError, match=r"\$TOY_IDENTITY is not set"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     file = world.folder / "identity"
     monkeypatch.setenv("TOY_IDENTITY", str(file))
     with pytest.raises(AccelCiError, match="cannot be read: No such file"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     file.write_text("none")
     with pytest.raises(AccelCiError, match="has no OIDC token"):
-        publish_build(workspace, BUILD)
+        publish(workspace)
     token = world.issuer.token(**{**world.job.claims, "aud": "sigstore", "job_workflow_ref": None, "sub": "https://ci/42"})
     file.write_text(f"{token}\n")
-    done = publish_build(workspace, BUILD)
+    done = publish(workspace)
     assert {each.identity for each in done.attested} == {"https://ci/42"}
     assert token not in text_below(world.folder / "project")
 
@@ -265,7 +271,7 @@ def test_who_is_not_the_publisher_gets_no_token(world: World, claims: dict[str, 
     with pytest.raises(
         AccelCiError, match=rf"(?s){words}.*See that the index trusts this workflow as a publisher"
     ) as refusal:
-        publish_build(world.project(attestations=False), BUILD)
+        publish(world.project(attestations=False))
     assert not [token for token in world.job.tokens if token in str(refusal.value)]
     assert (world.index.names, world.index.minted) == ([], [])
 
@@ -275,7 +281,7 @@ def test_a_token_that_nobody_known_has_signed_is_refused(world: World) -> None:
     forger = OidcIssuer()
     world.index.issuer, forger.url = forger, world.issuer.url
     with pytest.raises(AccelCiError, match="Signature verification failed"):
-        publish_build(world.project(attestations=False), BUILD)
+        publish(world.project(attestations=False))
     forger.close()
     assert world.index.minted == []
 
@@ -284,7 +290,7 @@ def test_a_minted_token_is_not_in_the_error_of_an_upload_that_fails(world: World
     workspace = world.project(attestations=False)
     world.index.takes = False
     with pytest.raises(AccelCiError, match="cannot be uploaded") as refusal:
-        publish_build(workspace, BUILD)
+        publish(workspace)
     [token] = world.index.minted
     assert token not in str(refusal.value)
 
@@ -300,7 +306,7 @@ def kill_at(world: World, workspace: Workspace, request: str, number: int = 1) -
 
     def publish() -> None:
         begin.wait(30)
-        publish_build(workspace, BUILD)
+        publish(workspace)
 
     process = get_context("fork").Process(target=publish)
     process.start()

@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from accel_ci.images.registry import Destination, find_image
+from accel_ci.progress import LineProgress
 from accel_ci.release.publish import RELEASE, Published, publish_build
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.released_build import BUILD, write_released_build
@@ -88,7 +89,8 @@ def publish(workspace: Workspace, proxy: KillingProxy, kill_at: int | None = Non
 
     def work() -> None:
         begin.wait(30)
-        publish_build(workspace, BUILD)
+        with LineProgress().step("release") as step:
+            publish_build(workspace, BUILD, step)
 
     process = get_context("fork").Process(target=work)
     process.start()
