@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from base64 import b64decode
 from pathlib import Path
@@ -20,14 +19,6 @@ from accel_ci.release.images import Attachment, attach, set_tag, sign
 from accel_ci_tests.fixtures.small_image import push_image
 
 STATEMENT = Attachment("application/vnd.in-toto+json", b'{"_type": "https://in-toto.io/Statement/v1"}')
-
-
-@pytest.fixture
-def registry() -> str:
-    named = os.environ.get("ACCEL_CI_DOCKER_IMAGE", "")
-    if not named:
-        pytest.skip("ACCEL_CI_DOCKER_IMAGE is not set: an image in a registry that takes more")
-    return named.partition("/")[0]
 
 
 @pytest.fixture
