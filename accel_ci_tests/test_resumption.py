@@ -101,6 +101,23 @@ def test_the_stack_comes_first_where_it_is_configured(workspace: Workspace, make
     assert stages_left(later, pipeline, BUILD) == pipeline.stages
 
 
+def test_deviceless_suites_come_before_smoke_where_there_are_some(workspace: Workspace, make_project: MakeProject) -> None:
+    suites = {**SUITES, "unit": {"paths": ["tests/unit"]}, "lint": {"stage": "deviceless", "commands": [["true"]]}}
+    jobs = make_project().settings.jobs.model_dump(mode="json", exclude_defaults=True)
+    for job in ("nightly", "intraday", "main", "pr"):
+        jobs[job]["suites"] = ["smoke", "unit", "lint"]
+    later = Workspace(make_project(suites=suites, jobs=jobs))
+    [pipeline, _] = later.pipelines
+    assert pipeline.stages == (*STAGES[:2], "deviceless_results", *STAGES[2:])
+    assert pipeline.first == STAGES[0]
+    assert stages_left(later, pipeline, BUILD) == ("deviceless_results",)
+    complete_stage(later, pipeline, BUILD, "deviceless_results", RESULTS, well=True)
+    assert stages_left(later, pipeline, BUILD) == ()
+    suites["lint"] = {"stage": "deviceless", "commands": [["false"]]}
+    changed = Workspace(make_project(suites=suites, jobs=jobs, pool={**POOL, "processes": 4}))
+    assert stages_left(changed, pipeline, BUILD) == ("deviceless_results",)
+
+
 def test_a_stage_that_begins_again_and_those_after_it_are_left(workspace: Workspace) -> None:
     begin_stage(workspace, INTEGRATION, BUILD, STAGES[3])
     assert stages_left(workspace, INTEGRATION, BUILD) == STAGES[3:]

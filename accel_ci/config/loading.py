@@ -285,6 +285,8 @@ def _unfit_commands(name: str, suite: dict[Any, Any]) -> Iterator[Mistake]:
     """Find commands of a suite that hold a card, and settings beside them that only tests have."""
     if suite.get("stage") != "deviceless":
         yield ("suites", name, "commands"), "hold no card: set 'stage: deviceless'"
+    if suite["commands"] == []:
+        yield ("suites", name, "commands"), "needs at least 1 entry"
     others = ("kind", "source", "paths", "instances", "pytest_args", "scope", "isolate")
     if found := [key for key in others if key in suite]:
         yield ("suites", name, found[0]), "is for tests; a suite has either these or 'commands'"

@@ -23,7 +23,7 @@ from accel_ci.hud.summary import RevisionBuilds, summarise
 from accel_ci.hud.text import repository_name
 from accel_ci.ledger.activity import read_activity
 from accel_ci.model import Build, Revision, Source, Trigger, trigger_of_key
-from accel_ci.pipelines import EVERY_STAGE, REVISION, SMOKE_RESULTS, stages_of
+from accel_ci.pipelines import DEVICELESS_RESULTS, EVERY_STAGE, REVISION, SMOKE_RESULTS, stages_of
 from accel_ci.results.questions import bad_tests_in_brief
 from accel_ci.storage.manifests import ManifestStore
 from accel_ci.storage.revision_index import IndexedRevision
@@ -86,7 +86,7 @@ def _summarise(
     if kept is not None and kept.signature == signature and kept.summary.finished:
         return kept
     record = read_record(manifests, build)
-    tests = read_smoke_failures(workspace, record)
+    tests = read_failures_of_stop(workspace, record)
     summary = summarise(record, tests, _times(manifests, build), now)
     if record.activity or record.unreadable:
         signature = ""  # what a run is doing is not in the files
@@ -125,12 +125,14 @@ def read_record(manifests: ManifestStore, build: Build) -> BuildRecord:
     )
 
 
-def read_smoke_failures(workspace: Workspace, record: BuildRecord) -> BuildTests | None:
-    """Read the failing tests of a build that stopped in its smoke stage; None for other builds."""
-    if record.ledger is not None or record.smoke_results is None or find_stop(record).stage != SMOKE_RESULTS:
+def read_failures_of_stop(workspace: Workspace, record: BuildRecord) -> BuildTests | None:
+    """Read the failing tests of a build that stopped in its deviceless or smoke stage; None for other builds."""
+    gates = {DEVICELESS_RESULTS: record.deviceless_results, SMOKE_RESULTS: record.smoke_results}
+    results = gates.get(find_stop(record).stage) if record.ledger is None else None
+    if results is None:
         return None
     try:
-        return BuildTests(tuple(bad_tests_in_brief(workspace.results, record.build, record.smoke_results.suites)))
+        return BuildTests(tuple(bad_tests_in_brief(workspace.results, record.build, results.suites)))
     except AccelCiError as error:
         _LOG.warning("the attempts of %s cannot be read: %s", record.build.name, error)
         return None

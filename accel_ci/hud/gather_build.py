@@ -12,7 +12,7 @@ from itertools import islice
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.build_page import SLOWEST, BuildFacts
 from accel_ci.hud.changes import Changes, Identity, find_changes
-from accel_ci.hud.gather import queued_seconds, read_record, read_smoke_failures
+from accel_ci.hud.gather import queued_seconds, read_failures_of_stop, read_record
 from accel_ci.hud.records import BuildRecord, BuildTests
 from accel_ci.hud.summary import BuildSummary, RevisionBuilds, earlier_builds
 from accel_ci.hud.timeline import Timeline, make_timeline, shown_cards, slices_for
@@ -56,7 +56,7 @@ def gather_build(
     manifests, build, results = workspace.manifests, summary.build, failures.results
     before = list(islice(_since_green(earlier_builds(revisions, own, summary)), MOST_BEFORE + 1))
     record = read_record(manifests, build)
-    tests, changes, timeline = read_smoke_failures(workspace, record), None, None
+    tests, changes, timeline = read_failures_of_stop(workspace, record), None, None
     if record.ledger is not None:
         suites = tuple(record.ledger.suites)
         try:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from accel_ci.hud.records import BuildRecord, BuildTests
-from accel_ci.hud.stops import Stop, find_stop, smoke_failures
+from accel_ci.hud.stops import Stop, failed_attempts_of, find_stop
 from accel_ci.hud.text import first_line, in_utc, number
 from accel_ci.ledger.status import beside_the_ledger, shortcomings
 from accel_ci.model import VERDICTS, Verdict
@@ -39,7 +39,7 @@ class State:
 def build_state(record: BuildRecord, now: datetime, tests: BuildTests | None = None) -> State:
     """Find the state of a build. It passes only if every expected test has a verdict, at least one ran, and none is bad.
 
-    `tests` name the reason why a build stopped in its smoke stage.
+    `tests` name the reason why a build stopped in its deviceless or smoke stage.
     """
     if LEDGER in record.unreadable:
         return State("unreadable", "ledger unreadable", "the manifest is broken")
@@ -74,7 +74,8 @@ def verdict_bar(counts: Mapping[Verdict, int]) -> Bar:
 
 def _unfinished_state(record: BuildRecord, now: datetime, stop: Stop) -> State:
     last = next((stage for stage in reversed(EVERY_STAGE) if stage in record.present), None)
-    smoke = number(failed) if (failed := smoke_failures(record.smoke_results)) else ""
+    results = {"deviceless": record.deviceless_results, "smoke": record.smoke_results}
+    failed = [f"{number(count)} {name} failed" for name, of in results.items() if (count := failed_attempts_of(of))]
     first = f"{stop.faults[0].subject}: {first_line(stop.faults[0].message)}" if stop.faults else ""
     more = f"{number(len(stop.faults) - 1)} more" if len(stop.faults) > 1 else ""
     broken = f"{', '.join(record.unreadable)} unreadable" if record.unreadable else ""
@@ -86,7 +87,7 @@ def _unfinished_state(record: BuildRecord, now: datetime, stop: Stop) -> State:
     return State(
         "stopped",
         words,
-        _joined(f"{smoke} smoke failed" if smoke else "", first, more, broken, after),
+        _joined(*failed, first, more, broken, after),
         changed,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from accel_ci.hud.records import BuildRecord
 from accel_ci.model import BAD_VERDICTS, FAILING_OUTCOMES, CheckResult, DeviceTestResults, TestVerdict
-from accel_ci.pipelines import EVERY_STAGE, RUNTIME_IMAGE, SMOKE_RESULTS, WHEEL, next_stage
+from accel_ci.pipelines import DEVICELESS_RESULTS, EVERY_STAGE, RUNTIME_IMAGE, SMOKE_RESULTS, WHEEL, next_stage
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Stop:
 def find_stop(record: BuildRecord, tests: Iterable[TestVerdict] = ()) -> Stop:
     """Find the stage at which a build stopped: one that failed, or whose checks did, else the first that is missing.
 
-    `tests` are the bad ones of the smoke stage.
+    `tests` are the bad ones of the deviceless or smoke stage.
     """
     missing = next_stage(record.present, record.begun)
     for stage in _ended_at(record, missing):
@@ -39,8 +39,8 @@ def find_stop(record: BuildRecord, tests: Iterable[TestVerdict] = ()) -> Stop:
     return Stop(missing)
 
 
-def smoke_failures(results: DeviceTestResults | None) -> int:
-    """Count the attempts of the smoke stage that failed."""
+def failed_attempts_of(results: DeviceTestResults | None) -> int:
+    """Count the attempts of a stage that failed."""
     return sum(results.counts.get(outcome, 0) for outcome in FAILING_OUTCOMES) if results else 0
 
 
@@ -60,7 +60,8 @@ def _faults_of(stage: str, record: BuildRecord, tests: Iterable[TestVerdict]) ->
         return _of_checks(record.wheel.checks)
     if stage == RUNTIME_IMAGE and record.runtime_image:
         return _of_checks(record.runtime_image.checks)
-    return _of_smoke(record.smoke_results, tests) if stage == SMOKE_RESULTS else ()
+    results = {DEVICELESS_RESULTS: record.deviceless_results, SMOKE_RESULTS: record.smoke_results}
+    return _of_tests(stage, results.get(stage), tests)
 
 
 def _of_checks(checks: Iterable[CheckResult]) -> tuple[Fault, ...]:
@@ -69,11 +70,11 @@ def _of_checks(checks: Iterable[CheckResult]) -> tuple[Fault, ...]:
     )  # fmt: skip
 
 
-def _of_smoke(results: DeviceTestResults | None, tests: Iterable[TestVerdict]) -> tuple[Fault, ...]:
+def _of_tests(stage: str, results: DeviceTestResults | None, tests: Iterable[TestVerdict]) -> tuple[Fault, ...]:
     if results is None or not results.suites:
         return ()
-    failed = smoke_failures(results)
+    failed, name = failed_attempts_of(results), stage.partition("_")[0]
     named = tuple(Fault(test.test, test.message or "no message") for test in tests if test.verdict in BAD_VERDICTS)
     if failed:
-        return named or (Fault(SMOKE_RESULTS, f"{failed} smoke attempts failed; their tests are unreadable"),)
-    return () if results.counts.get("passed", 0) else (named or (Fault(SMOKE_RESULTS, "no smoke test passed"),))
+        return named or (Fault(stage, f"{failed} {name} attempts failed; their tests are unreadable"),)
+    return () if results.counts.get("passed", 0) else (named or (Fault(stage, f"no {name} test passed"),))

@@ -7,6 +7,7 @@ which everybody would share, is left out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def refuse_fetches(sources: Path) -> None:
 
     `sources` were checked out without submodules and files of Git LFS.
     """
-    named = [name for name in _FETCHES if (checkout_root(sources) / name).exists()]
+    named = [name for name in _FETCHES if os.path.lexists(checkout_root(sources) / name)]
     if named:
         raise BuildError(
             f"{', '.join(named)} of a stranger's pull request could have git fetch anything that our log-ins can read: "

@@ -63,7 +63,7 @@ class _Case:
     wheel: Wheel
     image: RuntimeImage
     tests: tuple[str, ...]
-    card: str
+    card: str | None
     spec: WorkerSpec
     pytest_args: tuple[str, ...]
     suites: tuple[str, ...]
@@ -80,16 +80,20 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
     if revision is None or not image_file.is_file():
         raise AccelCiError(f"{build.name} has no runtime image to run tests in; see `accel-ci status`")
     chosen = _choose(workspace, build, test)
-    tests, card = tuple(test.test for test in chosen), next((test.cards[0] for test in chosen if test.cards), "0")
+    known = project.settings.suites
+    with_cards = any(test.suite not in known or known[test.suite].stage != "deviceless" for test in chosen)
+    tests = tuple(test.test for test in chosen)
+    card = next((test.cards[0] for test in chosen if test.cards), "0") if with_cards else None
     image = manifests.read(image_file, RuntimeImage)
     wheel = manifests.read(manifests.path(WHEEL, build.revision, build.variant), Wheel)
-    variant, spec = project.settings.variant(build.variant), worker_spec_for(project.settings, image, _SOURCES)
+    variant = project.settings.variant(build.variant)
+    spec = worker_spec_for(project.settings, image, _SOURCES, with_cards=with_cards)
     suites = tuple(dict.fromkeys(test.suite for test in chosen))
     case = _Case(
         project, workspace.artifacts, build, variant, revision, wheel, image, tests, card, spec,
         _pytest_args(spec, chosen), suites,
     )  # fmt: skip
-    options = pool_for(project.settings).docker_options(case.card)
+    options = pool_for(project.settings, with_cards=with_cards).docker_options(case.card or "0")
     how = _in_environment(case) if options is None else _in_container(case, options)
     script = "\n".join(["set -eu", *_sources(case), *_pytorch_tests(case), *how]) + "\n"
     return Reproduction(redact(script), case.tests, options is not None)
@@ -101,7 +105,8 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
     if ledger is None:
         raise AccelCiError(f"{build.name} has no ledger, so its failures are unknown; see `accel-ci status`")
     if test is None:
-        suites = [suite for suite in ledger.suites if not suite.startswith(STACK_SUITE)]
+        commands = {name for name, suite in workspace.project.settings.suites.items() if suite.commands}
+        suites = [suite for suite in ledger.suites if not suite.startswith(STACK_SUITE) and suite not in commands]
         chosen = [verdict for verdict in bad_tests(store, build, suites) if verdict.verdict != "not_run"]
         if not chosen:
             raise AccelCiError(f"no test of {build.name} failed on a card; name the test to reproduce")
@@ -116,6 +121,8 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
         component = suite.removeprefix(STACK_SUITE)
         advice = f"run the commands of the component {component} in a checkout at the commit that the build's page shows"
         raise AccelCiError(f"{test!r} is a unit test of the stack, which runs without the backend: {advice}")
+    if suite in workspace.project.settings.suites and workspace.project.settings.suites[suite].commands:
+        raise AccelCiError(f"{test!r} is a command of the suite {suite}: run it in a checkout of the backend")
     return chosen
 
 
@@ -199,10 +206,15 @@ def _in_shell(value: str) -> str:
     return shlex.quote(value)
 
 
+def _place(case: _Case) -> str:
+    return f"on card {case.card}" if case.card is not None else "without a card"
+
+
 def _environment(case: _Case) -> dict[str, str]:
     of_pool = {name: value for name, value in case.project.settings.pool.environment.items() if value is not None}
     configured = {**case.image.environment, **of_pool}
-    return {**configured, case.spec.card_environment: case.card} if case.spec.card_environment else configured
+    selects: str | None = getattr(case.project.settings.pool, "card_environment", None)
+    return {**configured, selects: case.card or ""} if selects else configured
 
 
 def _pytest(case: _Case) -> list[str]:
@@ -237,7 +249,7 @@ def _in_container(case: _Case, options: Sequence[str]) -> list[str]:
         f"# {title}: Python {case.image.python_version}, PyTorch {case.image.torch_version} at {case.image.torch_sha}",
         f"docker image inspect --format ok {shlex.quote(image)}" if local else f"docker pull --quiet {shlex.quote(image)}",
         *shell,
-        f"# {_count(case)} on card {case.card}",
+        f"# {_count(case)} {_place(case)}",
         run,
     ]
 
@@ -269,7 +281,7 @@ def _in_environment(case: _Case) -> list[str]:
         *pins,
         "EOF",
         f"{shlex.join([*install, '--no-index'])} wheels/*.whl",
-        f"# {_count(case)} on card {case.card}",
+        f"# {_count(case)} {_place(case)}",
         'image="$PWD"/image',
         'cd "$sources"',
         "# As in the build, tests see nothing else of the environment",

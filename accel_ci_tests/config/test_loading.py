@@ -4,6 +4,7 @@ import contextlib
 import copy
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -391,3 +392,79 @@ def test_a_suite_runs_in_its_variants_alone() -> None:
     assert [*settings.suites_of("nightly", "device", variant="b")] == []
     assert [*settings.suites_of("nightly", "device")] == ["unit"]
     assert settings.longest_test_s == 4000
+
+
+LINT = {"stage": "deviceless", "commands": [["ruff", "check", "."]]}
+
+
+def with_lint(**sections: Any) -> dict[str, Any]:
+    """Return a configuration whose pull requests run a deviceless suite."""
+    document: dict[str, Any] = copy.deepcopy(minimal_config())
+    document["suites"]["lint"] = LINT
+    document["jobs"]["pr"]["suites"].append("lint")
+    return {**document, "github": {"repository": "org/backend"}, **sections}
+
+
+@pytest.mark.parametrize(
+    ("suite", "mistake"),
+    [
+        ({"stage": "deviceless"}, "suites.lint.paths: is missing"),
+        ({"stage": "deviceless", "commands": []}, "suites.lint.commands: needs at least 1 entry"),
+        ({"stage": "deviceless", "commands": ["ruff"]}, "suites.lint.commands[0]: must be a list, as in [a, b]"),
+        ({"stage": "smoke", "commands": [["ruff"]]}, "suites.lint.commands: hold no card: set 'stage: deviceless'"),
+        ({"commands": [["ruff"]]}, "suites.lint.commands: hold no card: set 'stage: deviceless'"),
+        ({**LINT, "paths": ["tests"]}, "suites.lint.paths: is for tests; a suite has either these or 'commands'"),
+        ({"stage": "deviceless", "paths": ["tests"], "cards": 2}, "suites.lint.cards: deviceless tests hold none"),
+        ({"stage": "devicless", "paths": ["tests"]}, "suites.lint.stage: must be 'deviceless', 'smoke' or 'device'"),
+    ],
+)
+def test_mistakes_in_deviceless_suites(suite: dict[str, object], mistake: str) -> None:
+    document = with_lint()
+    document["suites"]["lint"] = suite
+    assert mistake in "\n".join(mistakes(document))
+
+
+def test_a_job_needs_more_than_suites_without_a_card() -> None:
+    document = with_lint()
+    document["jobs"]["main"]["suites"] = ["smoke", "lint"]
+    [line] = mistakes(document)
+    assert "jobs.main.suites: has no suite of the stage 'device'" in line
+
+
+CONTAINERS = {
+    "pool": DOCKER, "wheels": {"builder": "a@sha256:" + "0" * 64}, "image": {"base": "a@sha256:" + "0" * 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pulls", "sections", "mistake"),
+    [
+        ({}, {}, "pull_requests.strangers: needs 'strangers_user', a user for their code, or a pool of containers"),
+        ({"strangers_user": "0:0"}, {}, "pull_requests.strangers: needs 'strangers_user'"),
+        (
+            {"strangers_user": "7:8"},
+            {"pool": {"card_environment": "X", "cards": 2, "user": "7"}},
+            "pull_requests.strangers_user: must be another user than pool.user",
+        ),
+        ({}, {**CONTAINERS, "wheels": {}}, "pull_requests.strangers: needs 'wheels.builder'"),
+        ({}, {**CONTAINERS, "image": None}, "pull_requests.strangers: needs the section 'image' for py3"),
+        (
+            {},
+            {**CONTAINERS, "image": {**CONTAINERS["image"], "registry": "r/a", "builder": {"kind": "buildah"}}},
+            "pull_requests.strangers: needs images by a Docker engine",
+        ),
+        ({"strangers_user": "7:8"}, {"jobs": None}, "pull_requests.strangers: needs a suite with 'stage: deviceless'"),
+        ({"refs": {"trust_all": True}, "strangers_user": "7:8"}, {}, "pull_requests.strangers: is for GitHub"),
+    ],
+)
+def test_strangers_are_tested_only_where_something_holds_their_code(
+    pulls: dict[str, object], sections: dict[str, Any], mistake: str
+) -> None:
+    document = with_lint(pull_requests={"strangers": "deviceless", **pulls}, **sections)
+    assert mistake in "\n".join(mistakes(document))
+
+
+@pytest.mark.parametrize(("pulls", "sections"), [({"strangers_user": "7:8"}, {}), ({}, CONTAINERS)])
+def test_strangers_may_be_tested_apart(pulls: dict[str, object], sections: dict[str, Any]) -> None:
+    document = with_lint(pull_requests={"strangers": "deviceless", **pulls}, **sections)
+    assert parse_settings(yaml.safe_dump(document)).pull_requests is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -11,6 +12,7 @@ import pytest
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
+from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.runs import create_run
 from accel_ci.github.client import TOKEN as VARIABLE
 from accel_ci.model import Build
@@ -91,9 +93,9 @@ def make_host(
     git(tmp_path / "upstream", "init", "--quiet")
     commit(tmp_path / "upstream", {"version.txt": "1"})
 
-    def make(**settings: Any) -> Host:
+    def make(pulls: Mapping[str, Any] = MappingProxyType({}), **sections: Any) -> Host:
         own = {"repository": github.pulls.repository, "api": github.url}
-        project = make_project(github=own, pull_requests={"labels": ["ciflow/emu"], **settings})
+        project = make_project(github=own, pull_requests={"labels": ["ciflow/emu"], **pulls}, **sections)
         return Host(project, instance, github, repository)
 
     return make
@@ -208,7 +210,7 @@ def test_a_preview_asks_nobody(make_host: Callable[..., Host]) -> None:
 
 
 def test_refs_need_no_github_and_get_no_answer(make_host: Callable[..., Host]) -> None:
-    host = make_host(refs={"trust_all": True})
+    host = make_host({"refs": {"trust_all": True}})
     host.commit(6, "old")
     assert not host.tick().run_requests
     sha = host.commit(7, "1")
@@ -222,3 +224,63 @@ def test_refs_need_no_github_and_get_no_answer(make_host: Callable[..., Host]) -
 def test_without_the_section_there_is_no_sensor(make_project: Callable[..., Project]) -> None:
     names = {sensor.name for sensor in build_definitions(make_project()).get_repository_def().sensor_defs}
     assert not {name for name in names if name.startswith("pull_request")}
+
+
+SUITES = {
+    "lint": {"stage": "deviceless", "commands": [["true"]]},
+    "smoke": {"stage": "smoke", "paths": ["tests/smoke"]},
+    "unit": {"paths": ["tests/unit"]},
+}
+STRANGERS = {"strangers": "deviceless", "strangers_user": "23457"}
+NEEDS_NO_CARD = ["wheel", "runtime_image", "deviceless_results"]
+
+
+def with_suites(job: str) -> dict[str, Any]:
+    cron = {"cron": "0 2 * * *"} if job in ("nightly", "intraday") else {}
+    return {**cron, "suites": [*SUITES]}
+
+
+def test_a_stranger_s_deviceless_suites_run_once_and_the_rest_after_the_label(make_host: Callable[..., Host]) -> None:
+    jobs = {job: with_suites(job) for job in ("nightly", "intraday", "main", "pr")}
+    host = make_host(STRANGERS, suites=SUITES, jobs=jobs)
+    sha = host.commit(7, "1")
+    host.github.pulls.open(7, sha, fork="stranger/backend", author="stranger")
+    [first] = host.tick().run_requests
+    assert [key.path[-1] for key in first.asset_selection] == NEEDS_NO_CARD
+    assert first.tags[STRANGER_TAG] == "true"
+    [again] = host.tick().run_requests
+    assert again.run_key == first.run_key, "the daemon was killed before it made the run; the key makes it one run"
+    run = host.launch(first)
+    assert not host.tick().run_requests
+    assert host.state(7) == "waiting"
+
+    host.github.pulls.label(7, "ciflow/emu")
+    assert not host.tick().run_requests, "the other run waits for this one, whose results it takes"
+    assert host.state(7) == "allowed"
+    host.instance.run_coordinator.cancel_run(run)
+    [rest] = host.tick().run_requests
+    assert STRANGER_TAG not in rest.tags
+    assert (rest.partition_key, rest.run_key == first.run_key) == (first.partition_key, False)
+    assert rest.asset_selection is None, "nothing of the run that was ended is complete"
+    host.launch(rest)
+    assert not host.tick().run_requests
+    assert host.state(7) == "started"
+
+
+def test_a_newer_push_ends_a_stranger_s_run_and_has_its_own(make_host: Callable[..., Host]) -> None:
+    jobs = {job: with_suites(job) for job in ("nightly", "intraday", "main", "pr")}
+    host = make_host(STRANGERS, suites=SUITES, jobs=jobs)
+    host.github.pulls.open(7, host.commit(7, "1"), fork="stranger/backend", author="stranger")
+    [first] = host.tick().run_requests
+    run = host.launch(first)
+    newer = host.commit(7, "2")
+    host.github.pulls.push(7, newer)
+    [second] = host.tick().run_requests
+    assert second.partition_key.startswith(f"pr-7-{newer[:12]}")
+    assert (second.tags[STRANGER_TAG], host.status(run)) == ("true", dg.DagsterRunStatus.CANCELED)
+
+
+def test_a_stranger_gets_nothing_by_default(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    host.github.pulls.open(7, host.commit(7, "1"), fork="stranger/backend", author="stranger")
+    assert not host.tick().run_requests

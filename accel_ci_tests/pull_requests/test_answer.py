@@ -98,6 +98,11 @@ def test_whose_a_failure_is(
         (ended(replace(ledger("passed", "passed", "passed"), unexpected_failures=("unit: (session)",))), "failure"),
         (ended(None), "failure"),
         (replace(ended(None), progress="cancelled"), "cancelled"),
+        (replace(ended(None, "new"), deviceless=ledger("failed")), "failure"),
+        (replace(ended(None, "unknown"), deviceless=ledger("failed")), "failure"),
+        (replace(ended(None, "broken base"), deviceless=ledger("failed")), "neutral"),
+        (replace(ended(None), deviceless=ledger("passed")), "failure"),
+        (replace(ended(None), deviceless=ledger("skipped")), "failure"),
     ],
 )
 def test_what_a_check_concludes(tested: Tested, conclusion: Conclusion) -> None:
@@ -115,6 +120,29 @@ def test_a_check_is_completed_only_when_its_run_has_ended() -> None:
     assert (done["status"], done["conclusion"], done["output"]["title"]) == (
         "completed", "success", "1 tests passed or were excused",
     )  # fmt: skip
+
+
+def test_a_stranger_s_deviceless_tests_are_no_success() -> None:
+    waits = replace(ended(None), progress="waiting", deviceless=ledger("passed", "passed", "skipped"))
+    reason = "a maintainer has it built by setting ciflow/toy"
+    body = check_run(waits, HEAD, "key", blocking=True, reason=reason)
+    assert (body["status"], body["output"]["title"]) == (
+        "queued",
+        "2 deviceless tests passed; the others wait for a maintainer",
+    )
+    assert "conclusion" not in body
+    assert body["output"]["summary"] == reason
+    text = comment(HEAD, [waits], "", waiting=reason)
+    assert f"No card tests this yet: {reason}." in text
+    assert "| 2 deviceless tests passed; the others wait for a maintainer |" in text
+
+
+def test_a_closed_gate_names_its_failures_and_no_command_that_needs_a_ledger() -> None:
+    closed = replace(ended(None, "new"), deviceless=ledger("passed", "failed"))
+    body = check_run(closed, HEAD, "key", blocking=True)
+    assert body["output"]["title"] == "1 new; no card was taken"
+    assert "unit: test_0" in body["output"]["summary"]
+    assert "reproduce" not in body["output"]["summary"]
 
 
 def test_hostile_text_is_shown_as_it_is() -> None:
