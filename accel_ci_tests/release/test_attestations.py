@@ -198,7 +198,7 @@ def test_an_index_that_shows_attestations_of_others_is_found_out(gone_out: GoneO
 
 def test_a_file_that_went_out_before_cannot_be_attested(world: World) -> None:
     publish(world.project(attestations=False))
-    done = publish_build(Workspace(write_project(world.folder / "project", release=world.section())), BUILD)
+    done = publish(Workspace(write_project(world.folder / "project", release=world.section())))
     assert (done.uploaded, done.attestations) == ((), "0 of 2 wheels have attestations, by nobody; the index shows 0")
     assert world.sigstore.entries == []
 
@@ -304,11 +304,11 @@ def kill_at(world: World, workspace: Workspace, request: str, number: int = 1) -
     """Publish the build in a process that is killed at a request to the services or the index."""
     begin, left, seen = get_context("fork").Event(), list[psutil.Process](), list[str]()
 
-    def publish() -> None:
+    def publish_once_seen() -> None:
         begin.wait(30)
         publish(workspace)
 
-    process = get_context("fork").Process(target=publish)
+    process = get_context("fork").Process(target=publish_once_seen)
     process.start()
 
     def drops(asked: str) -> bool:
