@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timezone
 
 from accel_ci.config.release_settings import Index
 from accel_ci.errors import AccelCiError
 from accel_ci.ledger.activity import read_activity
+from accel_ci.ledger.status import shortcomings
 from accel_ci.ledger.wanted_suites import wanted_suites
 from accel_ci.model import Build, Ledger, Revision, RuntimeImage, Wheel
 from accel_ci.pipelines import LEDGER, REVISION, RUNTIME_IMAGE, WHEEL
@@ -47,7 +49,7 @@ def decide(
         trigger=revision.trigger,
         activity=() if in_its_run else tuple(read_activity(manifests, build).values()),
         source=revision.backend,
-        ledger=manifests.find(LEDGER, build, Ledger),
+        ledger=(ledger := manifests.find(LEDGER, build, Ledger)),
         wanted=tuple(suite for _, suite in wanted_suites(workspace, revision, build)),
         checks=checks,
         version=wheel.version if wheel is not None else None,
@@ -57,7 +59,19 @@ def decide(
         public_only=index is not None and not index.local_versions,
         stack=revision.stack,
     )
-    return Decision(judge(gate, facts), manifests.find(OVERRIDE, build, Override))
+    word = manifests.find(OVERRIDE, build, Override)
+    is_on_these = word is not None and word.results in (None, results_digest(ledger))
+    return Decision(judge(gate, facts), word if is_on_these else None)
+
+
+def results_digest(ledger: Ledger | None) -> str:
+    """Name the results of a build, which an override is on: another run may fail for another reason."""
+    of = (
+        None
+        if ledger is None
+        else (ledger.digest, sorted(ledger.counts.items()), shortcomings(ledger), sorted(ledger.muted))
+    )
+    return hashlib.sha256(repr(of).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def override(workspace: Workspace, build: Build, person: str, reason: str) -> Override:
@@ -73,7 +87,8 @@ def override(workspace: Workspace, build: Build, person: str, reason: str) -> Ov
         raise AccelCiError(f"{build.name} meets all criteria; there is nothing to override")
     if firm := [each.name for each in unmet if each.firm]:
         raise AccelCiError(f"{', '.join(firm)}: nobody can override this; `accel-ci release check {build.name}` has more")
-    word = Override(person, reason, datetime.now(timezone.utc), tuple(each.name for each in unmet))
+    results = results_digest(workspace.manifests.find(LEDGER, build, Ledger))
+    word = Override(person, reason, datetime.now(timezone.utc), tuple(each.name for each in unmet), results)
     workspace.manifests.write(workspace.manifests.path(OVERRIDE, build.revision, build.variant), word)
     return word
 

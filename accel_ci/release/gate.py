@@ -61,12 +61,16 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Override:
-    """A person's word that a build is released although it does not meet `criteria`, and the reason."""
+    """A person's word that a build is released although it does not meet `criteria`, and the reason.
+
+    `results` is the digest of the ledger that the person has seen; None in records of earlier versions.
+    """
 
     person: str
     reason: str
     at: datetime
     criteria: tuple[str, ...]
+    results: str | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import VERDICTS, Build, CheckResult, Ledger, Source
 from accel_ci.pipelines import LEDGER
 from accel_ci.quality.levels import Figure
-from accel_ci.release.facts import decide, override
+from accel_ci.release.facts import OVERRIDE, decide, override, results_digest
 from accel_ci.release.gate import BuildFacts, Decision, Override, judge
 from accel_ci.release.tags import ReleaseTag, read_tag
 from accel_ci.workspace import Workspace
@@ -148,6 +148,21 @@ def test_an_override_is_kept_with_person_and_reason(make_project: Callable[..., 
     with pytest.raises(AccelCiError, match="a person and a reason"):
         override(workspace, build, "robin", " ")
     assert decide(workspace, build).override is None
+
+
+def test_an_override_is_on_the_results_that_a_person_has_seen(make_project: Callable[..., Project]) -> None:
+    workspace = Workspace(make_project(release={}))
+    build = write_night(workspace, 13, {}, backend=1)
+    ledger_file = workspace.manifests.path(LEDGER, build.revision, build.variant)
+    seen = workspace.manifests.read(ledger_file, Ledger)
+    place = workspace.manifests.path(OVERRIDE, build.revision, build.variant)
+    word = Override("robin", "it is urgent", NOW, ("green",), results_digest(seen))
+    workspace.manifests.write(place, word)
+    assert decide(workspace, build).override == word
+    workspace.manifests.write(ledger_file, replace(seen, counts={**seen.counts, "failed": 500}))
+    assert decide(workspace, build).override is None, "the build was run again, and fails elsewhere"
+    workspace.manifests.write(place, replace(word, results=None))  # of an earlier version
+    assert decide(workspace, build).override is not None
 
 
 def test_a_build_without_a_ledger_is_refused(make_project: Callable[..., Project]) -> None:
