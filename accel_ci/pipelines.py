@@ -134,7 +134,12 @@ class Pipeline:
 
 def _integration_outline(settings: Settings, trigger: Trigger) -> str:
     deviceless, smoke, device = (", ".join(settings.suites_of(trigger, stage)) for stage in STAGES_OF_SUITES)
-    chosen = ", the tests that its change may concern" if trigger == "pr" and settings.jobs.pr.tests == "changed" else ""
+    of_change = {
+        "all": "",
+        "changed": ", the tests that its change may concern",
+        "changed_first": ", those tests first that its change may concern",
+    }
+    chosen = of_change[settings.jobs.pr.tests] if trigger == "pr" else ""
     stack = f"stack [{', '.join(each.name for each in settings.stack.components)}], then " if settings.stack else ""
     without = f"[{deviceless}] without a card, then " if deviceless else ""
     return f"{stack}{without}smoke [{smoke}], then [{device}] on {settings.pool.cards} card(s){chosen}"

@@ -19,6 +19,7 @@ from accel_ci.ledger.close import account_of_stage
 from accel_ci.ledger.status import deviceless_shortcoming, smoke_shortcoming
 from accel_ci.model import (
     Attempt,
+    Build,
     CheckResult,
     DeviceTestResults,
     Revision,
@@ -47,6 +48,7 @@ from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection, first_tests
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
+from accel_ci.rounds.tally import OnFailure, TestKey
 from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.rule_files import with_rule_files
@@ -280,7 +282,10 @@ def device_test_results(
         spec = with_modes(spec, test_selection.scope, workspace.artifacts)
         again, settings = _repetition(workspace, revision, test_selection), workspace.project.settings
         times = again.times if again is not None else None
-        results = run_device_stage(settings, test_selection.tests, suites, test_plan, spec, place, step, times)
+        workspace.manifests.note_early_failure(build_of(context), None)
+        noting = _early_failure_noter(workspace, build_of(context), test_selection)
+        results = run_device_stage(settings, test_selection.tests, suites, test_plan, spec, place, step, times, noting)
+        workspace.manifests.note_early_failure(build_of(context), None)
         changed = _changed_by_tests(context, spec, runtime_image, step)
     failures = failed_attempts(workspace.results, build_of(context), results.suites)
     predicted = {"predicted_makespan_seconds": test_plan.predicted_s if test_plan.has_history else NO_HISTORY}
@@ -288,6 +293,20 @@ def device_test_results(
         "changed_by_tests": table(["path"], [[path] for path in changed])
     }
     return stage_result(results, build_of(context), results.digest, metadata | predicted)
+
+
+def _early_failure_noter(workspace: Workspace, build: Build, selection: TestSelection) -> OnFailure | None:
+    """Return a function that notes the first failure of the tests that run before all others; None if there are none."""
+    first, noted = first_tests(selection, workspace.artifacts), list[TestKey]()
+    if not first:
+        return None
+
+    def note(test: TestKey) -> None:
+        if test in first and not noted:
+            noted.append(test)
+            workspace.manifests.note_early_failure(build, f"{': '.join(test)} has failed, and runs again")
+
+    return note
 
 
 def _repetition(workspace: Workspace, revision: Revision, selection: TestSelection) -> Repetition | None:

@@ -114,7 +114,8 @@ def look_at_build(
         return found
     activity = read_activity(manifests, build).get(pipeline.name, "")
     if not is_over and run.ended_at is None and manifests.has_run(pipeline, build):
-        return replace(found, progress="running", activity=activity)
+        early = manifests.early_failure(build)
+        return replace(found, progress="running", activity=f"{activity}; {early}" if early else activity)
     ledger = manifests.find(LEDGER, build, Ledger) if run.reported else None
     if ledger is None:  # that of an earlier run tells nothing of this one
         progress: Progress = "cancelled" if run.ending == "interrupted" else "stopped"

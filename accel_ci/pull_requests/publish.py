@@ -180,6 +180,7 @@ def _stamp(workspace: Workspace, head: Head) -> str:
             parts += [run, workspace.manifests.has_run(pipeline, build) if run is not None else None]
         causes = read_causes(workspace, build)
         parts.append(sorted(causes.judged_from.items()) if causes is not None else None)
+        parts.append(workspace.manifests.early_failure(build))
     return sha256(repr(parts).encode()).hexdigest()
 
 

@@ -42,7 +42,7 @@ from accel_ci.workspace import Workspace
 MISSED = "missed"
 """The manifest of the judgements."""
 
-MOST_AT_ONCE = 10
+MOST_AT_ONCE = 5
 """So many builds are judged after a ledger, the newest first; `accel-ci ramp missed` judges all."""
 
 

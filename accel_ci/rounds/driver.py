@@ -24,7 +24,7 @@ from accel_ci.rounds.earlier import EarlierAttempts, driver_of, number_of, set_a
 from accel_ci.rounds.engine import Pool, WorkerGroup
 from accel_ci.rounds.folder_round import DRIVER, FolderRound
 from accel_ci.rounds.retries import confirmations, repetitions, retries, retries_in_order
-from accel_ci.rounds.tally import OnProgress, Tally, TestKey
+from accel_ci.rounds.tally import OnFailure, OnProgress, Tally, TestKey
 from accel_ci.rounds.watch import WorkerWatch
 
 _LOG = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class PoolRun:
 def run_rounds(
     pool: Pool, batches: Sequence[Batch], cards: Sequence[str], spec: WorkerSpec, limits: Limits, run_dir: Path,
     on_progress: OnProgress, max_rounds: int = 2, *, urgent: int = 0, tests: Sequence[SelectedTest] = (),
-    times: Mapping[TestKey, int] | None = None,
+    times: Mapping[TestKey, int] | None = None, on_failure: OnFailure | None = None,
 ) -> PoolRun:  # fmt: skip
     """Run all batches, then rerun what failed or did not run, on other cards if there are any.
 
@@ -80,15 +80,15 @@ def run_rounds(
     separate phase for each number of cards, with workers that hold groups of the healthy cards.
 
     `on_progress` is called with attempts as they arrive, before `infra` is known. In a folder with an equal plan it is first
-    called for the attempts found there. Rounds with another plan are set aside (`accel_ci.rounds.earlier`): their attempts
-    count, and only the tests without one are run. Raises `PoolError` when no worker can run at all, when another driver is
-    at work in the folder, and when batch ids cannot be file names.
+    called for the attempts found there. So is `on_failure`, with each test that fails. Rounds with another plan are set
+    aside (`accel_ci.rounds.earlier`): their attempts count, and only the tests without one are run. Raises `PoolError` when
+    no worker can run at all, when another driver is at work in the folder, and when batch ids cannot be file names.
     """
     _check(batches, cards)
     run_dir.mkdir(parents=True, exist_ok=True)
     with sole_driver(run_dir):
         pool.clear(run_dir)
-        tally = Tally(cards, batches, on_progress)
+        tally = Tally(cards, batches, on_progress, on_failure)
         earlier = EarlierAttempts(run_dir, batches, tally)
         reports: list[RoundReport] = []
         offences: list[str] = []

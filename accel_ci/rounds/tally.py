@@ -24,6 +24,9 @@ OnProgress = Callable[[int, Mapping[Outcome, int]], None]
 """Called with the number of tests that have their first attempt since the last call, and all tests counted by their last
 outcome."""
 
+OnFailure = Callable[[TestKey], None]
+"""Called with a test at each failing attempt, before it is known whether the card is to blame."""
+
 _TYPES: dict[str, pa.DataType] = {
     "suite": pa.string(), "test": pa.string(), "round": pa.int32(), "outcome": pa.string(),
     "started_at": pa.timestamp("us", tz="UTC"), "duration_s": pa.float64(), "message": pa.string(),
@@ -71,8 +74,11 @@ class _Worker:
 class Tally:
     """Takes the events of all workers of a run, those of one card in the order in which they happened."""
 
-    def __init__(self, cards: Sequence[str], batches: Sequence[Batch], on_progress: OnProgress) -> None:
+    def __init__(
+        self, cards: Sequence[str], batches: Sequence[Batch], on_progress: OnProgress, on_failure: OnFailure | None = None
+    ) -> None:
         """Start with all cards taken for healthy, and no attempt of the tests in `batches`."""
+        self._on_failure = on_failure
         self.last_attempt = self.last_event = time.monotonic()
         self.attempts = self.carried_over = 0
         self.lost: list[str] = []  # a line for each worker that ended as it should not have
@@ -176,6 +182,8 @@ class Tally:
         failures, passes = self._tries.get(key, (0, int(had_passed)))
         self._tries[key] = failures + 1, passes
         self._unproved.add(key)
+        if self._on_failure is not None:
+            self._on_failure(key)
         if event.duration_s is not None:
             self.failure_durations[key] = event.duration_s
         if card is not None:

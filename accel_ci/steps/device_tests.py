@@ -53,7 +53,7 @@ from accel_ci.rounds.driver import PoolRun, run_rounds
 from accel_ci.rounds.driver_lock import sole_driver
 from accel_ci.rounds.engine import cards_in, groups_of
 from accel_ci.rounds.retries import cards_to_avoid
-from accel_ci.rounds.tally import ROWS, TestKey
+from accel_ci.rounds.tally import ROWS, OnFailure, TestKey
 from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.selection import read_selection, select_tests
@@ -214,12 +214,14 @@ def run_device_stage(
     context: StageContext,
     step: Step,
     times: Mapping[TestKey, int] | None = None,
+    on_failure: OnFailure | None = None,
 ) -> DeviceTestResults:
     """Run the plan on all cards, and what failed once more (`accel_ci.rounds.retries`); with `times`, each test so often.
 
     A run that was killed is taken up where it stopped when it is asked for again, with whatever plan. Tests that too few
     healthy cards were left for, and those whose workers were lost each time, have an attempt `not_run` with the
-    pool's reason. The rounds stay open until `retire_rounds`. Raises `PoolError`.
+    pool's reason. `on_failure` is called with each test that fails, at once. The rounds stay open until `retire_rounds`.
+    Raises `PoolError`.
     """
     started = time.monotonic()
     step.total(plan.tests)
@@ -229,8 +231,9 @@ def run_device_stage(
     tests = read_selection(selected, context.artifacts)
     rounds = settings.pool.rounds if times is None else max(times.values(), default=1)
     with driven_rounds(
-        settings, batches, cards, spec, context, step, rounds=rounds, tests=tests, unfinished=unfinished, times=times
-    ) as run:
+        settings, batches, cards, spec, context, step, rounds=rounds, tests=tests, unfinished=unfinished, times=times,
+        on_failure=on_failure,
+    ) as run:  # fmt: skip
         results = store_attempts(selected, tuple(suites), run, batches, started, context)
         if run.carried_over:
             counts = ", ".join(f"{count} {outcome}" for outcome, count in results.counts.items())
@@ -308,6 +311,7 @@ def driven_rounds(
     tests: Sequence[SelectedTest] = (),
     unfinished: bytes = b"",
     times: Mapping[TestKey, int] | None = None,
+    on_failure: OnFailure | None = None,
 ) -> Iterator[PoolRun]:
     """Drive the project's pool; a run that was stopped in the folder is taken up. The plan is there as `unfinished`."""
 
@@ -323,7 +327,7 @@ def driven_rounds(
         limits = Limits(settings.longest_test_s, given.silence_seconds, given.startup_seconds, given.probe_seconds)
         run = run_rounds(
             pool, plan.batches, cards, spec, limits, context.folder, on_progress, rounds, urgent=plan.urgent, tests=tests,
-            times=times,
+            times=times, on_failure=on_failure,
         )  # fmt: skip
         for offence in run.offences[:_OFFENCES_SHOWN]:
             step.say(f"refused: {offence}")

@@ -50,6 +50,7 @@ _TRIES = 8
 
 _BEGUN = ".begun-"
 _FAILED = ".failed-"
+_EARLY = ".early-failure"
 
 ASKED_AGAIN = ".asked"
 """A file in a revision's folder, touched when a trigger asks for a revision that exists already."""
@@ -203,6 +204,22 @@ class ManifestStore:
             with suppress(OSError, AccelCiError):  # the failure itself counts
                 self._write(note, redact(message).encode(errors="backslashreplace"))
             raise
+
+    def note_early_failure(self, build: Build, text: str | None) -> None:
+        """Keep the words on the first failure of a run that goes on; with None, remove those of an earlier run."""
+        note = self.folder(build) / _EARLY
+        with suppress(OSError, AccelCiError):  # it is news, not a result
+            if text is not None:
+                self._write(note, redact(text).encode(errors="backslashreplace"))
+            elif note.exists():
+                self.remove(note)
+
+    def early_failure(self, build: Build) -> str | None:
+        """The words on the first failure of a run that goes on; None when there is none."""
+        try:
+            return (self.folder(build) / _EARLY).read_text(errors="replace")
+        except OSError:
+            return None
 
     def failure(self, stage: str, build: Build) -> str | None:
         """The message of the stage's failure; None when it did not fail or its message could not be kept."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from accel_ci.config.settings import Project
 from accel_ci.github.client import TOKEN as VARIABLE
@@ -222,6 +223,26 @@ def test_a_rate_limit_pauses_all_answers(answerer: Answerer) -> None:
     assert "used up until" in answerer.answer()[0]
     assert answerer.github.check_runs.requests == asked
     assert answerer.answer(NOW + timedelta(seconds=121)) == ["7: answered", "8: answered"]
+
+
+def test_the_first_failure_is_in_the_pending_check_while_the_run_goes_on(answerer: Answerer) -> None:
+    workspace, build = answerer.workspace, Build("pr-7-aaaaaaaaaaaa", "py3")
+    source = Source("repository", "refs/pull/7/head", FIRST)
+    workspace.manifests.add_revision(Revision(build.revision, "pr", NOW, source, source))
+    manifests, run = workspace.manifests, PipelineRun("run", NOW, stage="device_test_results")
+    manifests.write(manifests.run_file(INTEGRATION, build), run)
+    head = Head(FIRST, NOW, "started", "", build.revision, ("py3",))
+    keep_watched(workspace, Watched(heads={7: head}))
+    with FileLock(manifests.pipeline_lock_file(INTEGRATION, build)):
+        answerer.answer()
+        manifests.note_early_failure(build, "unit: test_a.py::test_1 has failed, and runs again")
+        answerer.answer()
+        titles = [one["output"]["title"] for one in answerer.github.check_runs.runs.values()]
+        early = "pending: running at device_test_results; unit: test_a.py::test_1 has failed, and runs again"
+        assert early in titles
+        manifests.note_early_failure(build, None)
+        answerer.answer()
+        assert early not in [one["output"]["title"] for one in answerer.github.check_runs.runs.values()]
 
 
 def test_no_secret_is_in_an_answer(answerer: Answerer) -> None:

@@ -16,7 +16,7 @@ from accel_ci.process.environment import clean_environment
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.events import Event
 from accel_ci.rounds.retries import retries
-from accel_ci.rounds.tally import Tally
+from accel_ci.rounds.tally import Tally, TestKey
 from accel_ci_tests.fixtures.ground import LOCAL_POOL, Ground, Run, outcomes
 from accel_ci_tests.fixtures.suite import Write, batch
 
@@ -54,6 +54,13 @@ def test_a_failing_test_is_run_again_on_another_card(run: Run, write: Write) -> 
         assert (first.outcome, second.outcome) == ("failed", "failed")
         assert {first.card, second.card} == {"0", "1"}
         assert first.worker != second.worker or first.round != second.round
+
+
+def test_each_failure_is_told_at_once(run: Run, write: Write) -> None:
+    write("test_a.py", "def test_bad(): assert False\ndef test_good(): pass\n")
+    told: list[TestKey] = []
+    run([batch("b0", "test_a.py::test_bad", "test_a.py::test_good")], ["0"], on_failure=told.append)
+    assert set(told) == {("suite", "test_a.py::test_bad")}
 
 
 def test_a_flaky_test_passes_in_the_second_round(run: Run, write: Write, tmp_path: Path) -> None:
