@@ -14,7 +14,7 @@ from accel_ci.progress import Progress
 from accel_ci.redaction import redact
 from accel_ci.release.facts import decide
 from accel_ci.release.gate import Criterion, Decision, unmet_in_words
-from accel_ci.release.publish import publish_build, publish_nightly
+from accel_ci.release.publish import Published, publish_build, publish_nightly
 from accel_ci.release.tags import index_for, tag_of
 from accel_ci.workspace import Workspace
 
@@ -113,16 +113,18 @@ def release(
         "index": done.index,
         "uploaded": table(["file"], [[name] for name in done.uploaded]),
         "attestations": done.attestations,
-        "attested": table(
-            ["file", "identity", "entry of the log"],
-            [[each.wheel.name, each.identity, each.log_index] for each in done.attested],
-        ),
         "verified": done.verified,
         "images": table(["tag", "digest", "state"], [[each.tag, each.digest, each.state] for each in done.images]),
+        **({"attested": _attested(done)} if done.attested else {}),
         **({"provenance": link(workspace, done.provenance)} if done.provenance is not None else {}),
         **_override(decision),
     }
     yield dg.MaterializeResult(metadata=redacted({name: value for name, value in metadata.items() if value is not None}))
+
+
+def _attested(done: Published) -> dg.MetadataValue:
+    rows = [[each.wheel.name, each.identity, each.issuer, each.log_index] for each in done.attested]
+    return table(["file", "identity", "issuer", "entry of the log"], rows)
 
 
 def _gate(build: Build, decision: Decision) -> dg.AssetCheckResult:

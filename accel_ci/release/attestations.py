@@ -32,7 +32,7 @@ ATTESTATIONS = "attestations"
 """The manifest of a build's attestations."""
 
 _GITHUB = ("GITHUB_ACTIONS", "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
-_GITLAB = ("GITLAB_CI", "SIGSTORE_ID_TOKEN")
+_GITLAB = "SIGSTORE_ID_TOKEN"
 _LARGEST_TOKEN = 16 << 10
 
 
@@ -101,6 +101,8 @@ def shown_by(
 
     An index that shows none at all does not know them, which is no fault. Raises `AccelCiError` if it shows other ones.
     """
+    if not attested:
+        return ()
     wheels = {
         each.wheel.name: {
             "project": parse_wheel_filename(each.wheel.name)[0], "sha256": each.wheel.sha256,
@@ -116,15 +118,16 @@ def shown_by(
 
 
 def identity_token(settings: Sigstore, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return the OIDC token of the configured file; None where the job of GitHub Actions or GitLab has an identity.
+    """Return the OIDC token of the configured file or of GitLab; None in a job of GitHub Actions, which is asked later.
 
     Raises `AccelCiError` where there is neither, or the packages are not installed.
     """
     require_extra("release", "attestations in release")
     if settings.token_file is None:
-        for names in (_GITHUB, _GITLAB):
-            if all(environment.get(name) for name in names):
-                return None
+        if all(environment.get(name) for name in _GITHUB):
+            return None
+        if token := environment.get(_GITLAB):
+            return token
         raise AccelCiError(
             "there is no identity to sign attestations with: give a job of GitHub Actions the permission `id-token: write`, "
             "or one of GitLab the token SIGSTORE_ID_TOKEN with the audience `sigstore`, or set release.sigstore.token_file"
@@ -157,7 +160,8 @@ def _trust(settings: Sigstore, root: Path) -> str | None:
 
 def _run(given: Mapping[str, Any], folder: Path, timeout_s: float, environment: Mapping[str, str]) -> Any:
     """Run the client, and return its answer."""
-    own = uv_environment(environment, (*_GITHUB, *_GITLAB))
+    require_extra("release", "attestations in release")
+    own = uv_environment(environment, _GITHUB)
     if certificates := own.get("SSL_CERT_FILE"):
         own.setdefault("REQUESTS_CA_BUNDLE", certificates)
     command = [sys.executable, "-I", sigstore_client.__file__]

@@ -25,11 +25,9 @@ from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.package_source import packages_of
 from accel_ci.wheels.uv_environment import PackageSource, create, run_code, run_uv, uv_environment
 
-_OIDC = (
-    "GITHUB_ACTIONS", "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITLAB_CI", "PYPI_ID_TOKEN",
-    "TESTPYPI_ID_TOKEN",
-)  # fmt: skip
-"""The variables by which uv's trusted publishing knows GitHub Actions and GitLab."""
+_OIDC = ("GITHUB_ACTIONS", "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITLAB_CI")
+_OIDC_ENDING = "_ID_TOKEN"
+"""The variables by which uv's trusted publishing knows GitHub Actions and GitLab; `<AUDIENCE>_ID_TOKEN` is of the latter."""
 
 
 def upload(
@@ -48,7 +46,8 @@ def upload(
     given = environment.get(index.token, "") if index.token is not None else None
     if given == "":
         raise AccelCiError(f"${index.token} is not set, so nothing can be uploaded to {index.upload}; set it to the token")
-    own = uv_environment(environment, _OIDC if given is None else ())
+    oidc = [name for name in environment if name in _OIDC or name.endswith(_OIDC_ENDING)]
+    own = uv_environment(environment, oidc if given is None else ())
     own |= {"UV_PUBLISH_TOKEN": given} if given is not None else {}
     command = ["publish", "--publish-url", index.upload, "--check-url", index.simple]
     command += ["--trusted-publishing", "never" if given is not None else "always", *(["--dry-run"] if dry_run else [])]

@@ -24,7 +24,7 @@ from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.certificate import make_certificate
 from accel_ci_tests.fixtures.github_actions import GithubActions, github_actions
 from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer, oidc_issuer
-from accel_ci_tests.fixtures.package_index import TOKEN, PackageIndex, package_index
+from accel_ci_tests.fixtures.package_index import AUDIENCE, TOKEN, PackageIndex, package_index
 from accel_ci_tests.fixtures.project import write_project
 from accel_ci_tests.fixtures.released_build import BUILD, write_released_build
 from accel_ci_tests.fixtures.sigstore_server import SigstoreServer, sigstore_server
@@ -255,6 +255,19 @@ def test_the_identity_can_be_a_token_in_a_file(world: World, monkeypatch: pytest
     done = publish(workspace)
     assert {each.identity for each in done.attested} == {"https://ci/42"}
     assert token not in text_below(world.folder / "project")
+
+
+def test_a_job_of_gitlab_publishes_by_its_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in world.job.environment:
+        monkeypatch.delenv(name)
+    claims = {**world.job.claims, "job_workflow_ref": None, "sub": "project_path:a/backend:ref_type:tag:ref:v1.0.0"}
+    tokens = {aud: world.issuer.token(**{**claims, "aud": aud}) for aud in ("sigstore", AUDIENCE)}
+    monkeypatch.setenv("GITLAB_CI", "true")
+    monkeypatch.setenv("SIGSTORE_ID_TOKEN", tokens["sigstore"])
+    monkeypatch.setenv("TOY_INDEX_ID_TOKEN", tokens[AUDIENCE])
+    done = publish_build(world.project(), BUILD)
+    assert list(done.uploaded) == NAMES
+    assert {each.identity for each in done.attested} == {claims["sub"]}
 
 
 @pytest.mark.parametrize(
