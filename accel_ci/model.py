@@ -148,7 +148,7 @@ class Wheel:
     `companions` are the other wheels of the backend. It was built from `source` (a commit, None for uncommitted changes) of
     `repository` with `patches` applied; `built_in` is the builder, an image by digest, or `host`. `torch` is the requirement
     with a digest of the PyTorch that it was built and checked with and will be tested with, None if the configuration pins
-    it.
+    it. A `public` one has a version without the state of its sources, as a release has.
     """
 
     name: str
@@ -164,6 +164,7 @@ class Wheel:
     patches: tuple[str, ...] = ()
     built_in: str = "host"
     torch: str | None = None
+    public: bool = False
 
     @property
     def wheels(self) -> tuple[Artifact, ...]:

@@ -81,7 +81,8 @@ class Release(Section):
 
     Builds with one of `test_triggers` go to `test_index`, and those of a release tag, `v1.2.3` in the backend's repository,
     to `index` and, by that version, to the repository of `images`. `variants` limits it to some; images of others than the
-    first have the variant in their tags. With `verify`, what an index has is installed from there in a clean environment,
+    first have the variant in their tags. With `public_versions`, the wheels of runs from a release tag have no local part in
+    their versions. With `verify`, what an index has is installed from there in a clean environment,
     and passes the smoke suites again.
     """
 
@@ -91,6 +92,7 @@ class Release(Section):
     test_index: Index | None = None
     test_triggers: tuple[Released, ...] = ("main",)
     index: Index | None = None
+    public_versions: bool = False
     sigstore: Sigstore = Sigstore()
     images: ReleaseImages | None = None
     verify: bool = True

@@ -46,6 +46,7 @@ from accel_ci.quality.confirm_selection import Repetition, confirm_selection, ma
 from accel_ci.quality.current_quarantine import muted_failures, quarantined, without_disabled
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection, first_tests
+from accel_ci.release.tags import has_public_version
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.rounds.tally import OnFailure, TestKey
@@ -120,7 +121,10 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
                 refuse_fetches(checkout_backend(project, backend, submodules=False, lfs=False))
             sources, cache = checkout_backend(project, backend), workspace.wheel_cache
             stack = stack_of(workspace, build_of(context))
-            built = build_wheel(settings, variant, backend, sources, artifacts, cache, project.root, upstream, stack)
+            built = build_wheel(
+                settings, variant, backend, sources, artifacts, cache, project.root, upstream, stack,
+                public=has_public_version(settings, revision),
+            )  # fmt: skip
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
         built, build_of(context), built.wheel.sha256, wheel_metadata(built, backend, workspace), built.checks

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from accel_ci.config.release_settings import Index, Release
-from accel_ci.config.settings import Project
+from accel_ci.config.settings import Project, Settings
 from accel_ci.config.stack_settings import Component
 from accel_ci.errors import ConfigError, MissingRefError
 from accel_ci.model import Revision
@@ -63,6 +63,17 @@ def read_tag(name: str) -> tuple[str, Version] | None:
     except InvalidVersion:  # such as 1.0.0-nightly.x
         return None
     return None if version.is_postrelease else (match[1], version)
+
+
+def has_public_version(settings: Settings, revision: Revision) -> bool:
+    """Return whether the wheels of a revision have versions without the state of their sources.
+
+    That is so, with `release.public_versions`, for those that were started by hand from a release tag.
+    """
+    wanted = settings.release is not None and settings.release.public_versions and revision.trigger == "manual"
+    source = revision.backend
+    is_tag = source.ref.startswith(_PREFIX) and read_tag(source.ref) is not None
+    return wanted and is_tag and source.sha is not None and not source.dirty
 
 
 def tag_of(project: Project, revision: Revision, name: str | None = None) -> ReleaseTag | None:

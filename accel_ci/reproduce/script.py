@@ -294,7 +294,7 @@ def _wheels(case: _Case) -> list[str]:
     """The build's wheels: copied on the build machine, built from the same sources elsewhere."""
     artifacts, settings = case.artifacts, case.project.settings
     given = {**settings.backend.build_environment, **case.variant.build_environment}
-    label = case.revision.backend.label
+    label = case.revision.backend.label if not case.wheel.public else ""
     environment = ["env", *(f"{name}={value.replace('{label}', label)}" for name, value in given.items())]
     folders = [*(each.subdirectory for each in settings.backend.companions), "."]
     lines = [f"echo {shlex.quote(constraint_of(case.wheel.torch or case.variant.torch))} > torch.txt"]

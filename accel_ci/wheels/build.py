@@ -41,14 +41,17 @@ def build_wheel(
     root: Path,
     upstream_sha: str | None = None,
     stack: SoftwareStack | None = None,
+    *,
+    public: bool = False,
 ) -> Wheel:
     """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
     The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
-    in the configured image if an engine answers, else on this machine, and finds the software stack. Raises
-    `BuildError` if the build fails, or if there is no PyTorch to build it for; the results of checks are part of the wheel.
+    in the configured image if an engine answers, else on this machine, and finds the software stack. The versions of
+    `public` ones do not name the state of the sources: `{label}` is empty. Raises `BuildError` if the build fails, or if
+    there is no PyTorch to build it for; the results of checks are part of the wheel.
     """
-    started = time.monotonic()
+    started, label = time.monotonic(), "" if public else source.label
     rules = settings.wheels_of(variant)
     patches = read_series(root / rules.patches) if rules.patches else ()
     image = rules.builder if rules.builder and engine_version() else None
@@ -65,6 +68,7 @@ def build_wheel(
         "patches": [hashlib.sha256(patch.read_bytes()).hexdigest() for patch in patches],
         "builder": image,
         **({"stack": stack.digest} if stack is not None else {}),
+        **({"public": True} if public else {}),
     }
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
     if (reused := _reuse(manifest, artifacts)) is not None:
@@ -78,9 +82,9 @@ def build_wheel(
         shutil.copytree(whole, scratch / "sources", symlinks=True)
         copy = scratch / "sources" / sources.relative_to(whole)
         applied = apply_series(patches, copy)
-        main, *companions = built = _build_all(settings, variant, source, copy, scratch, builder, stack)
+        main, *companions = built = _build_all(settings, variant, label, copy, scratch, builder, stack)
         name, version, _, _ = parse_wheel_filename(main.wheel.name)
-        checks = check_wheels(built, settings, variant, source, builder)
+        checks = check_wheels(built, settings, variant, label, builder)
         wheel = Wheel(
             str(name),
             str(version),
@@ -95,6 +99,7 @@ def build_wheel(
             patches=applied.names,
             built_in=builder.name,
             torch=variant.torch if variant.torch != configured else None,
+            public=public,
         )
     if all(check.passed for check in checks):
         cache.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,7 @@ def _reuse(manifest: Path, artifacts: ArtifactStore) -> Wheel | None:
 def _build_all(
     settings: Settings,
     variant: Variant,
-    source: Source,
+    label: str,
     sources: Path,
     scratch: Path,
     builder: Builder,
@@ -128,7 +133,7 @@ def _build_all(
     own = backend.model_dump(include={"distribution", "import_name", "entry_points"})
     main = Companion(**own, subdirectory=".")
     given = {**(stack.environment if stack is not None else {}), **backend.build_environment, **variant.build_environment}
-    environment = {name: value.replace("{label}", source.label) for name, value in given.items()}
+    environment = {name: value.replace("{label}", label) for name, value in given.items()}
     built = []
     for number, part in enumerate((main, *backend.companions)):
         out, folder = scratch / f"dist-{number}", sources / part.subdirectory

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from accel_ci.config.settings import Companion, Settings, Variant
 from accel_ci.errors import BuildError
-from accel_ci.model import CheckResult, Source
+from accel_ci.model import CheckResult
 from accel_ci.wheels.audit import AUDIT_NAMES, audit_wheel, check_result_of
 from accel_ci.wheels.front_end import Builder
 from accel_ci.wheels.uv_environment import package_of, resolve
@@ -49,19 +49,20 @@ class BuiltWheel:
 
 
 def check_wheels(
-    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, source: Source, builder: Builder
+    built: Sequence[BuiltWheel], settings: Settings, variant: Variant, label: str, builder: Builder
 ) -> tuple[CheckResult, ...]:
     """Run all checks, in the order of `CHECK_NAMES`, each on all wheels, which are installed together.
 
-    If the installation fails, so do the checks that need it, with that reason.
+    `label` is the state of the sources that versions name where builds are told it, and empty for public versions. If the
+    installation fails, so do the checks that need it, with that reason.
     """
     rules = settings.wheels_of(variant)
-    label = source.label if settings.backend.build_environment or variant.build_environment else ""
+    is_told = bool(settings.backend.build_environment or variant.build_environment)
     environment = builder.packages.for_code(builder.home)
     of_each = [
         (
             *audit_wheel(each.wheel, rules, environment, each.sdist, each.package),
-            _check_identity(each, label),
+            _check_identity(each, label, is_told=is_told),
         )
         for each in built
     ]
@@ -105,12 +106,15 @@ def _check_installed(
     return [installed, *(check_result_of(name, running.run_installed(command(python))) for name, command in checks.items())]
 
 
-def _check_identity(built: BuiltWheel, label: str) -> CheckResult:
+def _check_identity(built: BuiltWheel, label: str, *, is_told: bool) -> CheckResult:
     name, version, _, _ = parse_wheel_filename(built.wheel.name)
     findings = []
     if name != canonicalize_name(built.part.distribution):
         findings.append(f"the wheel is named {name}, but configured as {built.part.distribution}")
-    if label not in (version.local or ""):
+    if not label and version.local:
+        advice = "have the build leave it out where the variable that backend.build_environment sets to '{label}' is empty"
+        findings.append(f"version {version} has a local part, and that of a release tag has none; {advice}")
+    elif is_told and label not in (version.local or ""):
         advice = "have the build read it from the variable that backend.build_environment sets to '{label}'"
         findings.append(f"version {version} does not contain the source state {label}; {advice}")
     return CheckResult("identity", not findings, findings[0] if findings else f"{name} {version}", tuple(findings))

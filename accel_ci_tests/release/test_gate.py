@@ -12,12 +12,12 @@ from packaging.version import Version
 from accel_ci.config.release_settings import Gate
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
-from accel_ci.model import VERDICTS, Build, CheckResult, Ledger, Source
+from accel_ci.model import VERDICTS, Build, CheckResult, Ledger, Revision, Source, Trigger
 from accel_ci.pipelines import LEDGER
 from accel_ci.quality.levels import Figure
 from accel_ci.release.facts import OVERRIDE, decide, override, results_digest
 from accel_ci.release.gate import BuildFacts, Decision, Override, judge
-from accel_ci.release.tags import ReleaseTag, read_tag
+from accel_ci.release.tags import ReleaseTag, has_public_version, read_tag
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import write_night
 
@@ -170,6 +170,27 @@ def test_a_build_without_a_ledger_is_refused(make_project: Callable[..., Project
     build = write_night(workspace, 13, {}, backend=1)
     workspace.manifests.remove(workspace.manifests.path(LEDGER, build.revision, build.variant))
     assert {"ledger", "wheel"} == {each.name for each in decide(workspace, build).refused_by}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "trigger", "ref", "dirty", "public"),
+    [
+        (True, "manual", "refs/tags/v1.2.3", False, True),
+        (False, "manual", "refs/tags/v1.2.3", False, False),
+        (True, "nightly", "refs/tags/v1.2.3", False, False),
+        (True, "manual", "refs/heads/main", False, False),
+        (True, "manual", "v1.2.3", False, False),  # it may be a branch
+        (True, "manual", "refs/tags/latest", False, False),
+        (True, "manual", "refs/tags/v1.2.3", True, False),
+    ],
+)
+def test_only_runs_from_a_release_tag_have_public_versions(
+    make_project: Callable[..., Project], wanted: bool, trigger: Trigger, ref: str, dirty: bool, public: bool
+) -> None:
+    settings = make_project(release={"public_versions": wanted}).settings
+    revision = Revision("manual-x", trigger, NOW, Source("r", ref, SHA, dirty=dirty), Source("u", "main", SHA))
+    assert has_public_version(settings, revision) == public
+    assert not has_public_version(make_project().settings, revision)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from accel_ci.wheels.checks import CHECK_NAMES
 SOURCE = Source("toy", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
 
 
-def build(project: Project, sources: Path, source: Source = SOURCE) -> Wheel:
+def build(project: Project, sources: Path, source: Source = SOURCE, *, public: bool = False) -> Wheel:
     variant = project.settings.variants[0]
     artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
-    return build_wheel(project.settings, variant, source, sources, artifacts, cache, project.root)
+    return build_wheel(project.settings, variant, source, sources, artifacts, cache, project.root, public=public)
 
 
 def failed(wheel: Wheel) -> dict[str, str]:
@@ -143,3 +143,18 @@ def test_companions_and_patches_are_built_checked_and_installed_together(
     (tmp_path / "patches" / "0001-answer.patch").write_text("not a patch\n")
     with pytest.raises(SourceError, match=r"0001-answer\.patch does not apply"):
         build(project, toy_sources)
+
+
+def test_a_public_wheel_has_no_local_version(toy_project: Project, toy_sources: Path) -> None:
+    wheel = build(toy_project, toy_sources, public=True)
+    assert (failed(wheel), wheel.version, wheel.public) == ({}, "1.0", True)
+    assert build(toy_project, toy_sources).version == "1.0+g0123456789ab"
+    again = build(toy_project, toy_sources, public=True)
+    assert (again.reused, again.wheel) == (True, wheel.wheel)
+    other = build(toy_project, toy_sources, replace(SOURCE, sha="f" * 40), public=True)
+    assert (other.reused, other.version, other.source) == (False, "1.0", "f" * 40), "each commit has wheels of its own"
+
+
+def test_a_public_wheel_with_a_local_version_is_reported(toy_project: Project, toy_sources: Path) -> None:
+    (toy_sources / "setup.py").write_text("from setuptools import setup\nsetup(version='1.0+g1')\n")
+    assert "version 1.0+g1 has a local part" in failed(build(toy_project, toy_sources, public=True))["identity"]
