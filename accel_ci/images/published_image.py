@@ -1,4 +1,4 @@
-"""The runtime image of a build with the wheels that a package index has in place of its own, as users get them there."""
+"""The runtime image of a build, with its wheels as a package index has them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def image_from_index(
 ) -> Iterator[RuntimeImage]:
     """Make the image anew without the projects of `pins`, then with what the index has; it is removed in the end.
 
-    Each pin is a version with a digest. `packages` has the index alone. Raises `BuildError` if the index does not have them,
-    or if what is installed does not go together or does not import.
+    Each pin is a version with a digest. `packages` has the index alone; logins of others are left out. Raises `BuildError`
+    if the index does not have them, or if what is installed does not go together or does not import.
     """
     container, builder = image.container(_TARGET), builder_of(section)
     if container is None:
@@ -49,7 +49,7 @@ def image_from_index(
             (context / "pins.txt").write_text("\n".join([f"# {datetime.now(timezone.utc).isoformat()}", *pins, ""]))
             (context / "Dockerfile").write_text(_dockerfile(base, [pin.partition("==")[0] for pin in pins], import_name))
             try:
-                made = builder.build(context, _TARGET, {}, secret_options(scratch, packages), limit_s).id
+                made = builder.build(context, _TARGET, {}, secret_options(scratch, replace(packages, logins={})), limit_s).id
             except BuildError as error:
                 raise BuildError(f"what was published cannot be used in the image of the build: {error}") from None
         undone.callback(builder.remove, [made])
@@ -60,18 +60,18 @@ def image_from_index(
 
 
 def _dockerfile(base: str, projects: Sequence[str], import_name: str) -> str:
-    python = f"--python {PYTHON}"
-    install = [
-        "if [ -f /run/secrets/packages ]; then . /run/secrets/packages; fi; unset UV_FIND_LINKS",
-        f"uv pip uninstall {python} {shlex.join(projects)}",
-        f"uv pip install {python} --no-deps --no-cache --require-hashes -r /build/pins.txt",
-        f"uv pip check {python}",
-        f"{PYTHON} -I -c {shlex.quote(f'import {import_name}')}",
+    """Write the steps. Code of the wheels runs where no secret is mounted: an interpreter that starts may run some."""
+    python = f"--python {PYTHON} --no-cache"
+    uv_itself = "--mount=type=bind,source=uv,target=/usr/local/bin/uv"
+    secrets = " ".join(f"--mount=type=secret,id={name}" for name in ("packages", "certificates"))
+    lines = [
+        f"FROM {base} AS {_TARGET}",
+        "USER 0:0",
+        f"RUN {uv_itself} uv pip uninstall {python} {shlex.join(projects)}",
+        f"RUN {uv_itself} --mount=type=bind,source=pins.txt,target=/build/pins.txt {secrets} "
+        ". /run/secrets/packages && unset UV_FIND_LINKS && "
+        f"uv pip install {python} --no-deps --require-hashes -r /build/pins.txt",
+        "USER 10001:10001",
+        f"RUN {uv_itself} uv pip check {python} && {PYTHON} -I -c {shlex.quote(f'import {import_name}')}",
     ]
-    mounts = [
-        "type=bind,source=uv,target=/usr/local/bin/uv", "type=bind,source=pins.txt,target=/build/pins.txt",
-        *(f"type=secret,id={name}" for name in ("packages", "certificates", "netrc")),
-    ]  # fmt: skip
-    mounted = " ".join(f"--mount={mount}" for mount in mounts)
-    lines = [f"FROM {base} AS {_TARGET}", "USER 0:0", f"RUN {mounted} {' && '.join(install)}", "USER 10001:10001", ""]
-    return "\n".join(lines)
+    return "".join(f"{line}\n" for line in lines)

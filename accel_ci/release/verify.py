@@ -32,9 +32,9 @@ def verify(
 ) -> str:
     """Install a build's wheels from an index and run its smoke suites there; return what was found, in words.
 
-    The suites run as those of builds do: on a healthy card of the pool. Their results are not stored. What a pool with an
-    image of its own runs has nothing of the index, so there the wheels are installed and imported only. Raises `BuildError`
-    if they cannot be installed, or the suites do not pass, and `PoolError`.
+    The suites run as those of builds do: on a healthy card of the pool. Their results are not stored. Workers in an image
+    that the pool names have nothing of the index: for these, the wheels are installed and imported here only. Raises
+    `BuildError` if they cannot be installed, or the suites do not pass, and `PoolError`.
     """
     project = workspace.project
     settings = project.settings
