@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from accel_ci.config.release_settings import Index
@@ -45,12 +46,14 @@ def decide(
     wheel = manifests.find(WHEEL, build, Wheel)
     image = manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
     checks = (*wheel.checks, *(image.checks if image is not None else ())) if wheel is not None else None
+    # A version of a component goes out by all suites of the job, whichever a person has chosen for the build.
+    whole = replace(revision, suites=()) if tag is not None and tag.component is not None else revision
     facts = BuildFacts(
         trigger=revision.trigger,
         activity=() if in_its_run else tuple(read_activity(manifests, build).values()),
         source=revision.backend,
         ledger=(ledger := manifests.find(LEDGER, build, Ledger)),
-        wanted=tuple(suite for _, suite in wanted_suites(workspace, revision, build)),
+        wanted=tuple(suite for _, suite in wanted_suites(workspace, whole, build)),
         checks=checks,
         version=wheel.version if wheel is not None else None,
         tag=tag,

@@ -19,7 +19,7 @@ from accel_ci.release.facts import OVERRIDE, decide, override, results_digest
 from accel_ci.release.gate import BuildFacts, Decision, Override, judge
 from accel_ci.release.tags import ReleaseTag, has_public_version, read_tag
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.finished_nights import write_night
+from accel_ci_tests.fixtures.finished_nights import write_ledger, write_night
 
 SHA = "a" * 40
 NOW = datetime(2026, 11, 28, 6, tzinfo=timezone.utc)
@@ -129,6 +129,18 @@ def test_a_tag_of_a_component_is_refused(name: str, changes: dict[str, object], 
     [refusal] = decision.refused_by
     assert (refusal.name, refusal.firm) == (name, name != "green")
     assert words in refusal.value
+
+
+def test_a_tag_of_a_component_needs_all_suites_of_the_job(make_project: Callable[..., Project]) -> None:
+    workspace = Workspace(make_project(release={}))
+    commits = Source("backend", "main", "c" * 40), Source("upstream", "main", "d" * 40)
+    stack = {"runtime": Source("runtime", "refs/tags/v1.2.3", SHA)}
+    workspace.manifests.add_revision(Revision("manual-1", "manual", NOW, *commits, ("unit",), stack=stack))
+    build = Build("manual-1", "py3")
+    write_ledger(workspace, build)
+    assert "suite smoke" not in {each.name for each in decide(workspace, build).criteria}
+    refused = decide(workspace, build, ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), SHA, "runtime")).refused_by
+    assert "suite smoke" in {each.name for each in refused}
 
 
 def test_an_override_covers_what_it_names_and_nothing_firm() -> None:
