@@ -95,12 +95,8 @@ def ledger(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) 
 def _account(workspace: Workspace, revision: Revision, build: Build) -> Ledger:
     """Close the ledger of a build over what is there of it now."""
     manifests, day = workspace.manifests, revision.created_at.date()
-    tested = (
-        STACK_TEST_RESULTS,
-        DEVICELESS_RESULTS,
-        SMOKE_RESULTS,
-        DEVICE_TEST_RESULTS,
-    )  # the device tests last, whose makespan it has
+    # The device tests last, whose makespan it has.
+    tested = (STACK_TEST_RESULTS, DEVICELESS_RESULTS, SMOKE_RESULTS, DEVICE_TEST_RESULTS)
     device = [manifests.find(name, build, DeviceTestResults) for name in tested]
     account = close_ledger(
         build,

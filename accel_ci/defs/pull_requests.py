@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from time import monotonic
 
 import dagster as dg
+from dagster._core.storage.tags import PRIORITY_TAG
 
 from accel_ci.config.github_settings import PullRequests
 from accel_ci.defs.automation import PREVIEW, is_preview
@@ -162,10 +163,12 @@ def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, hea
     for variant in missing:
         build, key = Build(head.revision or "", variant), f"pull:{number}:{head.sha}:{variant}"
         key += (":deviceless" if is_stranger else "") + (f":{ended[variant]}" if ended[variant] else "")
-        tags = {**_tags(number, head), **({STRANGER_TAG: "true"} if is_stranger else {})}
         request = run_request(job, build, key)
-        assets = [asset_key(settings.location, name) for name in _assets(workspace, build, is_stranger=is_stranger)]
-        requests.append(request._replace(tags={**request.tags, **tags}, asset_selection=assets or None))
+        own = {STRANGER_TAG: "true", PRIORITY_TAG: "-1"} if is_stranger else {}
+        names = _assets(workspace, build, is_stranger=is_stranger) if screening or is_stranger else ()
+        assets = [asset_key(settings.location, name) for name in names]
+        tags = {**request.tags, **_tags(number, head), **own}
+        requests.append(request._replace(tags=tags, asset_selection=assets or None))
     return head, requests
 
 
@@ -183,6 +186,7 @@ def _assets(workspace: Workspace, build: Build, *, is_stranger: bool) -> tuple[s
     pipeline = INTEGRATION.as_configured(workspace.project.settings)
     if is_stranger:
         return stages_for_strangers(pipeline)
+    workspace.manifests.bring(build)
     left = stages_left(workspace, pipeline, build)
     return () if left == pipeline.stages else assets_after(workspace.project.settings, left)
 

@@ -11,6 +11,7 @@ from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.close import account_of_stage
 from accel_ci.ledger.comparison import finished_before
+from accel_ci.ledger.status import deviceless_shortcoming
 from accel_ci.model import Build, DeviceTestResults, Ledger, Revision, TestSelection, Trigger, Verdict, trigger_of_key
 from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, REVISION, TEST_SELECTION, Pipeline
 from accel_ci.pull_requests.answer import Base, Progress, Tested, sort_failures, untested
@@ -121,8 +122,8 @@ def look_at_build(
         progress: Progress = "cancelled" if run.ending == "interrupted" else "stopped"
         stopped = replace(found, progress=progress, activity=activity)
         account = _deviceless(workspace, build) if progress == "stopped" and run.stage == DEVICELESS_RESULTS else None
-        if account is None:
-            return stopped
+        if account is None or (run.ending == "failed" and deviceless_shortcoming(account) is None):
+            return stopped  # where the stage itself failed, the account is of an earlier run
         return _judged(workspace, build, replace(stopped, deviceless=account), account, bases)
     selection = manifests.find(TEST_SELECTION, build, TestSelection)
     ended = replace(

@@ -1,4 +1,4 @@
-"""What a stranger's pull request gets before a maintainer's label: its deviceless suites, no card and no secret.
+"""The builds of strangers' pull requests before a maintainer's label: deviceless suites, no card and no secret.
 
 Its code is hostile. It runs as a user that no other build has, or in containers, and sees no variable that only trusted
 builds may see. It writes to nothing that another build reads: wheels are known by their sources, and a compiler's cache,

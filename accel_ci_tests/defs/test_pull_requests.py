@@ -247,7 +247,7 @@ def test_a_stranger_s_deviceless_suites_run_once_and_the_rest_after_the_label(ma
     host.github.pulls.open(7, sha, fork="stranger/backend", author="stranger")
     [first] = host.tick().run_requests
     assert [key.path[-1] for key in first.asset_selection] == NEEDS_NO_CARD
-    assert first.tags[STRANGER_TAG] == "true"
+    assert (first.tags[STRANGER_TAG], first.tags["dagster/priority"]) == ("true", "-1"), "trusted builds come first"
     [again] = host.tick().run_requests
     assert again.run_key == first.run_key, "the daemon was killed before it made the run; the key makes it one run"
     run = host.launch(first)

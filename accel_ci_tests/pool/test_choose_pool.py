@@ -25,6 +25,19 @@ KUBERNETES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("pool", [LOCAL, {**DOCKER, "devices": ["/dev/accel{card}"], "gpus": "card"}, KUBERNETES])
+def test_workers_without_a_card_see_none(make_project: MakeProject, pool: dict[str, Any], tmp_path: Path) -> None:
+    settings = make_project(pool={**pool, "health_probe": ["probe"], "environment": {"TOY_CARD": "7"}}).settings
+    spec = worker_spec_for(settings, IMAGE, Path("/sources"), with_cards=False)
+    assert (spec.card_environment, spec.probe) == ("", ())
+    if pool != KUBERNETES:
+        assert spec.environment["TOY_CARD"] == ""
+    without = pool_for(settings, with_cards=False)
+    assert not {"--gpus", "--device"} & set(without.docker_options("0") or ())
+    lock, _ = without.run_lock(tmp_path / "deviceless", tmp_path / "cards.lock")
+    assert lock == tmp_path / ".deviceless.lock"
+
+
 @pytest.mark.parametrize(
     ("pool", "python", "card_environment"),
     [

@@ -1,4 +1,4 @@
-"""What a stranger's build sees of the settings, and where it may not run."""
+"""The settings of a stranger's build, and the places where it may not run."""
 
 from __future__ import annotations
 
