@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Literal
 
-from accel_ci.github.markdown import LONGEST_TEXT, block, code, fitting, one_line, web_address
+from accel_ci.github.markdown import LONGEST_TEXT, block, code, fitting, inert, one_line, web_address
 from accel_ci.ledger.status import deviceless_shortcoming, shortcomings
 from accel_ci.model import Build, Ledger, TestVerdict, Verdict
 from accel_ci.quality.causes import Blame, Identity
@@ -184,7 +184,7 @@ def check_run(tested: Tested, head: str, key: str, *, blocking: bool, reason: st
         body |= {"status": "completed", "conclusion": conclude(tested, blocking=blocking)}
     else:
         body["status"] = "in_progress" if tested.progress == "running" else "queued"
-    lines = [*_report(tested)] or [escape(one_line(reason or title(tested)))]
+    lines = [*_report(tested)] or [inert(reason or title(tested))]
     body["output"] = {"title": title(tested)[:_LONGEST_NAME], "summary": _within("\n".join(lines), LONGEST_TEXT)}
     return body
 
@@ -217,14 +217,14 @@ def comment(head: str, tested: Sequence[Tested], marker: str, *, waiting: str = 
     """
     lines = [marker, f"**Tests of {code(head[:12])} on the accelerator**", ""]
     if waiting and not any(one.build for one in tested):
-        return "\n".join([*lines, f"Not built yet: {escape(one_line(waiting))}."])
+        return "\n".join([*lines, f"Not built yet: {inert(waiting)}."])
     if waiting:
-        lines += [f"No card tests this yet: {escape(one_line(waiting))}.", ""]
+        lines += [f"No card tests this yet: {inert(waiting)}.", ""]
     lines += ["| build | answer | compared with |", "| --- | --- | --- |"]
     for one in tested:
         name = code(f"{one.pipeline} / {one.variant}")
         shown = f'<a href="{escape(address)}">{name}</a>' if one.page and (address := web_address(one.page)) else name
-        lines.append(f"| {shown} | {escape(title(one)).replace('|', '&#124;')} | {_base(one)} |")
+        lines.append(f"| {shown} | {inert(title(one))} | {_base(one)} |")
     for one in tested:
         if report := _report(one):
             lines += [
@@ -249,7 +249,7 @@ def _report(tested: Tested) -> list[str]:
     """Return the failures by kind, and the command that runs them again; nothing where there are none."""
     lines: list[str] = []
     if tested.subset is not None and tested.ledger is not None:
-        lines += [f"Ran {escape(one_line(tested.subset))}.", ""]
+        lines += [f"Ran {inert(tested.subset)}.", ""]
     for kind, words in KINDS.items():
         of_kind = [failure for failure in tested.failures if failure.kind == kind]
         if not of_kind:

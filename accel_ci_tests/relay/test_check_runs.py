@@ -55,7 +55,7 @@ def test_conclusions(fields: dict[str, Any], conclusion: str, title: str) -> Non
 
 
 def test_an_infrastructure_failure_names_the_reported_conclusion() -> None:
-    assert "Reported as `failure`" in summary(conclusion="failure", is_infrastructure=True)
+    assert "Reported as <code>failure</code>" in summary(conclusion="failure", is_infrastructure=True)
 
 
 def test_counts_verdict_and_failed_tests() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from accel_ci.github.answers import Answer, Failed, Sent
-from accel_ci.github.markdown import LONGEST_TEXT, block, fitting, one_line, web_address
+from accel_ci.github.markdown import LONGEST_TEXT, block, code, fitting, inert, one_line, web_address
 from accel_ci.relay.messages import cut
 from accel_ci.relay.rows import JobRow
 from accel_ci.relay.server.dispatch import GitHubClient
@@ -118,9 +118,7 @@ def title(row: JobRow) -> str:
 
 def summary(row: JobRow) -> str:
     """Return a description in GitHub's Markdown, within its limit. No text of a backend is interpreted."""
-    parts = [
-        f"The backend <code>{escape(one_line(row.repository))}</code> reports from level {escape(one_line(row.level))}."
-    ]
+    parts = [f"The backend {code(row.repository)} reports from level {inert(row.level)}."]
     links = [
         f'<a href="{escape(address)}">{text}</a>'
         for text, given in (("the job", row.url), ("its results", row.artifact_url))
@@ -130,7 +128,8 @@ def summary(row: JobRow) -> str:
         parts.append(f"See {' and '.join(links)}.")
     if row.status == "completed":
         if _conclusion(row) != row.conclusion and row.conclusion is not None:
-            parts.append(f"Reported as `{row.conclusion}`, which tells nothing of this change: the infrastructure failed.")
+            reported = code(row.conclusion)
+            parts.append(f"Reported as {reported}, which tells nothing of this change: the infrastructure failed.")
         if row.passed is not None:
             parts.append(
                 "| passed | failed | skipped |\n| --- | --- | --- |\n"
