@@ -92,7 +92,7 @@ class PullRequests(Section):
     enabled: bool = False
     check_every_seconds: Annotated[int, Field(ge=15)] = 60
     labels: tuple[Label, ...] = ()
-    trusted_authors: tuple[Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]{0,38}\z")], ...] = ()
+    trusted_authors: tuple[Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,38}\z")], ...] = ()
     drafts: bool = False
     strangers: Literal["nothing", "deviceless"] = "nothing"
     strangers_user: ContainerUser | None = None

@@ -31,7 +31,7 @@ def _is_loopback(host: str) -> bool:
 
 
 CallbackAddress = Annotated[str, AfterValidator(_callback)]
-FullName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+\z")]
+FullName = Annotated[str, Field(pattern=r"\A[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9._-]+\z")]
 """The name of a repository on GitHub, with its owner."""
 
 

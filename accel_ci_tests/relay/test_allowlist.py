@@ -39,6 +39,10 @@ def test_all_levels() -> None:
     assert found.find("ORG/Critical") == found.downstreams[-1]
 
 
+def test_the_accounts_of_an_enterprise_have_an_underscore() -> None:
+    assert parse_allowlist("L1: [mona_octo/backend]\n", "allowlist.yml").recipients("push") == ["mona_octo/backend"]
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "L1:\nL2: []\n"])
 def test_nobody(text: str) -> None:
     assert parse_allowlist(text, "allowlist.yml").downstreams == ()
