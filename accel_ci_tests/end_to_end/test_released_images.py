@@ -79,7 +79,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, base: str) -> Iterator[Place
         "name": "py3", "python": f"3.{sys.version_info.minor}", "torch": "torch==2.13.0+toy", "runtime": "none",
         "requirements": ["pytest"],
     }  # fmt: skip
-    with package_index(tmp_path_factory.mktemp("index") / "wheels", bridge_address()) as index:
+    with package_index(tmp_path_factory.mktemp("index") / "wheels", host=bridge_address()) as index:
         night = make_toy_night(
             folder,
             TESTS,

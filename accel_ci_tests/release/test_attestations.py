@@ -265,7 +265,7 @@ def test_a_job_of_gitlab_publishes_by_its_tokens(world: World, monkeypatch: pyte
     monkeypatch.setenv("GITLAB_CI", "true")
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", tokens["sigstore"])
     monkeypatch.setenv("TOY_INDEX_ID_TOKEN", tokens[AUDIENCE])
-    done = publish_build(world.project(), BUILD)
+    done = publish(world.project())
     assert list(done.uploaded) == NAMES
     assert {each.identity for each in done.attested} == {claims["sub"]}
 
