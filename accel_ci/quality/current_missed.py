@@ -33,6 +33,7 @@ from accel_ci.ramp.missed import (
     sum_up,
 )
 from accel_ci.ramp.pull_request import choose_by_change, tests_of_subset
+from accel_ci.redaction import redact
 from accel_ci.scope.selection import read_selection
 from accel_ci.scope.table import read_scope
 from accel_ci.source.changes import Commit, changes_between, changes_of_commit, commits_between
@@ -44,6 +45,9 @@ MISSED = "missed"
 
 MOST_AT_ONCE = 5
 """So many builds are judged after a ledger, the newest first; `accel-ci ramp missed` judges all."""
+
+
+_MOST_COMMITS = 200
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _judge(workspace: Workspace, causes: Causes, older: Sequence[IndexedRevision
     try:
         return _Judgement(workspace, causes, revision, selection, before).judged()
     except AccelCiError as error:
-        return JudgedBuild(build, revision.created_at, _basis(causes), before, problem=str(error))
+        return JudgedBuild(build, revision.created_at, _basis(causes), before, problem=redact(str(error)))
 
 
 def _builds_of(revisions: Sequence[IndexedRevision], variant: str) -> Iterator[Build]:
@@ -253,9 +257,12 @@ class _Judgement:
     def _hold_against_pulls(self, failures: set[Identity], commits: Sequence[Commit]) -> PullFailures:
         """Hold the new failures against what the pull requests had run whose commits these are.
 
-        A pull request is known by its own commit, by a merge of that, or by a commit that changes the same lines.
+        A pull request is known by its own commit, by a merge of that, or by a commit that changes the same lines. Of many
+        commits nothing is said.
         """
         workspace, variant = self._workspace, self._causes.build.variant
+        if not failures or len(commits) > _MOST_COMMITS:
+            return PullFailures()
         by_sha: dict[str, Build] = {}
         by_change: dict[str, Build] = {}
         selections: dict[Build, TestSelection] = {}
