@@ -204,7 +204,7 @@ def test_a_file_that_went_out_before_cannot_be_attested(world: World) -> None:
 
 
 def test_without_an_identity_or_the_services_nothing_goes_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace = world.project(token="TOY_INDEX_TOKEN", timeout_seconds=20)
+    workspace = world.project(token="TOY_INDEX_TOKEN")
     monkeypatch.setenv("TOY_INDEX_TOKEN", TOKEN)
     world.sigstore.refuses = 503
     with pytest.raises(AccelCiError, match="attestations cannot be made: FulcioClientError: 503"):
@@ -227,9 +227,9 @@ def test_without_an_identity_or_the_services_nothing_goes_out(world: World, monk
 
 
 def test_services_that_never_answer_are_given_up(world: World) -> None:
-    workspace = world.project(timeout_seconds=5)
+    workspace = world.project(timeout_seconds=15)
     world.sigstore.hangs.set()
-    with pytest.raises(AccelCiError, match="did not end within 5 s"):
+    with pytest.raises(AccelCiError, match=r"Sigstore, or the index, does not answer: .* did not end within 15 s"):
         publish(workspace)
     assert world.index.names == []
 
