@@ -10,7 +10,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -191,8 +191,9 @@ class RemoteProject:
         """
         self._terminate([start])
         for _ in poll(_LOG, f"the end of {start}", every_s, _ENDING_S):
-            if all(run.has_ended for run in self.look_at({"the start": start})):
-                break
+            with suppress(AwayError):
+                if all(run.has_ended for run in self.look_at({"the start": start})):
+                    break
         self._terminate(self._tagged(STARTED_BY, start))
 
     def _terminate(self, runs: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ _EARLIER = timedelta(minutes=10)
 """Comments are looked for from so long before the marker was made: two clocks differ."""
 
 _LOST = (403, 404, 410)
-"""What GitHub answers where a check run is another App's, or is gone."""
+"""The statuses of GitHub's answers where a check run is another App's, or is gone."""
 
 
 @dataclass(frozen=True)
