@@ -120,7 +120,7 @@ class RemoteProject:
             answer = self._ask(_LAUNCH, {"params": params}, tries=1)["launchRun"]
         except AwayError:
             if launched := self._tagged(CALLER, caller):
-                return launched[0]
+                return next(iter(launched))
             raise
         if answer["__typename"] != "LaunchRunSuccess":
             told = [answer.get("message"), *(each.get("message") for each in answer.get("errors") or ())]
@@ -179,10 +179,10 @@ class RemoteProject:
             return stopped(run.build, found.part, f"the run ended as {run.status.lower()}: {found.title}", page)
         return found
 
-    def _tagged(self, key: str, value: str) -> list[str]:
-        """Return the runs with a tag that have not ended."""
+    def _tagged(self, key: str, value: str) -> dict[str, str]:
+        """Return the statuses of the runs with a tag."""
         found = _good(self._ask(_TAGGED, {"key": key, "value": value})["runsOrError"], "Runs")["results"]
-        return [one["runId"] for one in found if one["status"] not in ENDED]
+        return {one["runId"]: one["status"] for one in found}
 
     def end(self, start: str, every_s: float = 0.5) -> None:
         """End a run of the job `start`, and all that it has queued until then. Raises `AccelCiError`.
@@ -194,7 +194,8 @@ class RemoteProject:
             with suppress(AwayError):
                 if all(run.has_ended for run in self.look_at({"the start": start})):
                     break
-        self._terminate(self._tagged(STARTED_BY, start))
+        if going := [run for run, status in self._tagged(STARTED_BY, start).items() if status not in ENDED]:
+            self._terminate(going)
 
     def _terminate(self, runs: Sequence[str]) -> None:
         answer = _good(self._ask(_TERMINATE, {"runs": list(runs)})["terminateRuns"], "TerminateRunsResult")
