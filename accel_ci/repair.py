@@ -20,8 +20,18 @@ import pyarrow as pa
 from accel_ci.errors import AccelCiError, DamagedError
 from accel_ci.hud.gather import SHOWN
 from accel_ci.model import Build, Revision, Source, TestPlan, Wheel, trigger_of_key
+from accel_ci.notify.current import NOTIFIED, Notified
 from accel_ci.pipelines import REVISION, TEST_PLAN, WHEEL
+from accel_ci.pull_requests.sent import SentRecord, answers_file
+from accel_ci.pull_requests.watched import Watched, watched_file
+from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState
 from accel_ci.quality.flakiness import Flakiness
+from accel_ci.quality.judgement import INCIDENTS, Incidents
+from accel_ci.quality.trends import TRENDS, Trends
+from accel_ci.relay.downstream.deliveries import Delivery, Outcome
+from accel_ci.release.facts import OVERRIDE
+from accel_ci.release.gate import Override
+from accel_ci.release.publish import RELEASE, Published
 from accel_ci.results.store import ResultsStore
 from accel_ci.source.revision import confirmed_key
 from accel_ci.storage.manifests import ManifestStore, PipelineRun
@@ -46,11 +56,8 @@ class Repaired:
 def repair(workspace: Workspace) -> list[Repaired]:
     """Look through the data folder and repair it; return what was damaged. Raises `AccelCiError`, `OSError`."""
     home = workspace.project.home
-    found = [
-        repaired
-        for part in (_databases(home), _manifests(workspace), _revisions(workspace), _results(workspace.results, home))
-        for repaired in part
-    ]
+    parts = (_databases(home), _manifests(workspace), _records(workspace), _revisions(workspace))
+    found = [repaired for part in (*parts, _results(workspace.results, home)) for repaired in part]
     if found:
         report = home / BROKEN / "report.txt"
         report.parent.mkdir(exist_ok=True)
@@ -101,11 +108,43 @@ def _manifests(workspace: Workspace) -> Iterator[Repaired]:
             yield _set_aside(home, file, reason, then)
 
 
+def _records(workspace: Workspace) -> Iterator[Repaired]:
+    """The records of what was done, decided and told. Without one, all is as before it was first written."""
+    manifests, home = workspace.manifests, workspace.project.home
+    relay = home / "relay"
+    files: list[tuple[Path, Any, str]] = [
+        (manifests.path(NOTIFIED), Notified, "what is open then is told anew"),
+        (manifests.path(QUARANTINE), QuarantineState, "the next run makes it anew from the results"),
+        (manifests.path(INCIDENTS), Incidents, "the next run makes it anew"),
+        (manifests.path(TRENDS), Trends, "the next run makes it anew"),
+        (watched_file(workspace), Watched, "labels of maintainers must be set again"),
+        (answers_file(workspace), SentRecord, "each open pull request gets another comment"),
+        (relay / "poll.json", dict[str, Any], "the next poll begins with the changes from then on"),
+        *((file, Delivery, "have it dispatched again") for file in sorted(relay.glob("deliveries/*.json"))),
+        *((file, Outcome, "its delivery counts as new") for file in sorted(relay.glob("outcomes/*.json"))),
+    ]
+    for folder in sorted(manifests.builds.glob("[!.]*/[!.]*/")):
+        files += [(file, dict[str, Any], "all of it is reported again") for file in sorted(folder.glob(".relay-*.json"))]
+        files += [
+            (
+                folder / f"{RELEASE}.json",
+                Published,
+                "release it again: what is out already is found",
+            ),
+            (folder / f"{OVERRIDE}.json", Override, "override again what is to be overridden"),
+        ]
+    for file, kind, then in files:
+        manifests.share.bring_file(file)
+        if (reason := _damage(manifests, file, kind)) is not None:
+            manifests.share.remove(file)
+            yield _set_aside(home, file, reason, then)
+
+
 def _again(build: Build) -> str:
     return f"build {build.name} again, which goes on from there"
 
 
-def _damage(manifests: ManifestStore, file: Path, kind: type[Any]) -> str | None:
+def _damage(manifests: ManifestStore, file: Path, kind: Any) -> str | None:
     try:
         if file.exists():
             manifests.read(file, kind)

@@ -17,6 +17,10 @@ from accel_ci.config.settings import Project
 from accel_ci.hud.site import write_site
 from accel_ci.ledger.status import find_build, read_status
 from accel_ci.model import Attempt, Build, DeviceTestResults, Ledger, Revision, Wheel
+from accel_ci.notify.current import NOTIFIED, Notified
+from accel_ci.pull_requests.answer import Base
+from accel_ci.pull_requests.sent import Sent, SentAnswers
+from accel_ci.pull_requests.watched import Head, Watched, keep_watched
 from accel_ci.quality.flakiness import measure
 from accel_ci.repair import repair
 from accel_ci.results.history import median_durations
@@ -85,6 +89,35 @@ def test_a_damaged_file_of_an_earlier_build_stops_nothing_and_is_set_aside(
     assert (folder.home / "broken" / repaired.name).read_bytes() == DAMAGE[damage]
     assert repaired.name in (folder.home / "broken" / "report.txt").read_text()
     assert repair(folder.workspace) == []
+
+
+RECORDS = (
+    "quality/notified.json", "quality/quarantine.json", "quality/incidents.json", "quality/trends.json",
+    "pull_requests/watched.json", "pull_requests/answers.json", "relay/poll.json", "relay/deliveries/d1.json",
+    "relay/outcomes/d1.json", f"builds/{NEW}/py3/.relay-d1.json", f"builds/{NEW}/py3/release.json",
+    f"builds/{NEW}/py3/release_override.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_records_of_what_was_done_are_set_aside(folder: DataFolder, damage: str) -> None:
+    for name in RECORDS:
+        path = folder.home / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(DAMAGE[damage])
+    assert {repaired.name for repaired in repair(folder.workspace)} == set(RECORDS)
+    assert not any((folder.home / name).exists() for name in RECORDS)
+    assert repair(folder.workspace) == []
+
+
+def test_sound_records_stay(folder: DataFolder) -> None:
+    workspace = folder.workspace
+    keep_watched(workspace, Watched(heads={7: Head("a" * 40, NOW, "waiting", "it is from a fork")}))
+    SentAnswers(workspace).keep(7, Sent("a" * 40, NOW, bases={"py3": Base("b" * 40)}))
+    workspace.manifests.write(workspace.manifests.path(NOTIFIED), Notified(issues="digest"))
+    before = {file: file.read_bytes() for file in folder.home.rglob("*.json")}
+    assert repair(workspace) == []
+    assert {file: file.read_bytes() for file in folder.home.rglob("*.json")} == before
 
 
 def test_a_revision_is_made_anew_from_the_wheel_of_a_build(folder: DataFolder) -> None:

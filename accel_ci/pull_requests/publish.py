@@ -11,29 +11,26 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import TypeAdapter
-
 from accel_ci.config.github_settings import GitHub, PullRequests
 from accel_ci.errors import AccelCiError
 from accel_ci.github.answers import is_paused
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
 from accel_ci.model import Build
-from accel_ci.pull_requests.answer import Base, Tested, check_name, check_run, comment
+from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment
 from accel_ci.pull_requests.progress import Bases, look_at_builds
+from accel_ci.pull_requests.sent import Sent, SentAnswers
 from accel_ci.pull_requests.watched import Head, read_watched
 from accel_ci.quality.judgement import read_causes
 from accel_ci.redaction import redact
-from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
 
-_KEPT = timedelta(days=30)
 _EARLIER = timedelta(minutes=10)
 """Comments are looked for from so long before the marker was made: two clocks differ."""
 
@@ -41,86 +38,19 @@ _LOST = (403, 404, 410)
 """The statuses of GitHub's answers where a check run is another App's, or is gone."""
 
 
-@dataclass(frozen=True)
-class Sent:
-    """The answer to a commit of a pull request.
-
-    `checks` are the numbers of check runs by name, `digests` what they say, and those in `ended` are completed. `stamp`
-    names the facts of its builds that all of it was made from, and `bases` have what they are compared with, by variant. A
-    comment belongs to the pull request, so it outlives the commit. So does the random `key`, which tells our check runs
-    from those of another project or App.
-    """
-
-    sha: str
-    at: datetime
-    stamp: str = ""
-    bases: dict[str, Base] = field(default_factory=dict)
-    checks: dict[str, int] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    ended: tuple[str, ...] = ()
-    marker: str | None = None
-    marked_at: datetime | None = None
-    comment: int | None = None
-    key: str | None = None
-
-
-@dataclass(frozen=True)
-class _Record:
-    answers: dict[int, Sent] = field(default_factory=dict)
-    paused_until: datetime | None = None
-
-
-_RECORD = TypeAdapter(_Record)
-
-
-class _Answers:
-    """The record of what was sent, by pull request. It is kept before and after each request that creates something."""
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._share, self._path = workspace.manifests.share, workspace.project.home / "pull_requests" / "answers.json"
-        self._share.bring_file(self._path)
-        try:
-            self.record = _RECORD.validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            self.record = _Record()
-        except (OSError, ValueError):
-            raise AccelCiError(f"{self._path} cannot be read; remove it, and each pull request gets a new comment") from None
-
-    def keep(self, number: int, sent: Sent) -> Sent:
-        """Keep what was sent for a pull request."""
-        return self._write(replace(self.record, answers={**self.record.answers, number: sent})).answers[number]
-
-    def pause(self, until: datetime) -> None:
-        """Ask GitHub for nothing until then."""
-        self._write(replace(self.record, paused_until=until))
-
-    def forget_old(self, open_ones: Mapping[int, Head], now: datetime) -> None:
-        """Forget pull requests that have been closed for a month."""
-        kept = {number: sent for number, sent in self.record.answers.items() if number in open_ones or now - sent.at < _KEPT}
-        if kept != self.record.answers:
-            self._write(replace(self.record, answers=kept))
-
-    def _write(self, record: _Record) -> _Record:
-        content = _RECORD.dump_json(record, indent=1)
-        self._share.send(self._path, content)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole_file(self._path, content, durable=True)
-        self.record = record
-        return record
-
-
 def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.inf) -> list[str]:
     """Send the answers that have changed, and return a line for each. After `limit_s` seconds, the others are left.
 
-    Raises `AccelCiError` for what concerns all of them, such as a missing token; the others are lines.
+    Raises `AccelCiError` for what concerns all of them, such as a missing token or an outage; the others are lines.
     """
     settings, github = workspace.project.settings.pull_requests, workspace.project.settings.github
     if settings is None or github is None:
         raise AccelCiError("answers need the sections pull_requests and github")
-    answers, heads = _Answers(workspace), read_watched(workspace).heads
+    answers, heads = SentAnswers(workspace), read_watched(workspace).heads
     if is_paused(answers.record.paused_until, now):
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
-    lines, bases, began = list[str](), Bases(workspace), monotonic()
+    lines, errors, bases, began = list[str](), list[AccelCiError](), Bases(workspace), monotonic()
+    sent = current = 0
     with open_github(github, workspace.project.root) as requests:
         for number, head in heads.items():
             if head.state == "passed over":
@@ -128,17 +58,20 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
             try:
                 stamp = _stamp(workspace, head)
                 if _is_answered(answers.record.answers.get(number), head, stamp, bases):
+                    current += 1
                     continue
                 if lines and monotonic() - began > limit_s:
                     return [*lines, "the other pull requests wait for the next tick"]
                 tested = look_at_builds(workspace, head, bases)
                 _Answer(requests, github, settings, answers, number, head, now).send(tested, stamp)
                 lines.append(f"{number}: answered")
+                sent += 1
             except RateLimitError as error:
                 answers.pause(now + timedelta(seconds=error.wait_s))
                 return [*lines, str(error)]
             except AccelCiError as error:  # that of one pull request, which must not keep the others from their answers
                 lines.append(redact(f"{number}: {error}"))
+                errors.append(error)
         for number in answers.record.answers.keys() - heads.keys():
             try:
                 _end_checks(requests, github.repository, answers, number, "the pull request is closed")
@@ -148,10 +81,17 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
             except AccelCiError as error:
                 lines.append(redact(f"{number}: {error}"))
     answers.forget_old(heads, now)
+    if errors and not sent and (not current or any(map(_is_outage, errors))):
+        raise AccelCiError("; ".join(lines))
     return lines
 
 
-def _end_checks(requests: GitHubRequests, repository: str, answers: _Answers, number: int, why: str) -> None:
+def _is_outage(error: AccelCiError) -> bool:
+    """Return whether an error at one pull request is one at all: GitHub does not answer, or takes no token."""
+    return isinstance(error, GitHubError) and (error.status is None or error.status == 401 or error.status >= 500)
+
+
+def _end_checks(requests: GitHubRequests, repository: str, answers: SentAnswers, number: int, why: str) -> None:
     """Complete the check runs of a commit that nobody tests any more, which would be pending for ever.
 
     One that cannot be changed any more is left as it is. What they said is forgotten: the commit may come back.
@@ -199,7 +139,7 @@ class _Answer:
         requests: GitHubRequests,
         github: GitHub,
         settings: PullRequests,
-        answers: _Answers,
+        answers: SentAnswers,
         number: int,
         head: Head,
         now: datetime,

@@ -27,13 +27,14 @@ from accel_ci.pull_requests.policy import (
 )
 from accel_ci.source.git import run_git
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.manifests import REPAIR
 from accel_ci.workspace import Workspace
 
 if TYPE_CHECKING:
     from accel_ci.github.client import GitHubRequests
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}(\[bot\])?")
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}(\[bot\])?")
 _MAINTAINERS = ("admin", "maintain", "write")
 _RESETS = ("head_ref_force_pushed", "head_ref_deleted", "head_ref_restored")
 
@@ -87,7 +88,7 @@ def read_watched(workspace: Workspace) -> Watched:
     except FileNotFoundError:
         return Watched()
     except (OSError, ValueError):
-        raise AccelCiError(f"{path} cannot be read; remove it, and labels of maintainers must be set again") from None
+        raise AccelCiError(f"{path} cannot be read: {REPAIR}, and labels of maintainers must be set again") from None
 
 
 def keep_watched(workspace: Workspace, watched: Watched) -> None:

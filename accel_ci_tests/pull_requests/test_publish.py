@@ -11,6 +11,7 @@ import pytest
 from filelock import FileLock
 
 from accel_ci.config.settings import Project
+from accel_ci.errors import AccelCiError
 from accel_ci.github.client import TOKEN as VARIABLE
 from accel_ci.model import Artifact, Build, Ledger, Revision, Source, SuiteSelection, TestSelection
 from accel_ci.model import Subset as ChosenTests
@@ -177,12 +178,12 @@ def test_a_pass_ends_in_time_and_the_next_one_goes_on(answerer: Answerer) -> Non
 def test_what_was_created_and_not_recorded_is_found_again(answerer: Answerer) -> None:
     answerer.set(FIRST)
     answerer.github.check_runs.fault = Fault(502, is_done=True, method="POST")
-    [line] = answerer.answer()
-    assert "HTTP 502" in line
+    with pytest.raises(AccelCiError, match="HTTP 502"):
+        answerer.answer()
     faults = iter([502])
     answerer.github.pulls.fault = lambda method, path: next(faults, None) if method == "POST" else None
-    [line] = answerer.answer()
-    assert "HTTP 502" in line
+    with pytest.raises(AccelCiError, match="HTTP 502"):
+        answerer.answer()
     assert answerer.answer() == ["7: answered"]
     assert len(answerer.comments()) == len(answerer.checks()) == 1
 
@@ -213,6 +214,20 @@ def test_one_refusal_keeps_no_other_answer_back(answerer: Answerer) -> None:
     lines = answerer.answer()
     assert [line.split(":")[0] for line in lines] == ["7", "8"]
     assert lines[1] == "8: answered"
+
+
+def test_an_outage_fails_and_the_refusal_of_one_does_not(answerer: Answerer) -> None:
+    answerer.set(FIRST)
+    answerer.answer()
+    answerer.set(FIRST, SECOND)
+    answerer.github.check_runs.fault = Fault(422, method="POST")
+    [line] = answerer.answer()
+    assert line.startswith("8: ")
+    answerer.github.check_runs.fault = Fault(503, method="POST")
+    with pytest.raises(AccelCiError, match=r"8: .*503"):
+        answerer.answer()
+    answerer.github.check_runs.fault = None
+    assert answerer.answer() == ["8: answered"]
 
 
 def test_a_rate_limit_pauses_all_answers(answerer: Answerer) -> None:

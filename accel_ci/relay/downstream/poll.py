@@ -16,12 +16,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from accel_ci.errors import AccelCiError
 from accel_ci.github.client import GitHubRequests, RateLimitError
 from accel_ci.github.fields import field_at, label_names, read_time
 from accel_ci.redaction import OF_THIS_PROCESS
 from accel_ci.relay.downstream.deliveries import POLLED, DispatchError, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.relayed_builds import relay_settings
 from accel_ci.storage.atomic_file import write_whole_file
+from accel_ci.storage.manifests import REPAIR
 from accel_ci.workspace import Workspace
 
 TOKEN = "ACCEL_CI_RELAY_GITHUB_TOKEN"  # noqa: S105 - the name of a variable
@@ -50,7 +52,10 @@ def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
     settings, path = relay_settings(workspace), workspace.project.home / "relay" / "poll.json"
     share = workspace.manifests.share
     share.bring_file(path)
-    state = _STATE.validate_json(path.read_bytes()) if path.exists() else _State()
+    try:
+        state = _STATE.validate_json(path.read_bytes()) if path.exists() else _State()
+    except ValueError:
+        raise AccelCiError(f"{path} is damaged: {REPAIR}, and the next poll begins with the changes from then on") from None
     if state.paused_until is not None and now < state.paused_until:
         return [f"GitHub's rate limit is used up until {state.paused_until:%H:%M:%S}"]
     lines: list[str] = []
