@@ -12,18 +12,16 @@ from accel_ci.defs.liveness import end_dead_runs
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.quality import current_flakiness, refresh_hud
+from accel_ci.defs.ticks import PREVIEW, fail_if_all_failed, failing_tick, is_preview
 from accel_ci.defs.triggers import run_request, run_requests, start_confirmation, start_revision, tonights_revision
-from accel_ci.errors import AccelCiError, SourceError
+from accel_ci.errors import AccelCiError
 from accel_ci.model import CONFIRM
 from accel_ci.pipelines import INTEGRATION, Job, Pipeline
-from accel_ci.quality.current_confirm import build_to_confirm, plan_reruns
+from accel_ci.quality.current_confirm import NothingToConfirmError, build_to_confirm, plan_reruns
 from accel_ci.redaction import redact, without_credentials
 from accel_ci.source.refs import resolve_source, resolved_sha
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.workspace import Workspace
-
-PREVIEW = "this is a preview, which writes nothing"
-"""The beginning of what a preview says instead."""
 
 
 def build_schedules(workspace: Workspace, pipeline: Pipeline) -> list[dg.ScheduleDefinition]:
@@ -51,22 +49,12 @@ def _schedule(workspace: Workspace, pipeline: Pipeline, job: Job, settings: Cron
             variants = ", ".join(job.variants(workspace.project.settings))
             return dg.SkipReason(f"{PREVIEW}: a tick resolves a revision and starts {job.name} for {variants}")
         now = context.scheduled_execution_time
-        try:
+        with failing_tick("the revision cannot be resolved"):
             revision = tonights_revision(workspace.manifests, now) if pipeline.follows else None
             revision = revision or start_revision(context.instance, workspace, job.triggers[0], now=now)
-        except SourceError as error:
-            return dg.SkipReason(redact(f"the revision cannot be resolved: {error}"))
         return list(run_requests(workspace, job, revision, f"{job.command}:{now.isoformat()}"))
 
     return schedule
-
-
-def is_preview(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> bool:
-    """Return whether a person looks at a tick in the UI, so that it may write nothing.
-
-    The daemon gives the log of a tick a key that ends in its number. For a preview, Dagster makes one from the time.
-    """
-    return context.log_key is not None and not context.log_key[-1].isdecimal()
 
 
 def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
@@ -83,7 +71,7 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.RUNNING if settings.enabled else dg.DefaultSensorStatus.STOPPED,
     )
     def upstream_main_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        try:
+        with failing_tick("upstream cannot be asked"):
             # Dagster allows a tick 60 seconds, which include the start of its runs.
             limit = min(project.settings.limits.git_seconds, 30)
             sha = resolved_sha(resolve_source(upstream.repository, upstream.ref, ".", project.root, timeout_s=limit))
@@ -97,8 +85,6 @@ def build_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
                     f"{PREVIEW}: a tick resolves a revision of {upstream.ref} at {sha} and starts {job.name}"
                 )
             revision = start_revision(context.instance, workspace, "main", now=now, upstream_sha=sha)
-        except SourceError as error:
-            return dg.SkipReason(redact(f"upstream cannot be asked: {error}"))
         requests = list(run_requests(workspace, job, revision, f"{job.command}:{sha}"))
         return dg.SensorResult(run_requests=requests, cursor=sha)
 
@@ -138,20 +124,25 @@ def _confirm_sensor(workspace: Workspace) -> dg.SensorDefinition:
     )
     def confirm_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         asked: dict[str, str] = json.loads(context.cursor) if context.cursor else {}  # builds by variant
-        requests, reasons = [], []
-        for variant in job.variants(project.settings):
+        requests, reasons, errors = [], [], []
+        variants = job.variants(project.settings)
+        for variant in variants:
             try:
                 build = build_to_confirm(workspace, variant, asked.get(variant))
                 if is_preview(context):
                     return dg.SkipReason(f"{PREVIEW}: in {build.name}, {plan_reruns(workspace, build).in_words()}")
                 wanted = start_confirmation(context.instance, workspace, build)
-            except AccelCiError as error:
+            except NothingToConfirmError as error:
                 reasons.append(redact(f"{variant}: {error}"))
+                continue
+            except AccelCiError as error:
+                errors.append(f"{variant}: {error}")
                 continue
             asked[variant] = wanted.name
             requests.append(run_request(job, wanted, f"{job.command}:{wanted.name}"))
+        fail_if_all_failed("no failures can be confirmed", errors, len(variants))
         if not requests:
-            return dg.SkipReason("; ".join(reasons))
+            return dg.SkipReason("; ".join([*reasons, *map(redact, errors)]))
         return dg.SensorResult(run_requests=requests, cursor=json.dumps(asked))
 
     return confirm_sensor

@@ -12,11 +12,11 @@ from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatu
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._utils.schedules import schedule_execution_time_iterator
 
-from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import open_instance
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.run_tags import TRIGGER_TAG
+from accel_ci.defs.ticks import PREVIEW, failing_tick, is_preview
 from accel_ci.errors import AccelCiError
 from accel_ci.notify.current import current_troubles, hud_of, notify, notify_settings, preview
 from accel_ci.notify.silence import tick_troubles
@@ -54,14 +54,12 @@ def notify_sensors(workspace: Workspace, checks: Sequence[dg.AssetCheckKey]) -> 
     )
     def notify_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         now = datetime.now(timezone.utc)
-        try:
+        with failing_tick("nobody can be told"):
             troubles = [*_gather(workspace, context.instance, now), *_of_checks(context.instance, checks)]
             if is_preview(context):
                 titles = [message.title for message in preview(workspace, troubles, now)]
                 return dg.SkipReason(redact(f"{PREVIEW}: a tick tells {'; '.join(titles) or 'nothing new'}"))
             return dg.SkipReason(redact(_tell(workspace, troubles, now)))
-        except AccelCiError as error:
-            return dg.SkipReason(redact(str(error)))
 
     @dg.run_failure_sensor(
         name="notify_run_failure_sensor",
@@ -70,10 +68,8 @@ def notify_sensors(workspace: Workspace, checks: Sequence[dg.AssetCheckKey]) -> 
     )
     def notify_run_failure_sensor(context: dg.RunFailureSensorContext) -> dg.SkipReason:
         now = datetime.now(timezone.utc)
-        try:
+        with failing_tick("nobody can be told"):
             return dg.SkipReason(redact(_tell(workspace, _of_runs(workspace, context.instance), now)))
-        except AccelCiError as error:
-            return dg.SkipReason(redact(str(error)))
 
     return [notify_sensor, notify_run_failure_sensor]
 
@@ -86,6 +82,8 @@ def all_troubles(workspace: Workspace, now: datetime) -> list[Trouble]:
 
 def _tell(workspace: Workspace, troubles: Sequence[Trouble], now: datetime) -> str:
     done = notify(workspace, troubles, now)
+    if done.faults and not (done.sent or done.issues):
+        raise AccelCiError("; ".join(done.faults))
     words = [f"told: {message.title}" for message in done.messages]
     return "; ".join([*words, *done.issues, *done.faults]) or "nothing has changed"
 

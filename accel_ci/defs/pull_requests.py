@@ -10,14 +10,14 @@ import dagster as dg
 from dagster._core.storage.tags import PRIORITY_TAG
 
 from accel_ci.config.github_settings import PullRequests
-from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.location import asset_key, runs_of
 from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.quality import assets_after
 from accel_ci.defs.run_tags import STRANGER_TAG
+from accel_ci.defs.ticks import PREVIEW, fail_if_all_failed, failing_tick, is_preview
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
-from accel_ci.errors import AccelCiError
+from accel_ci.errors import AccelCiError, SourceChangedError
 from accel_ci.github.answers import is_paused
 from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
@@ -73,7 +73,7 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
     )
     def pull_requests_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         now, began = datetime.now(timezone.utc), monotonic()
-        try:
+        with failing_tick("the pull requests cannot be listed"):
             watched = read_watched(workspace)
             if is_preview(context):
                 waiting = [str(number) for number, head in watched.heads.items() if head.state == "allowed"]
@@ -84,29 +84,32 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
                 return dg.SkipReason(f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}")
             watched = _look(workspace, settings, watched, now)
             keep_watched(workspace, watched)
-        except AccelCiError as error:
-            return dg.SkipReason(redact(f"the pull requests cannot be listed: {error}"))
         pauses = is_paused(watched.paused_until, now)
         reasons = [f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}"] if pauses else []
         reasons += list(_end_obsolete(context.instance, workspace, watched))
-        requests = []
+        requests, errors, tried = list[dg.RunRequest](), list[str](), 0
         for number in sorted(watched.heads):
             if monotonic() - began > _TICK_S:
                 reasons.append("the other pull requests wait for the next tick")
                 break
             head = watched.heads[number]
+            tried += head.state in ("allowed", "asked") or _is_to_screen(head, settings)
             try:
                 after, made = _handle(context.instance, workspace, number, head)
-            except AccelCiError as error:
+            except SourceChangedError as error:  # the next look decides on what was pushed
                 reasons.append(redact(f"{number}: {error}"))
+                continue
+            except AccelCiError as error:
+                errors.append(redact(f"{number}: {error}"))
                 continue
             if after != head:
                 watched = replace(watched, heads={**watched.heads, number: after})
                 keep_watched(workspace, watched)
             requests += made
             reasons += [f"{number}: {after.reason}"] if after.reason and after.state in ("waiting", "passed over") else []
+        fail_if_all_failed("no pull request can be built", errors, tried)
         if not requests:
-            return dg.SkipReason("; ".join(reasons) or "nothing new")
+            return dg.SkipReason("; ".join([*reasons, *errors]) or "nothing new")
         return dg.SensorResult(run_requests=requests)
 
     return pull_requests_sensor
@@ -136,8 +139,8 @@ def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, hea
     """Do what a pull request needs now: return what became of its head, and the runs to ask for. Raises `SourceError`."""
     settings, job = workspace.project.settings, INTEGRATION.job_for("pr")
     pulls = settings.pull_requests
-    is_stranger = head.state == "waiting" and pulls is not None and pulls.strangers == "deviceless"
-    if head.state not in ("allowed", "asked") and (not is_stranger or head.screened):
+    is_stranger = head.state == "waiting"
+    if head.state not in ("allowed", "asked") and (pulls is None or not _is_to_screen(head, pulls)):
         return head, []
     records = list(runs_of(instance, settings.location, job=job.name, tags=_tags(number, head)))
     screening = [one for one in records if STRANGER_TAG in one.dagster_run.tags]
@@ -170,6 +173,11 @@ def _handle(instance: dg.DagsterInstance, workspace: Workspace, number: int, hea
         tags = {**request.tags, **_tags(number, head), **own}
         requests.append(request._replace(tags=tags, asset_selection=assets or None))
     return head, requests
+
+
+def _is_to_screen(head: Head, settings: PullRequests) -> bool:
+    """Return whether the deviceless suites of a stranger's pull request are still to be started."""
+    return head.state == "waiting" and settings.strangers == "deviceless" and not head.screened
 
 
 def _ended_before(record: dg.RunRecord, head: Head) -> bool:
@@ -233,10 +241,8 @@ def _answers_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDe
 
         if is_preview(context):
             return dg.SkipReason(f"{PREVIEW}: a tick sends the answers that have changed")
-        try:
+        with failing_tick("nothing can be answered"):
             lines = publish_answers(workspace, datetime.now(timezone.utc), _TICK_S)
-        except AccelCiError as error:
-            return dg.SkipReason(redact(f"nothing can be answered: {error}"))
         return dg.SkipReason("; ".join(lines) or "no answer has changed")
 
     return pull_request_answers_sensor

@@ -7,9 +7,9 @@ from time import monotonic
 
 import dagster as dg
 
-from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.instance import UNFINISHED
 from accel_ci.defs.location import is_of, location_tags
+from accel_ci.defs.ticks import PREVIEW, fail_if_all_failed, failing_tick, is_preview
 from accel_ci.defs.triggers import builds_of, run_request, start_revision
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Trigger
@@ -56,7 +56,8 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
     )
     def relay_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         deliveries = deliveries_of(workspace)
-        known = deliveries.summaries()
+        with failing_tick("the deliveries cannot be read"):
+            known = deliveries.summaries()
         own = [kept for kept in known if (kept.delivery.change.pull_request is not None) == (trigger == "pr")]
         if is_preview(context):
             waiting = [kept.delivery.id for kept in own if kept.outcome.state == "new"]
@@ -64,22 +65,25 @@ def _builds_sensor(workspace: Workspace, trigger: Trigger) -> dg.SensorDefinitio
         of_change: dict[int | None, list[Delivery]] = defaultdict(list)
         for kept in own:
             of_change[kept.delivery.change.pull_request].append(kept.delivery)
-        requests, reasons, began = [], [], monotonic()
+        requests, reasons, errors, tried, began = [], [], [], 0, monotonic()
         for kept in own:
             if monotonic() - began > _TICK_S:
                 reasons.append("the other deliveries wait for the next tick")
                 break
+            tried += kept.outcome.state in ("new", "asked")
             try:
                 made, reason = _handle(
                     context.instance, workspace, deliveries, kept, of_change[kept.delivery.change.pull_request]
                 )
             except AccelCiError as error:
-                made, reason = [], redact(str(error))
+                errors.append(redact(f"{kept.delivery.id}: {error}"))
+                continue
             requests += made
             reasons += [f"{kept.delivery.id}: {reason}"] if reason else []
         deliveries.forget_old(own, datetime.now(timezone.utc))
+        fail_if_all_failed("no delivery can be built", errors, tried)
         if not requests:
-            return dg.SkipReason("; ".join(reasons) or "nothing new was dispatched")
+            return dg.SkipReason("; ".join([*reasons, *errors]) or "nothing new was dispatched")
         return dg.SensorResult(run_requests=requests)
 
     return relay_sensor
@@ -198,10 +202,8 @@ def _report_sensor(workspace: Workspace) -> dg.SensorDefinition:
             return dg.SkipReason("relay.callbacks names no place to report to")
         if is_preview(context):
             return dg.SkipReason(f"{PREVIEW}: a tick sends the callbacks that are due")
-        try:
+        with failing_tick("nothing can be reported"):
             lines = report_all(workspace, datetime.now(timezone.utc))
-        except AccelCiError as error:
-            return dg.SkipReason(redact(f"nothing can be reported: {error}"))
         return dg.SkipReason("; ".join(lines) or "nothing is due")
 
     return relay_report_sensor
@@ -221,10 +223,8 @@ def _poll_sensor(workspace: Workspace) -> dg.SensorDefinition:
 
         if is_preview(context):
             return dg.SkipReason(f"{PREVIEW}: a tick asks GitHub, and keeps a delivery for each change")
-        try:
+        with failing_tick("upstream cannot be polled"):
             lines = poll_upstream(workspace, datetime.now(timezone.utc))
-        except AccelCiError as error:
-            return dg.SkipReason(redact(str(error)))
         return dg.SkipReason("; ".join(lines) or "nothing has changed")
 
     return relay_poll_sensor

@@ -10,12 +10,12 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.stack_settings import Component, Stack
-from accel_ci.defs.automation import PREVIEW, is_preview
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
 from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.stage import Stages, stage_asset
+from accel_ci.defs.ticks import PREVIEW, fail_if_all_failed, failing_tick, is_preview
 from accel_ci.defs.triggers import choose_revision, run_requests, start_revision
 from accel_ci.errors import SourceChangedError, SourceError
 from accel_ci.model import Build, DeviceTestResults, Revision, SoftwareStack
@@ -129,7 +129,7 @@ def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
     )
     def stack_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         now = datetime.now(timezone.utc)
-        try:
+        with failing_tick("the stack cannot be asked"):
             found = {name: source.label for name, source in resolve_stack(project, {}).items()}
             known: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
             moved = changed_components(known, found)
@@ -144,8 +144,6 @@ def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
             if is_preview(context):
                 return dg.SkipReason(f"{PREVIEW}: a tick resolves a revision with {which} and starts {job.name}")
             revision = start_revision(context.instance, workspace, "main", now=now)
-        except SourceError as error:
-            return dg.SkipReason(redact(f"the stack cannot be asked: {error}"))
         requests = list(run_requests(workspace, job, revision, f"{job.command}:{revision.key}"))
         return dg.SensorResult(run_requests=requests, cursor=json.dumps(found))
 
@@ -167,13 +165,13 @@ def _stack_tags_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinit
     def stack_tags_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         began, limit = monotonic(), min(project.settings.limits.git_seconds, _TICK_S / len(components))
         known: dict[str, dict[str, str]] = json.loads(context.cursor) if context.cursor else {}
-        requests: list[dg.RunRequest] = []
-        reasons = []
+        requests, reasons, errors, tried = list[dg.RunRequest](), list[str](), list[str](), 0
         for component in components:
+            tried += 1
             try:
                 found = release_tags(project, component, limit)
             except SourceError as error:
-                reasons.append(redact(f"{component.name} cannot be asked: {error}"))
+                errors.append(redact(f"{component.name} cannot be asked: {error}"))
                 continue
             seen = known.get(component.name)
             new, moved = new_and_moved(seen, found)
@@ -196,6 +194,8 @@ def _stack_tags_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinit
                 known[component.name][tag] = found[tag]
                 for request in run_requests(workspace, job, revision, f"stack_tag:{component.name}:{tag}"):
                     requests.append(request._replace(tags={**request.tags, TRIGGER_TAG: "manual"}))
+        fail_if_all_failed("no component can be asked for its tags", errors, tried)
+        reasons += errors
         if requests:
             for reason in reasons:
                 context.log.warning(reason)

@@ -30,6 +30,10 @@ MOST_BY_ITSELF = 2
 _UNKNOWN_S, _LEAST_S = 1.0, 0.001
 
 
+class NothingToConfirmError(AccelCiError):
+    """No failure of a build is to run again now; the message says why."""
+
+
 def confirmations(manifests: ManifestStore, build: Build) -> list[Build]:
     """Return the builds that are to run failures of a build again, the first one first."""
     found: list[Build] = []
@@ -54,9 +58,11 @@ def plan_reruns(workspace: Workspace, build: Build, now: datetime | None = None)
         raise AccelCiError(f"{build.name} runs failures of {revision.confirms} again; name a build of that revision")
     causes, selection = read_causes(workspace, build), manifests.find(TEST_SELECTION, build, TestSelection)
     if causes is None:
-        raise AccelCiError(f"{build.name} has no ledger, or is older than quality.window_days: nobody has judged it")
+        raise NothingToConfirmError(
+            f"{build.name} has no ledger, or is older than quality.window_days: nobody has judged it"
+        )
     if selection is None:
-        raise AccelCiError(f"{build.name} has no device tests, whose failures alone can run again")
+        raise NothingToConfirmError(f"{build.name} has no device tests, whose failures alone can run again")
     confirm = settings.quality.confirm
     tests = read_selection(selection.tests, workspace.artifacts)
     unfit = _unfit(workspace, build, causes.blames, tests)
@@ -73,7 +79,7 @@ def newest_on_the_line(manifests: ManifestStore, variants: Collection[str]) -> B
     builds = (Build(key, variant) for key in line for variant in variants)
     build = next((each for each in builds if _has_ledger(manifests, each)), None)
     if build is None:
-        raise AccelCiError("no build of nightly, intraday or main has finished yet")
+        raise NothingToConfirmError("no build of nightly, intraday or main has finished yet")
     return build
 
 
@@ -86,16 +92,16 @@ def build_to_confirm(workspace: Workspace, variant: str, asked: str | None = Non
     build = newest_on_the_line(manifests, [variant])
     number = next_confirmation(manifests, build)
     if number > MOST_BY_ITSELF:
-        raise AccelCiError(f"{build.name} was confirmed {MOST_BY_ITSELF} times")
+        raise NothingToConfirmError(f"{build.name} was confirmed {MOST_BY_ITSELF} times")
     wanted = Build(confirm_key(build.revision, number), variant)
     if wanted.name == asked or manifests.folder(wanted).is_dir():
-        raise AccelCiError(f"{wanted.name} was asked for, and has not finished yet")
+        raise NothingToConfirmError(f"{wanted.name} was asked for, and has not finished yet")
     return build
 
 
-def nothing_to_confirm(build: Build, plan: RerunPlan) -> AccelCiError:
+def nothing_to_confirm(build: Build, plan: RerunPlan) -> NothingToConfirmError:
     """Return the error that there is nothing to run again."""
-    return AccelCiError(f"nothing to confirm in {build.name}: {plan.left_out_in_words() or 'no failure'}")
+    return NothingToConfirmError(f"nothing to confirm in {build.name}: {plan.left_out_in_words() or 'no failure'}")
 
 
 def _unfit(

@@ -13,6 +13,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.stack import changed_components
+from accel_ci.errors import AccelCiError
 from accel_ci.pipelines import INTEGRATION, STACK, STACK_TEST_RESULTS
 from accel_ci.source.revision import resolve_stack
 from accel_ci.storage.manifests import ManifestStore
@@ -90,14 +91,13 @@ def test_a_component_that_moves_has_main_built_once(project: Project, tmp_path: 
     assert "no component has moved" in tick(project, instance, moved.cursor).skip_message
 
 
-def test_a_repository_that_is_away_is_named_and_the_cursor_stays(
+def test_a_repository_that_is_away_fails_the_tick_with_its_name(
     project: Project, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     first = tick(project, instance, None)
     (tmp_path / "tool").rename(tmp_path / "gone")
-    missed = tick(project, instance, first.cursor)
-    assert "the component tool of the stack" in missed.skip_message
-    assert missed.cursor == first.cursor
+    with pytest.raises(AccelCiError, match=r"the stack cannot be asked: .*the component tool of the stack"):
+        tick(project, instance, first.cursor)
 
 
 @pytest.fixture

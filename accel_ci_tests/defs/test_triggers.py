@@ -11,12 +11,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.errors import ScheduleExecutionError
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.triggers import start_revision
+from accel_ci.errors import AccelCiError
 from accel_ci.model import Revision
 from accel_ci.quality.judgement import judge_new_builds
 from accel_ci.storage.manifests import ManifestStore
@@ -55,10 +57,10 @@ def project(repository: Path, upstream: Path, make_project: Callable[..., Projec
 
 def tick_schedule(project: Project, name: str, instance: dg.DagsterInstance, at: datetime = NIGHT) -> Any:
     repository = build_definitions(project).get_repository_def()
-    context = dg.build_schedule_context(
+    with dg.build_schedule_context(
         instance=instance, instance_ref=instance.get_ref(), scheduled_execution_time=at, repository_def=repository
-    )
-    return repository.get_schedule_def(name).evaluate_tick(context)
+    ) as context:
+        return repository.get_schedule_def(name).evaluate_tick(context)
 
 
 def tick_sensor(
@@ -125,13 +127,13 @@ def test_a_tick_that_is_repeated_asks_for_the_same_runs(project: Project, instan
     assert len(set(keys[0])) == 2
 
 
-def test_a_backend_that_cannot_be_read_is_a_skip_with_its_reason(
+def test_a_backend_that_cannot_be_read_fails_the_tick_with_its_reason(
     repository: Path, project: Project, instance: dg.DagsterInstance
 ) -> None:
     repository.rename(repository.with_name("moved"))
-    tick = tick_schedule(project, "nightly_schedule", instance)
-    assert not tick.run_requests
-    assert "no such folder" in tick.skip_message
+    with pytest.raises(ScheduleExecutionError) as raised:
+        tick_schedule(project, "nightly_schedule", instance)
+    assert "the revision cannot be resolved: repository: there is no such folder" in str(raised.value.__cause__)
 
 
 @pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED])
@@ -189,13 +191,12 @@ def test_commits_within_the_interval_wait_and_the_newest_is_tested(
     assert tick.cursor in (None, "0" * 40)
 
 
-def test_an_upstream_that_does_not_answer_is_a_skip_and_never_a_crash(
+def test_an_upstream_that_does_not_answer_fails_the_tick_with_its_reason(
     project: Project, upstream: Path, instance: dg.DagsterInstance
 ) -> None:
     upstream.rename(upstream.with_name("away"))
-    tick = tick_sensor(project, instance, cursor="0" * 40)
-    assert not tick.run_requests
-    assert "upstream cannot be asked: git ls-remote failed" in tick.skip_message
+    with pytest.raises(AccelCiError, match="upstream cannot be asked: git ls-remote failed"):
+        tick_sensor(project, instance, cursor="0" * 40)
 
 
 def test_failures_of_the_newest_build_run_again_once(project: Project, instance: dg.DagsterInstance) -> None:

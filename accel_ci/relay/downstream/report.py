@@ -113,11 +113,14 @@ def new_sender(workspace: Workspace) -> Sender:
 def report_all(workspace: Workspace, now: datetime) -> tuple[str, ...]:
     """Send what is due for deliveries and, if they are to be reported, for nightly builds; return a line for each callback.
 
-    Raises `AccelCiError` for what concerns all of them, such as a missing token.
+    Raises `AccelCiError` for what concerns all of them, such as a missing token, or relays that are all away.
     """
-    sender = new_sender(workspace)
+    sender, settings = new_sender(workspace), relay_settings(workspace)
     lines = report_deliveries(workspace, sender, now).lines
-    return (*lines, *report_nightlies(workspace, sender, now).lines) if relay_settings(workspace).nightly else lines
+    lines += report_nightlies(workspace, sender, now).lines if settings.nightly else ()
+    if settings.callbacks and sender.away.issuperset(settings.callbacks):
+        raise AccelCiError("; ".join(lines))
+    return lines
 
 
 def report_deliveries(workspace: Workspace, sender: Sender, now: datetime, only: str | None = None) -> Progress:

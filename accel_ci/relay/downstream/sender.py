@@ -59,6 +59,11 @@ class Sender:
         """Return whether nothing more is sent to a place for now."""
         return url in self._away or self._left_s() <= 0
 
+    @property
+    def away(self) -> frozenset[str]:
+        """The places that have failed."""
+        return frozenset(self._away)
+
     def _left_s(self) -> float:
         return self.seconds - (time.monotonic() - self._began)
 
