@@ -25,6 +25,9 @@ from dagster_shared.error import SerializableErrorInfo
 
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
+from accel_ci.defs.run_tags import TRIGGER_TAG
+from accel_ci.errors import AccelCiError
+from accel_ci.wheels.checks import CHECK_NAMES
 from accel_ci_tests.fixtures.chat_server import Chat
 
 
@@ -103,6 +106,66 @@ def test_a_sensor_that_fails_five_times_in_a_row_is_told(project: Project, insta
     assert chat.titles("all") == ["[silence] upstream_main_sensor fails", "[silence] over: upstream_main_sensor fails"]
 
 
+def execute(instance: dg.DagsterInstance, job: str, *, fails: bool) -> dg.ExecuteInProcessResult:
+    """Execute a job of the name of one of the project's."""
+
+    @dg.op
+    def work() -> None:
+        if fails:
+            raise dg.Failure("it fails")
+
+    graph = dg.GraphDefinition(job, node_defs=[work])
+    return graph.to_job().execute_in_process(instance=instance, raise_on_error=False)
+
+
+def test_the_sensor_of_failed_runs_tells_at_once_once(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
+    sensor = build_definitions(project).get_repository_def().get_sensor_def("notify_run_failure_sensor")
+
+    def fail() -> list[str]:
+        ended = execute(instance, "main", fails=True)
+        context = dg.build_run_status_sensor_context(
+            sensor.name, ended.get_run_failure_event(), instance, ended.dagster_run
+        ).for_run_failure()
+        sensor(context)
+        return chat.titles("all")
+
+    assert fail() == ["[run] the job main fails"]
+    assert fail() == ["[run] the job main fails"], "further failures are the same trouble"
+    execute(instance, "main", fails=False)
+    tick(project, instance)
+    assert chat.titles("all")[1:] == ["[run] over: the job main fails"]
+    assert fail()[2:] == ["[run] again: the job main fails"]
+
+
+def materialize(instance: dg.DagsterInstance, key: dg.AssetCheckKey, *, passes: bool, trigger: str = "nightly") -> None:
+    """Materialize an asset with a check of it; a check that fails does not make the run fail."""
+    spec = dg.AssetCheckSpec(key.name, asset=key.asset_key)
+
+    @dg.asset(key=key.asset_key, check_specs=[spec])
+    def made() -> dg.MaterializeResult[Any]:
+        return dg.MaterializeResult(check_results=[dg.AssetCheckResult(passed=passes, check_name=key.name)])
+
+    assert dg.materialize([made], instance=instance, tags={TRIGGER_TAG: trigger}).success
+
+
+def test_the_checks_of_an_asset_that_fail_are_one_trouble_with_an_end(
+    project: Project, instance: dg.DagsterInstance, chat: Chat
+) -> None:
+    first, second = (dg.AssetCheckKey(dg.AssetKey("wheel"), name) for name in CHECK_NAMES[:2])
+    for key, passes in ((first, False), (first, False), (second, False), (first, True), (second, True)):
+        materialize(instance, key, passes=passes)
+        tick(project, instance)
+    assert chat.titles("all") == ["[run] checks of wheel fail", "[run] over: checks of wheel fail"]
+    assert first.name in chat.posts[0][1]["message"]
+
+
+def test_what_is_told_otherwise_is_no_failing_check(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
+    materialize(instance, dg.AssetCheckKey(dg.AssetKey("ledger"), "all_passed"), passes=False)
+    materialize(instance, dg.AssetCheckKey(dg.AssetKey("wheel"), CHECK_NAMES[0]), passes=False, trigger="pr")
+    tick(project, instance)
+    assert chat.posts == [], "failures of tests are incidents, and a pull request is its author's"
+
+
 def test_a_nightly_that_did_not_start_is_told(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
     begin = datetime.now(timezone.utc) - timedelta(days=2)
     data = ScheduleInstigatorData("0 2 * * *", begin.timestamp())
@@ -126,10 +189,18 @@ def test_a_preview_sends_nothing(project: Project, instance: dg.DagsterInstance,
     assert chat.posts == []
 
 
-def test_a_chat_that_is_away_fails_no_tick(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
-    chat.fails = 1
+def test_a_message_that_nobody_takes_fails_the_tick_and_is_sent_later(
+    project: Project, instance: dg.DagsterInstance, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end_run(project, instance, "main", dg.DagsterRunStatus.FAILURE)
-    assert "did not take post" in tick(project, instance)
+    monkeypatch.delenv("CHAT")
+    with pytest.raises(AccelCiError, match="nobody can be told: the route all has no address"):
+        tick(project, instance)
+    monkeypatch.setenv("CHAT", chat.address("all"))
+    chat.fails = 1
+    with pytest.raises(AccelCiError, match="1 of 1 addresses did not take post"):
+        tick(project, instance)
+    assert "nothing has changed" in tick(project, instance), "it waits a minute"
 
 
 def test_without_the_section_there_are_no_sensors(make_project: Callable[..., Project]) -> None:
