@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def notify(workspace: Workspace, dry_run: bool, is_test: bool) -> None:
     """Tell people of troubles that have begun or ended since the last time, once each.
 
-    The sensors of 'notify.enabled' do the same. A message that cannot be sent now is kept for later; this is no failure.
+    The sensors of 'notify.enabled' do the same. A message that cannot be sent now is kept for later. The exit status is 1 if
+    something went wrong and nothing was sent.
     """
     from accel_ci.config.extras import require_extra
     from accel_ci.defs.notify import all_troubles
@@ -46,7 +47,9 @@ def notify(workspace: Workspace, dry_run: bool, is_test: bool) -> None:
         click.echo(step)
     for fault in done.faults:
         click.echo(fault, err=True)
-    click.echo(f"{len(done.messages)} messages are new; {len(done.sent)} posts were sent")
+    click.echo(f"new messages: {len(done.messages)}; posts sent: {len(done.sent)}; messages that wait: {done.waiting}")
+    if done.has_failed:
+        sys.exit(1)
 
 
 def _print(messages: tuple[Message, ...] | list[Message]) -> None:
@@ -61,9 +64,9 @@ def _print(messages: tuple[Message, ...] | list[Message]) -> None:
 def _test(workspace: Workspace, dry_run: bool) -> int:
     """Send a test message to each address of each route, and print what came of it; return the exit status."""
     from accel_ci.errors import AccelCiError
-    from accel_ci.notify.addresses import addresses_of
+    from accel_ci.notify.addresses import addresses_of, shown_address
     from accel_ci.notify.current import notify_settings
-    from accel_ci.notify.deliver import send
+    from accel_ci.notify.deliver import check_address, send
     from accel_ci.notify.outbox import Post
 
     failed = 0
@@ -74,14 +77,21 @@ def _test(workspace: Workspace, dry_run: bool) -> int:
     for name, route in routes.items():
         try:
             addresses = addresses_of(name, route)
-            post = Post(
-                "test", name, f"A test of the route {name}", f"accel-ci for {backend} can reach you.", "info", False, ()
-            )
-            taken = len(addresses) if dry_run else sum(send(address, post) for address in addresses)
         except AccelCiError as error:
             click.echo(f"{name}: {error}", err=True)
             failed += 1
             continue
+        post = Post("test", name, f"A test of the route {name}", f"accel-ci for {backend} can reach you.", "info", False, ())
+        taken = 0
+        for address in addresses:
+            try:
+                if dry_run:
+                    check_address(address)
+                elif not send(address, post):
+                    raise AccelCiError("it did not take the message")
+                taken += 1
+            except AccelCiError as error:
+                click.echo(f"{name}: {shown_address(addresses, address)}: {error}", err=True)
         verb = "would get" if dry_run else "took"
         click.echo(f"{name}: {taken} of {len(addresses)} addresses {verb} the message")
         failed += taken < len(addresses)

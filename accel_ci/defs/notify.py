@@ -82,7 +82,7 @@ def all_troubles(workspace: Workspace, now: datetime) -> list[Trouble]:
 
 def _tell(workspace: Workspace, troubles: Sequence[Trouble], now: datetime) -> str:
     done = notify(workspace, troubles, now)
-    if done.faults and not (done.sent or done.issues):
+    if done.has_failed:
         raise AccelCiError("; ".join(done.faults))
     words = [f"told: {message.title}" for message in done.messages]
     return "; ".join([*words, *done.issues, *done.faults]) or "nothing has changed"

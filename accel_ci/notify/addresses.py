@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,6 +15,7 @@ from accel_ci.redaction import OF_THIS_PROCESS
 _LARGEST_FILE = 64 << 10
 _LEAST_SECRET = 8
 """Characters of the shortest part of an address that may be a token."""
+_SERVICE = re.compile(r"([a-z][a-z0-9]{0,15})://")
 _HOST = re.compile(r".*[.\[].*|[a-z0-9-]{0,20}(:\d{1,5})?")
 """Names and addresses of hosts, whatever their port. A longer name without a dot is rather a token."""
 
@@ -37,6 +38,12 @@ def addresses_of(name: str, route: Route) -> tuple[str, ...]:
     if not found:
         raise AccelCiError(f"the route {name} has no address: put apprise URLs, such as slack://…, into {place}")
     return found
+
+
+def shown_address(addresses: Sequence[str], url: str) -> str:
+    """Return words for an address of a route that show no secret: its place in the list, and its service."""
+    service = _SERVICE.match(url)
+    return f"address {addresses.index(url) + 1}" + (f" ({service[0]}…)" if service else "")
 
 
 def _secrets(url: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ from accel_ci.errors import AccelCiError, ConfigError
 from accel_ci.github.answers import is_paused
 from accel_ci.model import Ledger
 from accel_ci.notify import outbox
-from accel_ci.notify.addresses import addresses_of
+from accel_ci.notify.addresses import addresses_of, shown_address
 from accel_ci.notify.deliver import address_digest, send
 from accel_ci.notify.issues import plan_steps, read_issues, take_steps
 from accel_ci.notify.messages import Message, Told, recognise, tell
@@ -63,12 +63,21 @@ class Notified:
 
 @dataclass(frozen=True)
 class Pass:
-    """The work of a pass: new messages, the posts that were taken, what went wrong, and what was done to issues."""
+    """The work of a pass: new messages, the posts that were taken, what went wrong, and what was done to issues.
+
+    `waiting` is the number of messages that are still to be sent.
+    """
 
     messages: tuple[Message, ...] = ()
     sent: tuple[outbox.Post, ...] = ()
     faults: tuple[str, ...] = ()
     issues: tuple[str, ...] = ()
+    waiting: int = 0
+
+    @property
+    def has_failed(self) -> bool:
+        """True if something went wrong and nothing went out."""
+        return bool(self.faults) and not (self.sent or self.issues)
 
 
 def notify_settings(workspace: Workspace) -> Notify:
@@ -150,7 +159,7 @@ def notify(
             faults.append(f"the issues: {error}")
             wait_s = getattr(error, "wait_s", _BEFORE_ISSUES_S)
             book.keep(issues_after=now + timedelta(seconds=wait_s))
-        return Pass(tuple(messages), tuple(sent), tuple(faults), steps)
+        return Pass(tuple(messages), tuple(sent), tuple(faults), steps, len(book.state.waiting))
 
 
 @dataclass
@@ -175,7 +184,7 @@ def _send(
         addresses = addresses_of(post.route, route)
     except AccelCiError as error:
         return [str(error)]
-    faults, missed = list[str](), 0
+    faults, missed = list[str](), list[str]()
     book.keep(waiting=outbox.begin(book.state.waiting, post))
     for address in addresses:
         digest = address_digest(address)
@@ -186,13 +195,14 @@ def _send(
                 book.keep(waiting=outbox.took(book.state.waiting, post, digest))
                 continue
         except AccelCiError as error:
-            faults.append(f"the route {post.route}: {error}")
-        missed += 1
+            faults.append(f"the route {post.route}: {shown_address(addresses, address)}: {error}")
+        missed.append(shown_address(addresses, address))
     if not missed:
         book.keep(waiting=outbox.end(book.state.waiting, post))
         return []
     book.keep(waiting=outbox.put_off(book.state.waiting, post, now))
-    return [*faults, f"the route {post.route}: {missed} of {len(addresses)} addresses did not take post {post.id}"]
+    words = f"{len(missed)} of {len(addresses)} addresses did not take post {post.id}: {', '.join(missed)}"
+    return [*faults, f"the route {post.route}: {words}"]
 
 
 def _update_issues(book: _Book, named: Mapping[str, Trouble], now: datetime) -> tuple[str, ...]:

@@ -207,7 +207,45 @@ class TestCommand:
         code, output = self.run(workspace, "--test")
         assert code == 1
         assert "SECRETTOKEN123" not in output
-        assert "team: an address is no URL that apprise knows" in output
+        assert "team: address 1 (nosuchservice://…): it is no URL that apprise knows" in output
+
+    def test_test_tells_of_several_addresses_which_are_wrong(
+        self, workspace: Workspace, chat: Chat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        urls = (
+            chat.address("one"),
+            "nosuchservice://SECRETTOKEN123",
+            "json://127.0.0.1:1/SECRETTOKEN456",
+            chat.address("two"),
+        )
+        monkeypatch.setenv("CHAT_TEAM", " ".join(urls))
+        code, output = self.run(workspace, "--test", "--dry-run")
+        assert (code, chat.posts) == (1, [])
+        assert "team: 3 of 4 addresses would get the message" in output
+        code, output = self.run(workspace, "--test")
+        assert code == 1
+        assert "team: address 2 (nosuchservice://…): it is no URL that apprise knows" in output
+        assert "team: address 3 (json://…): it did not take the message" in output
+        assert "team: 2 of 4 addresses took the message" in output
+        assert "on-call: 1 of 1 addresses took the message" in output
+        assert sorted(room for room, _ in chat.posts) == ["on_call", "one", "two", "watch"]
+        assert "SECRETTOKEN" not in output
+
+    def test_a_message_that_not_all_took_is_told_as_one_that_waits(
+        self, workspace: Workspace, chat: Chat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CHAT_TEAM", f"{chat.address('one')} json://127.0.0.1:1/SECRETTOKEN123")
+        break_add(workspace)
+        judge_new_builds(workspace, datetime.now(timezone.utc))
+        code, output = self.run(workspace)
+        assert code == 1, "as the sensor fails its tick"
+        assert "the route team: 1 of 2 addresses did not take post" in output
+        assert ": address 2 (json://…)" in output
+        assert "new messages: 1; posts sent: 0; messages that wait: 1" in output
+        assert "SECRETTOKEN" not in output
+        code, output = self.run(workspace)
+        assert (code, len(chat.titles("one"))) == (0, 1), "it waits a minute"
+        assert "new messages: 0; posts sent: 0; messages that wait: 1" in output
 
     def test_dry_run_sends_and_keeps_nothing(self, workspace: Workspace, chat: Chat) -> None:
         break_add(workspace)
