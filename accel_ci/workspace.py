@@ -20,6 +20,7 @@ from accel_ci.storage.manifests import ManifestStore
 if TYPE_CHECKING:
     from accel_ci.rbe.bazel import BazelContext
     from accel_ci.results.store import ResultsStore
+    from accel_ci.scope.each_file import CollectionCache
     from accel_ci.steps.device_tests import StageContext
     from accel_ci.storage.bucket import BucketStore
 
@@ -74,6 +75,17 @@ class Workspace:
     def wheel_cache(self) -> Path:
         """The wheels by their inputs."""
         return self.project.home / "cache" / "wheels"
+
+    def collections(self, revision: Revision, content: str) -> CollectionCache:
+        """Return the collections that builds of a revision share; `content` names its image and the backend's sources.
+
+        Pull requests have a folder of their own: what they keep there is what their code says.
+        """
+        from accel_ci.scope.each_file import CollectionCache
+        from accel_ci.source.revision import is_trusted
+
+        name = "collections" if is_trusted(self.project.settings, revision) else "collections-of-pulls"
+        return CollectionCache(self.project.home / "cache" / name, content)
 
     @property
     def stack_cache(self) -> Path:

@@ -50,10 +50,9 @@ from accel_ci.release.tags import has_public_version
 from accel_ci.results.history import median_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.rounds.tally import OnFailure, TestKey
-from accel_ci.scope.each_file import CollectionCache
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.rule_files import with_rule_files
-from accel_ci.source.revision import checkout_backend, tests_upstreams_change
+from accel_ci.source.revision import checkout_backend, is_trusted, tests_upstreams_change
 from accel_ci.source.upstream_tree import UpstreamTree, behind_revision
 from accel_ci.steps.device_tests import (
     StageContext,
@@ -123,7 +122,7 @@ def wheel(context: dg.AssetExecutionContext, stages: dg.ResourceParam[Stages]) -
             stack = stack_of(workspace, build_of(context))
             built = build_wheel(
                 settings, variant, backend, sources, artifacts, cache, project.root, upstream, stack,
-                public=has_public_version(settings, revision),
+                public=has_public_version(settings, revision), trusted=is_trusted(settings, revision),
             )  # fmt: skip
         step.note(f"{built.name} {built.version}{' (reused)' if built.reused else ''}")
     return stage_result(
@@ -136,7 +135,9 @@ def runtime_image(context: dg.AssetExecutionContext, wheel: Wheel, stages: dg.Re
     workspace, settings = stages.workspace, stages.workspace.project.settings
     variant = settings.variant(build_of(context).variant)
     with stages.stage(context) as step:
-        revision, make = stages.revision(context), partial(make_runtime_image, settings, variant, wheel)
+        revision = stages.revision(context)
+        trusted = is_trusted(settings, revision)
+        make = partial(make_runtime_image, settings, variant, wheel, trusted=trusted)
         if revision.confirms is not None:
             before = manifest_of_confirmed(workspace, RUNTIME_IMAGE, revision, variant.name, RuntimeImage)
             image = same_image(before, lambda: make(workspace.artifacts, workspace.images))
@@ -490,8 +491,7 @@ def _worker(
     with_cards = stage != "deviceless"
     spec = worker_spec_for(settings, image, sources.folder, revision.tested_as, with_cards=with_cards)
     place = workspace.stage_context(revision, build.variant, stage, context.run.run_id)
-    collections = CollectionCache(workspace.project.home / "cache" / "collections", image.digest)
-    place = replace(
-        place, content=f"{image.digest} {revision.backend.label}", collections=collections, with_cards=with_cards
-    )
+    content = f"{image.digest} {revision.backend.label}"
+    collections = workspace.collections(revision, content)
+    place = replace(place, content=content, collections=collections, with_cards=with_cards)
     return spec, place, sources.upstream

@@ -87,15 +87,18 @@ def make_docker_image(
     artifacts: ArtifactStore,
     images: Path,
     stack: SoftwareStack | None = None,
+    *,
+    trusted: bool = True,
 ) -> RuntimeImage:
     """Build both targets of a variant's image, or return the existing ones with the same content.
 
-    The files of the software stack are where they were built. If a registry is configured, the images are pushed. Raises
+    The files of the software stack are where they were built. If a registry is configured, the images are pushed. What
+    is not `trusted` has images, and a cache of uv in their builds, of its own. Raises
     `BuildError` if no engine answers, the requirements cannot be resolved, a step fails, or PyTorch does not import. The
     results of checks are part of the image.
     """
     started, limit_s = time.monotonic(), settings.limits.install_seconds
-    recipe, builder = _recipe(settings, variant, section, wheel, artifacts, stack), builder_of(section)
+    recipe, builder = _recipe(settings, variant, section, wheel, artifacts, stack, trusted), builder_of(section)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
@@ -118,8 +121,10 @@ def _name_newest(distribution: str, recipe: Recipe, image: RuntimeImage) -> None
             tag_image(container.id, f"accel-ci/{canonicalize_name(distribution)}:{recipe.variant.name}{end}")
 
 
-def render_dockerfile(section: Image, variant: Variant, packages: PackageSource, stack: SoftwareStack | None = None) -> str:
-    """Render the Dockerfile of a variant."""
+def render_dockerfile(
+    section: Image, variant: Variant, packages: PackageSource, stack: SoftwareStack | None = None, *, trusted: bool = True
+) -> str:
+    """Render the Dockerfile of a variant. One that is not `trusted` has another cache of uv."""
     environment = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)  # noqa: S701
     environment.filters["quoted"] = lambda value: json.dumps(value).replace("$", "\\$")
     template = files("accel_ci.images") / "templates" / "Dockerfile.j2"
@@ -128,6 +133,7 @@ def render_dockerfile(section: Image, variant: Variant, packages: PackageSource,
         base=section.base,
         runtime_base=base,
         cache=hashlib.sha256(base.encode()).hexdigest()[:12],
+        uv_cache="accel-ci-uv" if trusted else "accel-ci-uv-of-pulls",
         development_packages=section.development_packages,
         runtime_packages=section.runtime_packages,
         stripped=[_pattern(each) for each in section.stripped],
@@ -150,6 +156,7 @@ def _recipe(
     wheel: Wheel,
     artifacts: ArtifactStore,
     stack: SoftwareStack | None,
+    trusted: bool,
 ) -> Recipe:
     limit_s = settings.limits.install_seconds
     packages = packages_of(settings, variant, in_container=True)
@@ -159,7 +166,7 @@ def _recipe(
     files_named = files_of(pins.splitlines())
     given = {line: file for line, file in files_named.items() if file not in files}
     others = "".join(_in_context(line, given) for line in pins.splitlines() if files_named.get(line) not in files)
-    dockerfile = render_dockerfile(section, variant, packages, stack)
+    dockerfile = render_dockerfile(section, variant, packages, stack, trusted=trusted)
     parts = [dockerfile, others, *(each.sha256 for each in wheel.wheels), variant.name, section.registry or ""]
     parts += [stack.digest] if stack is not None else []
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -49,18 +49,21 @@ def make_runtime_image(
     artifacts: ArtifactStore,
     images: Path,
     stack: SoftwareStack | None = None,
+    *,
+    trusted: bool = True,
 ) -> RuntimeImage:
     """Make the image of a variant below the folder `images`, or return the existing one with the same content.
 
     Programs of a virtual environment find the software stack by the variables of the image; a Docker image has its files.
-    An environment in which a test has changed something is made anew; the changed one is kept beside it.
+    An environment in which a test has changed something is made anew; the changed one is kept beside it. A Docker image of
+    what is not `trusted` is made apart, since packages that its wheel asks for may run code while they are installed.
     Raises `BuildError` if the requirements cannot be resolved or installed, or PyTorch does not import.
     """
     if (prebuilt := settings.prebuilt_image_of(variant)) is not None:
         return take_prebuilt_image(settings, variant, prebuilt, wheel, artifacts)
     section = settings.image_of(variant)
     if section is not None:
-        return make_docker_image(settings, variant, section, wheel, artifacts, images, stack)
+        return make_docker_image(settings, variant, section, wheel, artifacts, images, stack, trusted=trusted)
     started, limit = time.monotonic(), settings.limits.install_seconds
     packages = packages_of(settings, variant)
     files = [artifacts.checked_path(each) for each in wheel.wheels]

@@ -1,7 +1,8 @@
 """The tests of a suite whose files are collected one by one: the documents of its files, kept for later builds, and merged.
 
 A document is what `accel_ci.runner.collect_apart` writes. What a file of PyTorch's repository holds depends on the commit,
-the image and the arguments, and takes seconds to find out, so it is found out once.
+the image, the backend's sources (its conftest.py can do anything) and the arguments, and takes seconds to find out, so it is
+found out once.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ def files_below(root: Path, places: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class CollectionCache:
-    """Documents of earlier collections in a folder, for one image. Those that nobody has used for a month are removed."""
+    """Documents of earlier collections in a folder. Those that nobody has used for a month are removed.
+
+    `content` names the image and the backend's sources that files are collected with.
+    """
 
     folder: Path
-    image: str
+    content: str
 
     def find(self, root: Path, upstream: Path, session: SuiteSession, runner: Path, files: Sequence[str]) -> Keys:
         """Return where the documents of files are or will be. `upstream` is the folder of PyTorch's repository."""
-        general = [self.image, _digest(runner), session.pytest_args, *_surroundings(root, upstream, session.environment)]
+        general = [self.content, _digest(runner), session.pytest_args, *_surroundings(root, upstream, session.environment)]
         keys = {file: json.dumps([*general, file, _digest(root / file)]).encode() for file in files}
         return Keys({file: self.folder / f"{hashlib.sha256(key).hexdigest()[:32]}.json" for file, key in keys.items()})
 

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from accel_ci.config.settings import Project
+from accel_ci.config.settings import Project, Settings
 from accel_ci.config.stack_settings import Component
 from accel_ci.errors import ConfigError, DamagedError, MissingRefError, SourceChangedError, SourceError
 from accel_ci.model import CONFIRM, Revision, Source, Trigger
@@ -29,6 +29,7 @@ from accel_ci.source.refs import anchor, resolve_source, resolved_sha
 _LOG = logging.getLogger(__name__)
 
 _TRIES = 5
+_HEXADECIMAL = re.compile(r"[0-9a-f]{4,64}")
 
 
 def revision_key(
@@ -64,6 +65,25 @@ def is_pull_request(source: Source) -> bool:
 def tests_upstreams_change(revision: Revision) -> bool:
     """Return whether a revision tests a pull request of upstream, with the backend as it is."""
     return revision.trigger == "pr" and is_pull_request(revision.upstream) and not is_pull_request(revision.backend)
+
+
+def is_trusted(settings: Settings, revision: Revision) -> bool:
+    """Return whether all code of a revision is what the configuration names, or on a branch or tag of its repository.
+
+    Pull requests are not, whoever has them built, and commits without a name may be anybody's. What trusted builds reuse is
+    never made of them.
+    """
+    stack = {component.name: component.ref for component in settings.stack.components} if settings.stack is not None else {}
+    parts = [(revision.backend, settings.backend.ref), (revision.upstream, settings.upstream.ref)]
+    parts += [(source, stack.get(name, "HEAD")) for name, source in revision.stack.items()]
+    return revision.tested_as != "pr" and all(is_trusted_ref(source.ref, configured) for source, configured in parts)
+
+
+def is_trusted_ref(ref: str, configured: str) -> bool:
+    """Return whether a ref is the configured one, or can only be a branch or a tag."""
+    name = re.split(r"[~^]", ref, maxsplit=1)[0]
+    is_short_name = "/" not in name and _HEXADECIMAL.fullmatch(name) is None
+    return ref == configured or is_short_name or name.startswith(("refs/heads/", "refs/tags/"))
 
 
 def confirming_revision(confirmed: Revision, number: int = 1, now: datetime | None = None) -> Revision:

@@ -30,7 +30,7 @@ from accel_ci.model import Artifact, SoftwareStack, Source, StackComponent
 from accel_ci.process.run import Finished
 from accel_ci.progress import Step
 from accel_ci.source.checkout import checkout_root
-from accel_ci.source.revision import checkout_component
+from accel_ci.source.revision import checkout_component, is_trusted_ref
 from accel_ci.storage.archive import TarError, unpack
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.atomic_file import write_whole_file
@@ -139,9 +139,13 @@ def build_stack(
 
 
 def component_key(component: Component, source: Source, before: str) -> str:
-    """Name a component's build by what it depends on: its sources and commands, and the key of the component `before`."""
+    """Name a component's build by what it depends on: its sources and commands, and the key of the component `before`.
+
+    A pull request of the component, and what comes after it, has a build of its own, also once it is merged.
+    """
     settings = component.model_dump(mode="json", include={"name", "build", "environment", "submodules", "lfs"})
     inputs = [settings, source.repository, source.tree or source.sha, source.label, before]
+    inputs += [] if is_trusted_ref(source.ref, component.ref) else ["not trusted"]
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 

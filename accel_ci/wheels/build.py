@@ -43,13 +43,15 @@ def build_wheel(
     stack: SoftwareStack | None = None,
     *,
     public: bool = False,
+    trusted: bool = True,
 ) -> Wheel:
     """Build and check the wheels of a variant, or return those that were built from the same inputs.
 
     The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
     in the configured image if an engine answers, else on this machine, and finds the software stack. The versions of
-    `public` ones do not name the state of the sources: `{label}` is empty. Raises `BuildError` if the build fails, or if
-    there is no PyTorch to build it for; the results of checks are part of the wheel.
+    `public` ones do not name the state of the sources: `{label}` is empty. What is not `trusted`, such as a pull request,
+    has wheels and a compiler's cache of its own, also where a trusted commit is the same. Raises `BuildError` if the build
+    fails, or if there is no PyTorch to build it for; the results of checks are part of the wheel.
     """
     started, label = time.monotonic(), "" if public else source.label
     rules = settings.wheels_of(variant)
@@ -69,11 +71,13 @@ def build_wheel(
         "builder": image,
         **({"stack": stack.digest} if stack is not None else {}),
         **({"public": True} if public else {}),
+        **({} if trusted else {"trusted": False}),
     }
     manifest = cache / f"{hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()}.json"
     if (reused := _reuse(manifest, artifacts)) is not None:
         return reused
-    compiler_cache, limit_s = cache.absolute() / "compiler", settings.limits.build_seconds
+    compiler_cache = cache.absolute() / ("compiler" if trusted else "compiler-of-pulls")
+    limit_s = settings.limits.build_seconds
     with scratch_folder("wheel") as scratch:
         whole = checkout_root(sources)
         scratch.chmod(0o711)  # another user gets to what is its own, and sees nothing else

@@ -369,6 +369,14 @@ def test_the_dockerfile_quotes_values_of_the_configuration(make_project: Callabl
     assert r'ENV WORDS="a \"quoted\" \$word\nand a line"' in text
     assert text.count("libnuma1") == 1
     assert "find-links" in text
+    of_pulls = render_dockerfile(
+        Image.model_validate(section), project.settings.variants[0], PackageSource({}), trusted=False
+    )
+    assert ("id=accel-ci-uv," in text, "id=accel-ci-uv," in of_pulls, "id=accel-ci-uv-of-pulls," in of_pulls) == (
+        True,
+        False,
+        True,
+    )
 
 
 def test_cached_steps_are_counted_without_base_images() -> None:

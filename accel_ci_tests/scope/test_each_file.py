@@ -51,8 +51,8 @@ def test_a_folder_stands_for_its_files_of_tests_and_each_counts_once(root: Path)
     assert found == ["upstream/test/nn/test_b.py", "upstream/test/test_a.py", "upstream/test/nn/other.py"]
 
 
-def keys(root: Path, image: str = "i", session: SuiteSession = SESSION) -> Keys:
-    cache = CollectionCache(root / "cache", image)
+def keys(root: Path, content: str = "i", session: SuiteSession = SESSION) -> Keys:
+    cache = CollectionCache(root / "cache", content)
     return cache.find(root, root / "upstream", session, root / "runner", ["upstream/test/test_a.py"])
 
 
@@ -62,7 +62,7 @@ def test_a_document_is_known_until_something_has_changed(root: Path) -> None:
     for session in (SESSION, in_base):
         keys(root, session=session).keep({"upstream/test/test_a.py": document})
         assert keys(root, session=session).known() == {"upstream/test/test_a.py": document}
-    assert not keys(root, image="j").known()
+    assert not keys(root, content="j").known()
     assert not keys(root, session=SuiteSession((), ("-k", "a"))).known()
     assert not keys(root, session=SuiteSession((), ("-q",), environment={"A": "1"})).known()
     for path, session in (("base.py", in_base), (f"upstream/{COMMIT}", SESSION), ("upstream/test/test_a.py", SESSION)):

@@ -1,4 +1,7 @@
-"""Code under test writes to what later builds read: uv's cache, the checkout, the environment, the artifact store."""
+"""Code under test writes to what later builds read: uv's cache, the checkout, the environment, the artifact store.
+
+What a pull request's code decides is never taken by a trusted build.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from accel_ci.config.settings import Project
+from accel_ci.config.pool_settings import LocalPoolSettings
+from accel_ci.config.settings import UPSTREAM_TESTS, Project
 from accel_ci.errors import AccelCiError
 from accel_ci.images.runtime_image import changes_of_environment, make_runtime_image
-from accel_ci.model import Source, Wheel
+from accel_ci.model import Revision, Source, SuiteSession, Wheel, WorkerSpec
+from accel_ci.pool.local import LocalPool
+from accel_ci.process.environment import clean_environment
+from accel_ci.scope.selection import select_tests
 from accel_ci.source.checkout import changes_of_checkout, checkout
 from accel_ci.source.refs import resolve_source
+from accel_ci.source.upstream_tree import COMMIT
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
+from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import git
 
 pytest_plugins = ["accel_ci_tests.fixtures.toy_backend"]
@@ -26,6 +37,48 @@ pytest_plugins = ["accel_ci_tests.fixtures.toy_backend"]
 
 def appended(file: Path) -> Callable[[], object]:
     return lambda: file.write_bytes(file.read_bytes() + b"poison = True\n")
+
+
+FORGING = """
+import os
+
+def pytest_collection_modifyitems(items):
+    if os.path.exists({armed!r}):
+        items[:] = [item for item in items if item.name != "test_inconvenient"]
+"""
+
+
+def test_what_a_hostile_conftest_collects_from_pytorchs_files_is_never_taken_by_trusted_builds(
+    make_project: Callable[..., Project], tmp_path: Path
+) -> None:
+    suites = {"smoke": {"stage": "smoke", "paths": ["t"]}, "unit": {"source": "upstream", "paths": ["test"]}}
+    workspace = Workspace(make_project(suites=suites, device={"type": "toy"}))
+    armed, root = tmp_path / "armed", tmp_path / "root"
+    (root / UPSTREAM_TESTS / "test").mkdir(parents=True)
+    (root / UPSTREAM_TESTS / COMMIT).write_text("1" * 40)
+    (root / UPSTREAM_TESTS / "test" / "test_a.py").write_text("def test_a(): pass\ndef test_inconvenient(): pass\n")
+    (root / "conftest.py").write_text(FORGING.format(armed=str(armed)))
+    session = SuiteSession((f"{UPSTREAM_TESTS}/test",), isolate=True)
+    spec = WorkerSpec(sys.executable, str(root), clean_environment({}), "", sessions={"unit": session})
+    backend, upstream = (Source(name, "refs/heads/main", "2" * 40) for name in ("backend", "upstream"))
+    nightly = Revision("nightly-20261128", "nightly", datetime(2026, 11, 28, tzinfo=timezone.utc), backend, upstream)
+    pull = replace(nightly, key="pr-7-222222222222", trigger="pr", backend=replace(backend, ref="refs/pull/7/head"))
+    by_hand = replace(pull, key="manual-7", trigger="manual")
+
+    def collected(revision: Revision, content: str = "the image, and the commit that was merged as it is") -> int:
+        cache = workspace.collections(revision, content)
+        unit = {"unit": workspace.project.settings.suites["unit"]}
+        execute = LocalPool(LocalPoolSettings(card_environment="CARD")).execute
+        return select_tests(unit, spec, workspace.runner, workspace.artifacts, execute, 120, cache).collected
+
+    armed.touch()
+    assert (collected(pull), collected(by_hand)) == (1, 1)
+    armed.unlink()
+    assert collected(pull) == 1, "a pull request takes what it has kept"
+    assert collected(nightly) == 2
+    armed.touch()
+    assert collected(nightly) == 2, "what a trusted build has kept is taken"
+    assert collected(nightly, "the same image, and another commit") == 1, "another conftest.py may collect other tests"
 
 
 def test_an_environment_shares_no_file_with_the_cache_of_uv(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.errors import ConfigError, SourceError
 from accel_ci.model import Revision, Source, Trigger, trigger_of_key
-from accel_ci.source.revision import confirmed_key, confirming_revision, resolve_revision, revision_key
+from accel_ci.source.revision import confirmed_key, confirming_revision, is_trusted, resolve_revision, revision_key
 from accel_ci_tests.fixtures.checkout import commit, git
-from accel_ci_tests.fixtures.project import minimal_config
+from accel_ci_tests.fixtures.project import minimal_config, with_changes
 
 NOW = datetime(2026, 11, 27, 2, 5, tzinfo=timezone.utc)
 UPSTREAM = Source("up", "main", "a" * 40)
@@ -32,6 +33,45 @@ BACKEND = Source("back", "main", "b" * 40)
 )
 def test_keys(trigger: Trigger, pull_request: int | None, slug: str | None, key: str) -> None:
     assert revision_key(trigger, NOW, UPSTREAM, BACKEND, pull_request, slug) == key
+
+
+@pytest.mark.parametrize(
+    ("trigger", "ref", "trusted"),
+    [
+        ("nightly", "main", True),
+        ("manual", "HEAD", True),
+        ("manual", "main~2", True),
+        ("manual", "refs/heads/a/topic", True),
+        ("manual", "refs/tags/v1", True),
+        ("manual", "team/configured", True),
+        ("pr", "main", False),
+        ("pr", "refs/pull/7/head", False),
+        ("manual", "refs/pull/7/head", False),
+        ("manual", "pull/7/head", False),
+        ("manual", "refs/merge-requests/7/head", False),
+        ("manual", "c" * 40, False),
+        ("manual", "ccccccc", False),
+    ],
+)
+@pytest.mark.parametrize("part", ["backend", "upstream"])
+def test_only_branches_tags_and_what_is_configured_are_trusted(
+    make_project: Callable[..., Project], trigger: Trigger, ref: str, trusted: bool, part: str
+) -> None:
+    configured = dict.fromkeys(["backend__ref", "upstream__ref"], "team/configured")
+    settings = make_project(**with_changes(minimal_config(), configured)).settings
+    revision = Revision(
+        "a-key", trigger, NOW, **{"backend": BACKEND, "upstream": UPSTREAM, part: Source("it", ref, "c" * 40)}
+    )
+    assert is_trusted(settings, revision) is trusted
+    confirming = confirming_revision(replace(revision, key=f"{trigger}-1"))
+    assert is_trusted(settings, confirming) is trusted, "no build of somebody else's failures is more trusted than theirs"
+
+
+def test_a_component_that_is_a_pull_request_makes_a_revision_untrusted(make_project: Callable[..., Project]) -> None:
+    revision = Revision(
+        "manual-1", "manual", NOW, BACKEND, UPSTREAM, stack={"tool": Source("tool", "refs/pull/3/head", "1" * 40)}
+    )
+    assert not is_trusted(make_project().settings, revision)
 
 
 def test_a_pull_request_needs_a_number() -> None:

@@ -159,6 +159,16 @@ def test_a_component_at_another_ref_leaves_the_others_as_they_are(site: Callable
         resolve_stack(here.project, {"took": "main"})
 
 
+def test_a_component_that_was_built_as_a_pull_request_is_built_anew_once_it_is_merged(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    here = site()
+    git(tmp_path / "tool", "update-ref", "refs/pull/3/head", "HEAD")
+    assert [each.reused for each in here.build(tool="refs/pull/3/head").components] == [False, False]
+    assert [each.reused for each in here.build(tool="refs/pull/3/head").components] == [True, True]
+    assert [each.reused for each in here.build().components] == [True, False]
+
+
 def test_a_build_that_fails_names_the_component_its_command_and_its_last_words(site: Callable[..., Site]) -> None:
     def breaks(section: dict[str, Any]) -> None:
         section["components"][0]["build"].append(["python3", "-c", "import sys; sys.exit('no such header')"])

@@ -19,10 +19,12 @@ from accel_ci.wheels.checks import CHECK_NAMES
 SOURCE = Source("toy", "HEAD", "0123456789abcdef" * 2 + "01234567", tree="f" * 40)
 
 
-def build(project: Project, sources: Path, source: Source = SOURCE, *, public: bool = False) -> Wheel:
+def build(project: Project, sources: Path, source: Source = SOURCE, *, public: bool = False, trusted: bool = True) -> Wheel:
     variant = project.settings.variants[0]
     artifacts, cache = ArtifactStore(project.home / "artifacts"), project.home / "cache"
-    return build_wheel(project.settings, variant, source, sources, artifacts, cache, project.root, public=public)
+    return build_wheel(
+        project.settings, variant, source, sources, artifacts, cache, project.root, public=public, trusted=trusted
+    )
 
 
 def failed(wheel: Wheel) -> dict[str, str]:
@@ -39,6 +41,15 @@ def test_a_good_wheel_passes_every_check_and_is_reused(toy_project: Project, toy
     other = build(toy_project, toy_sources, replace(SOURCE, sha="f" * 40))
     assert (other.reused, other.version) == (False, "1.0+gffffffffffff")
     assert sorted(path.name for path in toy_sources.iterdir()) == ["README.md", "pyproject.toml", "setup.py", "toy_backend"]
+
+
+def test_trusted_builds_take_no_wheel_of_a_pull_request_even_of_the_same_commit(
+    toy_project: Project, toy_sources: Path
+) -> None:
+    assert not build(toy_project, toy_sources, trusted=False).reused
+    assert build(toy_project, toy_sources, trusted=False).reused
+    assert not build(toy_project, toy_sources).reused
+    assert build(toy_project, toy_sources).reused
 
 
 @pytest.mark.parametrize(
