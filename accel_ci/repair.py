@@ -23,7 +23,7 @@ from accel_ci.model import Build, Revision, Source, TestPlan, Wheel, trigger_of_
 from accel_ci.notify.current import NOTIFIED, Notified
 from accel_ci.pipelines import REVISION, TEST_PLAN, WHEEL
 from accel_ci.pull_requests.sent import SentRecord, answers_file
-from accel_ci.pull_requests.watched import Watched, watched_file
+from accel_ci.pull_requests.watched import AFTER_REPAIR, AFTER_REPAIR_OF_COMPONENT, Watched, watched_file
 from accel_ci.quality.current_quarantine import QUARANTINE, QuarantineState
 from accel_ci.quality.flakiness import Flakiness
 from accel_ci.quality.judgement import INCIDENTS, Incidents
@@ -111,13 +111,17 @@ def _manifests(workspace: Workspace) -> Iterator[Repaired]:
 def _records(workspace: Workspace) -> Iterator[Repaired]:
     """The records of what was done, decided and told. Without one, all is as before it was first written."""
     manifests, home = workspace.manifests, workspace.project.home
-    relay = home / "relay"
+    relay, stack = home / "relay", workspace.project.settings.stack
     files: list[tuple[Path, Any, str]] = [
         (manifests.path(NOTIFIED), Notified, "what is open then is told anew"),
         (manifests.path(QUARANTINE), QuarantineState, "the next run makes it anew from the results"),
         (manifests.path(INCIDENTS), Incidents, "the next run makes it anew"),
         (manifests.path(TRENDS), Trends, "the next run makes it anew"),
-        (watched_file(workspace), Watched, "labels of maintainers must be set again"),
+        (watched_file(workspace), Watched, AFTER_REPAIR),
+        *(
+            (watched_file(workspace, each.name), Watched, AFTER_REPAIR_OF_COMPONENT)
+            for each in (stack.components if stack is not None else ())
+        ),
         (answers_file(workspace), SentRecord, "each open pull request gets another comment"),
         (relay / "poll.json", dict[str, Any], "the next poll begins with the changes from then on"),
         *((file, Delivery, "have it dispatched again") for file in sorted(relay.glob("deliveries/*.json"))),

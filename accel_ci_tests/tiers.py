@@ -21,6 +21,7 @@ SLOW = (
     "defs/test_notify.py",
     "defs/test_queue.py",
     "defs/test_stack.py",
+    "defs/test_stack_changes.py",
     "defs/test_stage.py",
     "defs/test_ticks.py",
     "defs/test_triggers.py",

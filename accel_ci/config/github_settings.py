@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -42,6 +43,17 @@ class PullRequestRefs(Section):
 
     pattern: Annotated[GitRef, Field(pattern=r"\Arefs/[A-Za-z0-9._/-]+/\*(/[A-Za-z0-9._-]+)*\z")] = "refs/pull/*/head"
     trust_all: Literal[True]
+
+    def ref_of(self, number: int) -> str:
+        """The ref of the pull request with that number."""
+        return self.pattern.replace("*", str(number))
+
+    def number_of(self, ref: str) -> int | None:
+        """The number of the pull request that a ref is; None for another ref."""
+        front, _, back = self.pattern.partition("*")
+        number = ref.removeprefix(front).removesuffix(back)
+        is_one = ref == f"{front}{number}{back}" and re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII) is not None
+        return int(number) if is_one else None
 
 
 def strangers_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from accel_ci.config.github_settings import PullRequestRefs
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.values import EnvironmentName, GitRef, Name, RelativePath, Seconds
 
@@ -20,7 +21,8 @@ class Component(Section):
     `build` installs into the folder that `{prefix}` stands for, in which the components before it are installed already.
     Each command of `test` is a test, which passes with the exit status 0; the tests in `reports`, paths or patterns of
     files in JUnit's format that the commands write, count beside them. The limit is for each command. With `release`, its
-    tags of semantic versions, such as v1.2.3, release the image of a build.
+    tags of semantic versions, such as v1.2.3, release the image of a build. With `changes`, refs of git are its change
+    requests, each of which is built: its repository is an internal one, where everybody who can open one is trusted.
     """
 
     name: Name
@@ -34,14 +36,15 @@ class Component(Section):
     environment: dict[EnvironmentName, str] = {}
     timeout_seconds: Seconds = 3600
     release: bool = False
+    changes: PullRequestRefs | None = None
 
 
 class Stack(Section):
     """The components in the order in which they are built.
 
     `environment` is what wheel builds and tests get, with `{stack}` for the folder that everything is installed in. A
-    sensor looks every `check_every_seconds` whether a component has moved, and one whether it has a new release tag; they
-    start with the daemon if they are `enabled`.
+    sensor looks every `check_every_seconds` whether a component has moved, one whether it has a new release tag, and one
+    for its change requests; they start with the daemon if they are `enabled`.
     """
 
     components: Annotated[tuple[Component, ...], Field(min_length=1)]

@@ -52,7 +52,7 @@ from accel_ci.results.questions import failed_attempts
 from accel_ci.rounds.tally import OnFailure, TestKey
 from accel_ci.scope.modes import with_modes
 from accel_ci.scope.rule_files import with_rule_files
-from accel_ci.source.revision import checkout_backend, is_trusted, tests_upstreams_change
+from accel_ci.source.revision import checkout_backend, is_trusted, tests_the_backends_change
 from accel_ci.source.upstream_tree import UpstreamTree, behind_revision
 from accel_ci.steps.device_tests import (
     StageContext,
@@ -241,7 +241,7 @@ def test_selection(
         selection = collect_tests(settings, suites, spec, place, none_enabled=sweeps)
         if sweeps:
             selection = sweep_selection(workspace, selection, build_of(context).variant, day)
-        elif revision.trigger == "pr" and settings.jobs.pr.tests != "all" and not tests_upstreams_change(revision):
+        elif settings.jobs.pr.tests != "all" and tests_the_backends_change(settings, revision):
             selection = changed_selection(workspace, selection, revision, build_of(context).variant)
         step.note(selection_note(selection))
     shown = {"upstream_tests": tree.sha, "upstream_tests_differ": tree.skew or "no"} if tree is not None else {}

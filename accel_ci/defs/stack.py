@@ -1,7 +1,7 @@
 """The software stack of a build, if one is configured: its components, built in order before the wheel, and their tests."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from time import monotonic
@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 
 from accel_ci.config.stack_settings import Component, Stack
+from accel_ci.defs.heads import Heads
 from accel_ci.defs.location import runs_of
 from accel_ci.defs.metadata import link, stage_result, table
 from accel_ci.defs.partitions import build_of
@@ -17,13 +18,15 @@ from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.stage import Stages, stage_asset
 from accel_ci.defs.ticks import PREVIEW, fail_if_all_failed, failing_tick, is_preview
 from accel_ci.defs.triggers import choose_revision, run_requests, start_revision
-from accel_ci.errors import SourceChangedError, SourceError
+from accel_ci.errors import AccelCiError, SourceChangedError, SourceError
 from accel_ci.model import Build, DeviceTestResults, Revision, SoftwareStack
 from accel_ci.pipelines import INTEGRATION, STACK
+from accel_ci.pull_requests.watched import Watched, keep_watched, look_at_refs, read_watched
 from accel_ci.quality.confirm_selection import manifest_of_confirmed
 from accel_ci.redaction import redact
 from accel_ci.release.tags import new_and_moved, release_tags, releasing_components
 from accel_ci.results.questions import failed_attempts
+from accel_ci.source.git import local_path
 from accel_ci.source.revision import manual_key, resolve_stack
 from accel_ci.source.watch import reason_to_wait
 from accel_ci.stack.build import bring_stack, build_stack
@@ -107,12 +110,14 @@ def stack_metadata(made: SoftwareStack, workspace: Workspace) -> dict[str, Any]:
 
 
 def stack_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
-    """Make the sensors: for components that move, and for their release tags; none without a section `stack`."""
+    """Make the sensors: for components that move, their release tags and their changes; none without a section `stack`."""
     section = workspace.project.settings.stack
     if section is None:
         return []
     tags = [_stack_tags_sensor(workspace, section)] if releasing_components(workspace.project) else []
-    return [_stack_sensor(workspace, section), *tags]
+    changing = [each for each in section.components if each.changes is not None]
+    changes = [_stack_changes_sensor(workspace, section, changing)] if changing else []
+    return [_stack_sensor(workspace, section), *tags, *changes]
 
 
 def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
@@ -229,6 +234,70 @@ def _revision_of_tag(
     if revision.stack[component.name].sha != sha:
         raise SourceChangedError(f"{ref} is not at {sha} any more")
     return revision
+
+
+def _stack_changes_sensor(workspace: Workspace, section: Stack, components: Sequence[Component]) -> dg.SensorDefinition:
+    job = INTEGRATION.job_for("pr")
+
+    @dg.sensor(
+        name="stack_changes_sensor",
+        job_name=job.name,
+        minimum_interval_seconds=section.check_every_seconds,
+        description="Builds the newest commit of each change request of a component, with the others as configured, and "
+        "ends builds of older commits. The first look at a repository only notes what is there.",
+        default_status=dg.DefaultSensorStatus.RUNNING if section.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def stack_changes_sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        until, now = monotonic() + _TICK_S, datetime.now(timezone.utc)
+        requests, reasons, errors, failed, tried = list[dg.RunRequest](), list[str](), list[str](), list[str](), 0
+        for component in components:
+            if is_preview(context):
+                heads_now = read_watched(workspace, component.name).heads
+                waiting = ", ".join(str(number) for number, head in heads_now.items() if head.state == "allowed")
+                reasons.append(
+                    f"{PREVIEW}: a tick starts {job.name} for the changes {waiting or 'none'} of {component.name}"
+                )
+                continue
+            try:
+                is_first, watched = _look_for_changes(workspace, component, len(components), now)
+            except AccelCiError as error:
+                errors.append(redact(f"{component.name} cannot be asked: {error}"))
+                continue
+            if is_first:
+                reasons.append(f"noted {len(watched.seen_refs or ())} changes of {component.name}")
+            heads = Heads(context.instance, workspace, component)
+            reasons += heads.end_obsolete(watched)
+            taken = heads.take_up(watched, until)
+            requests += taken.requests
+            reasons += taken.reasons
+            failed += taken.errors
+            tried += taken.tried
+        fail_if_all_failed("no component can be asked for its changes", errors, len(components))
+        fail_if_all_failed("no change can be built", failed, tried)
+        reasons += [*errors, *failed]
+        if not requests:
+            return dg.SkipReason("; ".join(reasons) or "no component has a new change")
+        for reason in reasons:
+            context.log.warning(reason)
+        return dg.SensorResult(run_requests=requests)
+
+    return stack_changes_sensor
+
+
+def _look_for_changes(workspace: Workspace, component: Component, among: int, now: datetime) -> tuple[bool, Watched]:
+    """Look at the change requests of a component, and keep what is there. Return whether it is the first look.
+
+    Each of the components has its part of a tick's time. Raises `AccelCiError`.
+    """
+    project, known = workspace.project, read_watched(workspace, component.name)
+    if component.changes is None:
+        return False, known
+    limit = min(project.settings.limits.git_seconds, _TICK_S / among)
+    address = str(local_path(component.repository, project.root) or component.repository)
+    watched = look_at_refs(address, component.changes, known, limit, now)
+    if watched != known:
+        keep_watched(workspace, watched, component.name)
+    return known.seen_refs is None, watched
 
 
 def changed_components(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -74,26 +74,32 @@ class Watched:
 _WATCHED = TypeAdapter(Watched)
 
 
-def watched_file(workspace: Workspace) -> Path:
-    """The record of the pull requests."""
-    return workspace.project.home / "pull_requests" / "watched.json"
+AFTER_REPAIR = "labels of maintainers must be set again"
+AFTER_REPAIR_OF_COMPONENT = "the next look only notes the change requests that are there"
 
 
-def read_watched(workspace: Workspace) -> Watched:
+def watched_file(workspace: Workspace, component: str | None = None) -> Path:
+    """The record of the backend's pull requests, or of the change requests of a component of the stack."""
+    name = "watched" if component is None else f"watched-{component}"
+    return workspace.project.home / "pull_requests" / f"{name}.json"
+
+
+def read_watched(workspace: Workspace, component: str | None = None) -> Watched:
     """Read the record; an empty one before the first look. Raises `AccelCiError` where it is damaged."""
-    path = watched_file(workspace)
+    path = watched_file(workspace, component)
     workspace.manifests.share.bring_file(path)
     try:
         return _WATCHED.validate_json(path.read_bytes())
     except FileNotFoundError:
         return Watched()
     except (OSError, ValueError):
-        raise AccelCiError(f"{path} cannot be read: {REPAIR}, and labels of maintainers must be set again") from None
+        then = AFTER_REPAIR if component is None else AFTER_REPAIR_OF_COMPONENT
+        raise AccelCiError(f"{path} cannot be read: {REPAIR}, and {then}") from None
 
 
-def keep_watched(workspace: Workspace, watched: Watched) -> None:
+def keep_watched(workspace: Workspace, watched: Watched, component: str | None = None) -> None:
     """Keep the record, before anything is done that follows from it."""
-    path, content = watched_file(workspace), _WATCHED.dump_json(watched, indent=1)
+    path, content = watched_file(workspace, component), _WATCHED.dump_json(watched, indent=1)
     workspace.manifests.share.send(path, content)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole_file(path, content, durable=True)
@@ -130,13 +136,11 @@ def look_at_refs(address: str, refs: PullRequestRefs, watched: Watched, timeout_
 
     Raises `SourceError`.
     """
-    front, _, back = refs.pattern.partition("*")
     found: dict[int, str] = {}
     for line in run_git(["ls-remote", "--", address, refs.pattern], timeout_s=timeout_s).splitlines():
         sha, _, name = line.partition("\t")
-        number = name.removeprefix(front).removesuffix(back)
-        if name == f"{front}{number}{back}" and re.fullmatch(r"[1-9]\d{0,8}", number) and _SHA.fullmatch(sha):
-            found[int(number)] = sha
+        if (number := refs.number_of(name)) is not None and _SHA.fullmatch(sha):
+            found[number] = sha
     if watched.seen_refs is None:  # a host keeps the refs of closed ones, and nobody wants all of them built
         return replace(watched, seen_refs=found)
     old = watched.seen_refs

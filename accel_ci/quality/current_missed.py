@@ -37,6 +37,7 @@ from accel_ci.redaction import redact
 from accel_ci.scope.selection import read_selection
 from accel_ci.scope.table import read_scope
 from accel_ci.source.changes import Commit, changes_between, changes_of_commit, commits_between
+from accel_ci.source.revision import components_at_changes
 from accel_ci.storage.revision_index import IndexedRevision
 from accel_ci.workspace import Workspace
 
@@ -273,8 +274,11 @@ class _Judgement:
             selection = _finished(workspace, build := Build(each.key, variant))
             if selection is None:
                 continue
+            revision = workspace.manifests.read(workspace.manifests.path(REVISION, each.key), Revision)
+            if components_at_changes(workspace.project.settings, revision):  # the backend's commit is no pull request's
+                continue
             selections[build] = selection
-            by_sha.setdefault(str(self._backend_of(build).sha), build)
+            by_sha.setdefault(str(revision.backend.sha), build)
             if selection.subset is not None and selection.subset.change is not None:
                 by_change.setdefault(selection.subset.change, build)
         pulls: dict[str, tuple[str, frozenset[Identity] | None]] = {}

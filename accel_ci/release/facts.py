@@ -19,6 +19,7 @@ from accel_ci.quality.report import make_report
 from accel_ci.redaction import redact
 from accel_ci.release.gate import BuildFacts, Decision, Override, judge
 from accel_ci.release.tags import ReleaseTag
+from accel_ci.source.revision import components_at_changes
 from accel_ci.workspace import Workspace
 
 OVERRIDE = "release_override"
@@ -61,6 +62,7 @@ def decide(
         figures=_figures(workspace) if gate.quality else (),
         public_only=index is not None and not index.local_versions,
         stack=revision.stack,
+        at_changes=components_at_changes(settings, revision),
     )
     word = manifests.find(OVERRIDE, build, Override)
     is_on_these = word is not None and word.results in (None, results_digest(ledger))

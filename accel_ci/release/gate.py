@@ -28,7 +28,8 @@ class BuildFacts:
     `activity` has what pipelines do beside the ledger, or where they stopped. `wanted` are the suites of its job. `checks`
     are those of its wheel and image, None where there is no wheel. `version` is the wheel's, and `tag` the release tag that
     the build is released by, None for a build that is none. `level` is the backend's. `public_only` is true if it goes to an
-    index that takes no local version, such as `1.0+g0123`. `stack` are the states of the stack's components.
+    index that takes no local version, such as `1.0+g0123`. `stack` are the states of the stack's components,
+    of which some may be `at_changes`: at change requests that nobody has merged.
     """
 
     trigger: Trigger
@@ -43,6 +44,7 @@ class BuildFacts:
     figures: tuple[Figure, ...]
     public_only: bool = False
     stack: Mapping[str, Source] = field(default_factory=dict)
+    at_changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,9 @@ def _of_sources(facts: BuildFacts) -> Iterator[Criterion]:
         states = ", ".join(f"{name} {_state(source)}" for name, source in facts.stack.items())
         met = all(map(_is_commit, facts.stack.values()))
         yield Criterion("stack", met, states, "each component is a commit", firm=True)
+    if facts.at_changes:
+        refs = ", ".join(f"{name} {facts.stack[name].ref}" for name in facts.at_changes)
+        yield Criterion("merged", False, refs, "no component is at a change request", firm=True)
     if (tag := facts.tag) is not None:
         source = facts.source if tag.component is None else facts.stack.get(tag.component)
         built_from, at = source.sha if source is not None else None, tag.sha or "no such tag"

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,44 @@ def revision_key(
 
 def manual_key(name: str) -> str:
     """The key of a person's revision, `manual-<name>`, with a `-` for each character that a key has not."""
-    return f"manual-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')[:60]}"
+    return f"manual-{_in_key(name)}"
+
+
+def _in_key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
+
+
+@dataclass(frozen=True)
+class ComponentChange:
+    """A change request of a component of the stack: its number, the ref that it is, and its newest commit."""
+
+    component: str
+    number: int
+    ref: str
+    sha: str
+
+    @property
+    def key(self) -> str:
+        """The key of its revision: `pr-<component>-<number>-<sha12>`."""
+        return f"pr-{_in_key(self.component)}-{self.number}-{self.sha[:12]}"
+
+
+def components_at_changes(settings: Settings, revision: Revision) -> tuple[str, ...]:
+    """Return the components of the stack that a revision has at a change request (`stack.components[].changes`)."""
+    components = settings.stack.components if settings.stack is not None else ()
+    return tuple(
+        each.name
+        for each in components
+        if each.changes is not None
+        and each.name in revision.stack
+        and each.changes.number_of(revision.stack[each.name].ref) is not None
+    )
+
+
+def tests_the_backends_change(settings: Settings, revision: Revision) -> bool:
+    """Return whether a revision tests a pull request of the backend alone, so that its change tells what to test."""
+    of_others = tests_upstreams_change(revision) or components_at_changes(settings, revision)
+    return revision.trigger == "pr" and not of_others
 
 
 def is_pull_request(source: Source) -> bool:
@@ -119,20 +156,24 @@ def resolve_revision(
     upstream_ref: str | None = None,
     suites: Sequence[str] = (),
     components: Mapping[str, str] | None = None,
+    change: ComponentChange | None = None,
 ) -> Revision:
     """Resolve the SHAs that a trigger stands for now, and give them a key.
 
     `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
     `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. `components` are
-    refs of the stack's components, by their names, in place of the configured ones. Raises `ConfigError` for one that there
-    is not, and `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built from
-    may be unreachable; it is then recorded with the reason.
+    refs of the stack's components, by their names, in place of the configured ones. With `change`, a component is at that
+    change request, which must still have that commit, and all else as configured. Raises `ConfigError` for a component that
+    there is not, and `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built
+    from may be unreachable; it is then recorded with the reason.
     """
     if trigger == CONFIRM:
         raise ConfigError("name the build whose failures are to run again")
     if trigger == "sweep" and not project.settings.has_sweep:
         raise ConfigError("no suite has a scope.enabled_file: all tests in scope are enabled, and there is nothing to sweep")
     now = now or datetime.now(timezone.utc)
+    if change is not None:
+        components, backend_ref = {change.component: change.ref}, project.settings.backend.ref
     backend = _resolve_and_keep_backend(project, trigger, backend_ref, pull_request)
     if backend_sha not in (None, backend.sha):
         raise SourceChangedError(
@@ -140,7 +181,12 @@ def resolve_revision(
         )
     upstream = _resolve_upstream(project, trigger, upstream_sha, upstream_ref)
     stack = resolve_stack(project, components or {})
-    base = revision_key(trigger, now, upstream, backend, pull_request, slug)
+    if change is None:
+        base = revision_key(trigger, now, upstream, backend, pull_request, slug)
+    elif (sha := stack[change.component].sha) == change.sha:
+        base = change.key
+    else:
+        raise SourceChangedError(f"{change.ref} of {change.component} is not at {change.sha} any more, but at {sha}")
     wanted = Revision(base, trigger, now, backend, upstream, tuple(suites), stack=stack)
     number = 1
     while True:

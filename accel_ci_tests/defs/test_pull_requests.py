@@ -13,23 +13,19 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.run_tags import STRANGER_TAG
-from accel_ci.defs.runs import create_run
 from accel_ci.github.client import TOKEN as VARIABLE
-from accel_ci.model import Build
 from accel_ci.pull_requests.watched import read_watched
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
+from accel_ci_tests.fixtures.queued_runs import queue_run, queued_instance
 
 FIRST_TICK, PREVIEW = "1", "a-time"
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    home = tmp_path / "dagster"
-    home.mkdir()
-    queue = {"run_coordinator": {"module": "dagster.core.run_coordinator", "class": "QueuedRunCoordinator"}}
-    with dg.DagsterInstance.local_temp(str(home), overrides=queue) as temporary:
+    with queued_instance(tmp_path / "dagster") as temporary:
         yield temporary
 
 
@@ -63,12 +59,7 @@ class Host:
 
     def launch(self, request: Any) -> str:
         """Queue the run that a tick asks for, as the daemon does."""
-        job = self.definitions.resolve_job_def(request.job_name)
-        revision, variant = request.partition_key.split("|")
-        tags = {**request.tags, "dagster/run_key": request.run_key}
-        origin = create_run(self.instance, None, job, Build(revision, variant), {}).remote_job_origin
-        queued = dg.DagsterRunStatus.QUEUED
-        return self.instance.create_run_for_job(job, tags=tags, status=queued, remote_job_origin=origin).run_id
+        return queue_run(self.instance, self.definitions, request)
 
     def status(self, run: str) -> dg.DagsterRunStatus:
         found = self.instance.get_run_by_id(run)

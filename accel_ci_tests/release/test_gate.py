@@ -121,6 +121,7 @@ def test_a_tag_of_a_component_is_judged_by_its_commit_and_not_by_the_version_of_
         ("tag", {"tag": ReleaseTag("v1.2.3", "1.2.3", Version("1.2.3"), SHA, "compiler")}, "compiler=v1.2.3 is aaaa"),
         ("tag", {"stack": {}}, "runtime=v1.2.3 is aaaa"),
         ("stack", {"stack": {"runtime": replace(OF_COMPONENT.stack["runtime"], dirty=True)}}, "with uncommitted changes"),
+        ("merged", {"at_changes": ("compiler",)}, "compiler main"),
         ("green", {"ledger": ledger(**counted(passed=99, failed=1))}, "1 failed"),
     ],
 )
