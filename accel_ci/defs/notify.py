@@ -17,6 +17,7 @@ from accel_ci.defs.location import runs_of
 from accel_ci.defs.partitions import build_of_run
 from accel_ci.defs.run_tags import TRIGGER_TAG
 from accel_ci.defs.ticks import PREVIEW, failing_tick, is_preview
+from accel_ci.defs.upkeep import upkeep_jobs
 from accel_ci.errors import AccelCiError
 from accel_ci.notify.current import current_troubles, hud_of, notify, notify_settings, preview
 from accel_ci.notify.silence import tick_troubles
@@ -99,21 +100,19 @@ def _gather(workspace: Workspace, instance: dg.DagsterInstance, now: datetime) -
 
 def _of_runs(workspace: Workspace, instance: dg.DagsterInstance) -> list[Trouble]:
     """The troubles of jobs: one is open while the newest run of the job that has ended is a failed one."""
-    found, location, addresses = list[Trouble](), workspace.project.settings.location, workspace.addresses
-    for pipeline in workspace.pipelines:
-        for job in pipeline.jobs if pipeline.configured(workspace.project.settings) else ():
-            if _WATCHED.isdisjoint(job.triggers):
-                continue
-            record = next(runs_of(instance, location, job=job.name, statuses=_ENDED), None)
-            if record is None:
-                continue
-            run, build = record.dagster_run, build_of_run(record.dagster_run)
-            has_failed = run.status == dg.DagsterRunStatus.FAILURE
-            name = build.name if build is not None else run.run_id
-            link = f"{addresses.ui}/runs/{run.run_id}" if addresses is not None else None
-            words = f"The run {run.run_id} of {name} {'failed' if has_failed else 'has succeeded'}."
-            title = f"the job {job.name} fails"
-            found.append(Trouble(f"run-{job.name}", has_failed, "run", title, words, name, name, link=link))
+    found, settings, addresses = list[Trouble](), workspace.project.settings, workspace.addresses
+    pipelines = [pipeline for pipeline in workspace.pipelines if pipeline.configured(settings)]
+    jobs = [job.name for each in pipelines for job in each.jobs if not _WATCHED.isdisjoint(job.triggers)]
+    for job in (*jobs, *upkeep_jobs(settings)):
+        record = next(runs_of(instance, settings.location, job=job, statuses=_ENDED), None)
+        if record is None:
+            continue
+        run, build = record.dagster_run, build_of_run(record.dagster_run)
+        has_failed = run.status == dg.DagsterRunStatus.FAILURE
+        name, of_build = (build.name, f" of {build.name}") if build is not None else (run.run_id, "")
+        link = f"{addresses.ui}/runs/{run.run_id}" if addresses is not None else None
+        words = f"The run {run.run_id}{of_build} {'failed' if has_failed else 'has succeeded'}."
+        found.append(Trouble(f"run-{job}", has_failed, "run", f"the job {job} fails", words, name, name, link=link))
     return found
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import dagster as dg
 
-from accel_ci.config.settings import Project, Retention
+from accel_ci.config.settings import Project, Retention, Settings
 from accel_ci.defs.instance import UNFINISHED, open_instance
 from accel_ci.defs.liveness import end_dead_runs, is_over
 from accel_ci.defs.location import location_tags, runs_of
@@ -20,9 +20,17 @@ from accel_ci.retention.disk import Pruned
 from accel_ci.retention.prune import RevisionRegister, prune
 from accel_ci.workspace import Workspace
 
+JANITOR, PRUNE = "janitor", "prune"
+
+
+def upkeep_jobs(settings: Settings) -> tuple[str, ...]:
+    """Return the jobs: the janitor where a pool or its instance can outlive a driver, and `prune`."""
+    has_janitor = pool_for(settings).outlives_driver or settings.pool.instance or settings.rbe
+    return (JANITOR, PRUNE) if has_janitor else (PRUNE,)
+
 
 def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[dg.ScheduleDefinition]:
-    """Make the schedules: the janitor where a pool or its instance can outlive a driver, and `prune`."""
+    """Make the schedules of the jobs, with the jobs."""
 
     @dg.op(description="Pause machines that nobody uses; end containers, Jobs and servers of Bazel whose run is over.")
     def clear_away(context: dg.OpExecutionContext) -> None:
@@ -46,16 +54,15 @@ def upkeep_schedules(project: Project, executor: dg.ExecutorDefinition) -> list[
             raise dg.Failure(f"{len(stays)} of {len(found)} things cannot be removed; the run's log names them")
 
     schedules = []
-    settings = project.settings
-    if pool_for(settings).outlives_driver or settings.pool.instance or settings.rbe:
+    if JANITOR in upkeep_jobs(project.settings):
         does = "Clears away what steps that died left: running machines, containers, Jobs of a cluster and rounds."
         when = "Every quarter of an hour: what dead steps left behind is cleared away."
-        schedules.append(_schedule(project, "janitor", clear_away, executor, does, "*/15 * * * *", when, runs=True))
+        schedules.append(_schedule(project, JANITOR, clear_away, executor, does, "*/15 * * * *", when, runs=True))
     cron = (project.settings.retention or Retention()).cron
     does = "Removes builds that no keep rule holds, and what nothing refers to any more. Attempts are kept."
     when = f"Prunes the data folder by the rules in `retention`. At `{cron}` UTC."
     runs = project.settings.retention is not None
-    return [*schedules, _schedule(project, "prune", remove_unused, executor, does, cron, when, runs=runs)]
+    return [*schedules, _schedule(project, PRUNE, remove_unused, executor, does, cron, when, runs=runs)]
 
 
 def _schedule(

@@ -77,13 +77,27 @@ def add_tick(instance: dg.DagsterInstance, state: InstigatorState, status: TickS
     instance.create_tick(TickData(origin, state.name, kind, status, at, error=error, selector_id=selector))
 
 
+@pytest.mark.parametrize("job", ["main", "prune"])
 def test_several_failed_runs_of_a_job_are_one_message_and_a_good_one_ends_it(
-    project: Project, instance: dg.DagsterInstance, chat: Chat
+    project: Project, instance: dg.DagsterInstance, chat: Chat, job: str
 ) -> None:
     for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS):
-        end_run(project, instance, "main", status)
+        end_run(project, instance, job, status)
         tick(project, instance)
-    assert chat.titles("all") == ["[run] the job main fails", "[run] over: the job main fails"]
+    assert chat.titles("all") == [f"[run] the job {job} fails", f"[run] over: the job {job} fails"]
+
+
+def test_a_janitor_that_cannot_clear_away_is_told_where_there_is_one(
+    make_project: Callable[..., Project], project: Project, instance: dg.DagsterInstance, chat: Chat
+) -> None:
+    execute(instance, "janitor", fails=True)
+    tick(project, instance)
+    assert chat.posts == [], "the janitor of an earlier configuration"
+    sections = project.settings.model_dump(mode="json", exclude_unset=True)
+    pool = {"card_environment": "TOY_CARD", "instance": {"start": ["true"], "pause": ["true"]}}
+    rented = make_project(notify=sections["notify"], jobs=sections["jobs"], pool=pool)
+    tick(rented, instance)
+    assert chat.titles("all") == ["[run] the job janitor fails"]
 
 
 def test_the_failed_run_of_a_pull_request_is_not_told(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
@@ -118,23 +132,26 @@ def execute(instance: dg.DagsterInstance, job: str, *, fails: bool) -> dg.Execut
     return graph.to_job().execute_in_process(instance=instance, raise_on_error=False)
 
 
-def test_the_sensor_of_failed_runs_tells_at_once_once(project: Project, instance: dg.DagsterInstance, chat: Chat) -> None:
+@pytest.mark.parametrize("job", ["main", "prune"])
+def test_the_sensor_of_failed_runs_tells_at_once_once(
+    project: Project, instance: dg.DagsterInstance, chat: Chat, job: str
+) -> None:
     sensor = build_definitions(project).get_repository_def().get_sensor_def("notify_run_failure_sensor")
 
     def fail() -> list[str]:
-        ended = execute(instance, "main", fails=True)
+        ended = execute(instance, job, fails=True)
         context = dg.build_run_status_sensor_context(
             sensor.name, ended.get_run_failure_event(), instance, ended.dagster_run
         ).for_run_failure()
         sensor(context)
         return chat.titles("all")
 
-    assert fail() == ["[run] the job main fails"]
-    assert fail() == ["[run] the job main fails"], "further failures are the same trouble"
-    execute(instance, "main", fails=False)
+    assert fail() == [f"[run] the job {job} fails"]
+    assert fail() == [f"[run] the job {job} fails"], "further failures are the same trouble"
+    execute(instance, job, fails=False)
     tick(project, instance)
-    assert chat.titles("all")[1:] == ["[run] over: the job main fails"]
-    assert fail()[2:] == ["[run] again: the job main fails"]
+    assert chat.titles("all")[1:] == [f"[run] over: the job {job} fails"]
+    assert fail()[2:] == [f"[run] again: the job {job} fails"]
 
 
 def materialize(instance: dg.DagsterInstance, key: dg.AssetCheckKey, *, passes: bool, trigger: str = "nightly") -> None:
