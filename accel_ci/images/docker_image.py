@@ -140,7 +140,7 @@ def render_dockerfile(
         environment={**(stack.environment if stack is not None else {}), **section.environment},
         stack=stack.prefix if stack is not None else None,
         python=variant.python,
-        options=" ".join(packages.options),
+        options=" ".join([*packages.options, *(["--no-build"] if packages.builds_nothing else [])]),
     )
 
 

@@ -2,7 +2,7 @@
 
 Its code is hostile. It runs as a user that no other build has, or in containers, and sees no variable that only trusted
 builds may see. It writes to nothing that another build reads: wheels are known by their sources, and a compiler's cache,
-which everybody would share, is left out.
+which everybody would share, is left out. Its wheel may ask for any package, so that none is built from an sdist.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _variant(variant: Variant) -> Variant:
 
 
 def _wheels(rules: Wheels) -> Wheels:
-    return rules.model_copy(update={"pass_environment": (), "compiler_cache": None})
+    return rules.model_copy(update={"pass_environment": (), "compiler_cache": None, "only_wheels": True})
 
 
 def _without_secrets(environment: Mapping[str, _Value]) -> dict[str, _Value]:

@@ -31,7 +31,7 @@ from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import checkout_root
 from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 from accel_ci.wheels.build_system import ASK, checked_requirements, read_answer, read_build_system
-from accel_ci.wheels.uv_environment import PackageSource, create, login_file, run_code, run_uv
+from accel_ci.wheels.uv_environment import PackageSource, create, login_file, run_code, run_uv, without_builds
 
 HOST = "host"
 """The name of this machine as a builder."""
@@ -166,7 +166,9 @@ class Builder:
             with login_file(self.packages) as logins:
                 for name, file in logins.items():
                     given[name], seen[_LOGINS_INSIDE] = _LOGINS_INSIDE, Path(file)
-                done = self._inside([_UV, *arguments], {_PREPARED: prepared}, given, "/", seen)
+                done = self._inside(
+                    [_UV, *without_builds(arguments, self.packages)], {_PREPARED: prepared}, given, "/", seen
+                )
         if done.status != 0:
             raise BuildError(f"what the build needs cannot be installed:\n{done.tail}")
 

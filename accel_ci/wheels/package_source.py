@@ -15,4 +15,5 @@ def packages_of(settings: Settings, variant: Variant, *, in_container: bool = Fa
         user=None if in_container else OwnUser.named(settings.code_user),
         requirements=(variant.torch, *variant.requirements),
         torch_index=variant.torch_index,
+        only_wheels=settings.wheels_of(variant).only_wheels,
     )

@@ -64,7 +64,7 @@ class PackageSource:
 
     `keep` names variables that builds may see whatever they hold. `user` is whom code of the sources runs as. `logins` are
     the users and passwords in addresses of requirements and of `torch_index`, by server: uv gets them beside these, so that
-    no pin has them. `torch_index` is the variant's, without them.
+    no pin has them. `torch_index` is the variant's, without them. With `only_wheels`, uv builds nothing that it installs.
     """
 
     environment: Mapping[str, str]
@@ -73,6 +73,7 @@ class PackageSource:
     user: OwnUser | None = None
     logins: Mapping[str, tuple[str, str]] = field(default_factory=dict, repr=False)
     torch_index: str | None = None
+    only_wheels: bool = False
 
     @classmethod
     def from_settings(
@@ -84,6 +85,7 @@ class PackageSource:
         user: OwnUser | None = None,
         requirements: Sequence[str] = (),
         torch_index: str | None = None,
+        only_wheels: bool = False,
     ) -> PackageSource:
         """Take PyTorch from its index for `torch_backend` (uv's name for it), unless the user has configured an index."""
         environment = uv_environment(base, keep)
@@ -93,7 +95,7 @@ class PackageSource:
         addresses = [requirement.partition("@")[2].strip() for requirement in requirements]
         logins = logins_of([*addresses, torch_index or ""])
         place = without_credentials(torch_index) if torch_index else None
-        return cls(environment, tuple(options), frozenset(keep), user, logins, place)
+        return cls(environment, tuple(options), frozenset(keep), user, logins, place, only_wheels)
 
     def only_from(self, *options: str) -> PackageSource:
         """Return this source without all indexes and folders but those of the options."""
@@ -107,9 +109,14 @@ class PackageSource:
         hidden = self._secrets() - self.keep
         return self.user is not None or bool(self.logins) or bool(hidden)
 
+    @property
+    def builds_nothing(self) -> bool:
+        """True if uv installs wheels alone."""
+        return self.is_apart or self.only_wheels
+
     def for_packages(self) -> dict[str, str]:
         """The environment of a uv that resolves or installs, with the passwords of indexes."""
-        return {**self.environment, "UV_NO_BUILD": "1"} if self.is_apart else dict(self.environment)
+        return {**self.environment, "UV_NO_BUILD": "1"} if self.builds_nothing else dict(self.environment)
 
     def for_code(self, home: Path) -> dict[str, str]:
         """The environment of code of the sources: without passwords, and with `home`, an empty folder, as its home."""
@@ -150,9 +157,15 @@ class PackageSource:
 
 def run_uv(arguments: Sequence[str], source: PackageSource, *, timeout_s: float, stdin: str = "") -> Finished:
     """Run a uv that resolves or installs packages; the caller checks the status."""
-    command = [uv.find_uv_bin(), *arguments]
+    command = [uv.find_uv_bin(), *without_builds(arguments, source)]
     with _logged_in(source) as environment:
         return run_tool(command, timeout_s=timeout_s, environment=environment, stdin=stdin)
+
+
+def without_builds(arguments: Sequence[str], source: PackageSource) -> list[str]:
+    """Return the arguments of a uv that builds nothing, where it may not. `uv pip` does not read `UV_NO_BUILD`."""
+    is_concerned = source.builds_nothing and tuple(arguments[:2]) in (("pip", "compile"), ("pip", "install"))
+    return [*arguments[:2], *(["--no-build"] if is_concerned and "--no-build" not in arguments else []), *arguments[2:]]
 
 
 @contextmanager
@@ -246,9 +259,12 @@ def create(folder: Path, python: str, pins: str, source: PackageSource, *, timeo
 
 def _why_no_build(done: Finished, source: PackageSource) -> str:
     """Explain why a package was not built from its sdist."""
-    if not source.is_apart or not re.search(r"no-build|building (source )?distributions? is disabled", done.output, re.I):
+    if not source.builds_nothing or not re.search(
+        r"no-build|building source distributions?\b.*\bis disabled", done.output, re.I
+    ):
         return ""
     return (
-        "\nPackages are not built from source here, since their builds would see the password of an index or run as root; "
-        "offer a wheel, or name the variable of the index in wheels.pass_environment"
+        "\nPackages are not built from source here, since their builds would see the password of an index or run as root, "
+        "or nobody has looked at them (wheels.only_wheels); offer a wheel, or name the variable of the index in "
+        "wheels.pass_environment"
     )

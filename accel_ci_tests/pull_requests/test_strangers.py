@@ -51,7 +51,7 @@ def test_a_stranger_gets_no_passed_variable_no_secret_and_no_shared_cache(make: 
     assert found.pool.environment == {"OMP_NUM_THREADS": "1", "GONE": None}
     assert (found.pool.pass_environment, found.code_user) == ((), "23457:23457")
     for wheels in (found.wheels, found.wheels_of(found.variants[0])):
-        assert (wheels.pass_environment, wheels.compiler_cache) == ((), None)
+        assert (wheels.pass_environment, wheels.compiler_cache, wheels.only_wheels) == ((), None, True)
     assert found.suites["lint"].environment == {"LINT": "1"}
     assert settings.pool.pass_environment == ("A",), "those of other builds stay as they are"
 

@@ -5,23 +5,27 @@ What a pull request's code decides is never taken by a trusted build.
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accel_ci.config.pool_settings import LocalPoolSettings
 from accel_ci.config.settings import UPSTREAM_TESTS, Project
-from accel_ci.errors import AccelCiError
+from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.images.runtime_image import changes_of_environment, make_runtime_image
 from accel_ci.model import Revision, Source, SuiteSession, Wheel, WorkerSpec
 from accel_ci.pool.local import LocalPool
 from accel_ci.process.environment import clean_environment
+from accel_ci.process.own_user import OwnUser
 from accel_ci.scope.selection import select_tests
 from accel_ci.source.checkout import changes_of_checkout, checkout
 from accel_ci.source.refs import resolve_source
@@ -31,6 +35,7 @@ from accel_ci.wheels.build import build_wheel
 from accel_ci.wheels.uv_environment import PackageSource, create, resolve
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import git
+from accel_ci_tests.wheels.wheel_files import write_wheel
 
 pytest_plugins = ["accel_ci_tests.fixtures.toy_backend"]
 
@@ -79,6 +84,40 @@ def test_what_a_hostile_conftest_collects_from_pytorchs_files_is_never_taken_by_
     armed.touch()
     assert collected(nightly) == 2, "what a trusted build has kept is taken"
     assert collected(nightly, "the same image, and another commit") == 1, "another conftest.py may collect other tests"
+
+
+SDIST = {
+    "evil-1.0/PKG-INFO": "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n",
+    "evil-1.0/pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'evil_build'\nbackend-path = ['.']\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "options"),
+    [({}, {"only_wheels": True}), ({}, {"user": OwnUser(1, 1)}), ({"UV_INDEX_MINE_PASSWORD": "index-pass"}, {})],
+    ids=["stranger", "as_another_user", "password"],
+)
+def test_packages_that_a_wheel_asks_for_are_not_built_where_their_code_could_do_harm(
+    tmp_path: Path, variables: dict[str, str], options: dict[str, Any]
+) -> None:
+    seen, sdist = tmp_path / "seen", tmp_path / "evil-1.0.tar.gz"
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name, text in {**SDIST, "evil-1.0/evil_build.py": f"open({str(seen)!r}, 'w').close()\n"}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    metadata = f"Metadata-Version: 2.1\nName: toy\nVersion: 1.0\nRequires-Dist: evil @ {sdist.as_uri()}\n"
+    wheel = write_wheel(tmp_path / "dist", files={"toy-1.0.dist-info/METADATA": metadata.encode()})
+    given = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache")}
+    careful = PackageSource.from_settings(None, {**given, **variables}, **options)
+    with pytest.raises(BuildError, match="Packages are not built from source here"):
+        resolve([f"toy @ {wheel.as_uri()}"], "3.11", careful, timeout_s=300)
+    with pytest.raises(BuildError, match="Packages are not built from source here"):
+        create(tmp_path / "environment", "3.11", f"evil @ {sdist.as_uri()}\n", careful, timeout_s=300)
+    assert not seen.exists()
+    with pytest.raises(BuildError, match="cannot be resolved"):
+        resolve([f"toy @ {wheel.as_uri()}"], "3.11", PackageSource.from_settings(None, given), timeout_s=300)
+    assert seen.exists(), "the code of the package would have run here"
 
 
 def test_an_environment_shares_no_file_with_the_cache_of_uv(tmp_path: Path) -> None:

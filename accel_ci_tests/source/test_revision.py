@@ -59,9 +59,9 @@ def test_only_branches_tags_and_what_is_configured_are_trusted(
 ) -> None:
     configured = dict.fromkeys(["backend__ref", "upstream__ref"], "team/configured")
     settings = make_project(**with_changes(minimal_config(), configured)).settings
-    revision = Revision(
-        "a-key", trigger, NOW, **{"backend": BACKEND, "upstream": UPSTREAM, part: Source("it", ref, "c" * 40)}
-    )
+    source = Source("it", ref, "c" * 40)
+    parts = (source, UPSTREAM) if part == "backend" else (BACKEND, source)
+    revision = Revision("a-key", trigger, NOW, *parts)
     assert is_trusted(settings, revision) is trusted
     confirming = confirming_revision(replace(revision, key=f"{trigger}-1"))
     assert is_trusted(settings, confirming) is trusted, "no build of somebody else's failures is more trusted than theirs"
