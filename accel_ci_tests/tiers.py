@@ -43,6 +43,7 @@ SLOW = (
     "pool/test_contract.py",
     "pool/test_kills.py",
     "pool/test_outages.py",
+    "pool/test_own_user.py",
     "pool/test_pytorch_suites.py",
     "pool/test_random_kills.py",
     "pull_requests/test_publish.py",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import subprocess
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from accel_ci.process.run import Finished, run_tool
 from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
 from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
+from accel_ci.storage.scratch_folder import scratch_folder
 
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _GRACE_S = 10.0
 _KEEPER_ENDS_S = 15.0  # the time that a keeper takes to end what a worker leaves, beyond the worker's own
 
@@ -52,13 +54,13 @@ class LocalPool(ProjectPool):
     def worker_spec(self, image: RuntimeImage, sources: Path) -> WorkerSpec:
         """Workers start in the runtime image. They write no byte code, which tests could forge for the builds to come.
 
-        What the image needs of the software stack comes before the configured variables. Another user gets a home folder.
+        What the image needs of the software stack comes before the configured variables. Another user gets a home folder
+        when they start (`_at_home`).
         """
-        settings, user = self._settings, self._user
-        home = str(Path(tempfile.gettempdir()) / f"accel-ci-home-{user.uid}") if user is not None else None
+        settings = self._settings
         own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": None}
-        if home is not None:
-            own |= {"HOME": home, "USER": None, "LOGNAME": None}
+        if self._user is not None:
+            own |= dict.fromkeys(("HOME", "USER", "LOGNAME", *_TEMPORARY))
         configured = {**own, **image.environment, **settings.environment}
         selects = settings.card_environment if self._with_cards else ""
         configured |= {} if self._with_cards else {settings.card_environment: ""}
@@ -67,29 +69,45 @@ class LocalPool(ProjectPool):
 
     def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
-        if self._user is not None:
-            make_home(self._user, spec)
-        worker_group = _LocalWorkerGroup(build_runner(folder / "runner.pyz"), folder, spec, attempt, self._user)
-        try:
+        runner = build_runner(folder / "runner.pyz")
+        with ExitStack() as undo:
+            own = undo.enter_context(self._at_home(spec))
+            worker_group = _LocalWorkerGroup(runner, folder, own, attempt, self._user)
+            undo.callback(worker_group.end)
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
-        except BaseException:
-            worker_group.close()
-            raise
+            worker_group.undo = undo.pop_all()
         return worker_group
 
     def execute(self, command: Sequence[str], spec: WorkerSpec, folder: Path, timeout_s: float) -> Finished:
         """Run a command to its end. Raises `BuildError` at its limit."""
         if self._user is not None:
-            make_home(self._user, spec)
             self._user.give(folder)
-        return run_tool(command, timeout_s=timeout_s, environment=spec.environment, user=self._user)
+        with self._at_home(spec) as own:
+            return run_tool(command, timeout_s=timeout_s, environment=own.environment, user=self._user)
+
+    @contextmanager
+    def _at_home(self, spec: WorkerSpec) -> Iterator[WorkerSpec]:
+        """Give another user a home folder and one for temporary files, both empty, and remove them at the end.
+
+        What the code of a build leaves there, no other build finds. Folders that the configuration names are kept.
+        """
+        if self._user is None:
+            yield spec
+            return
+        if "HOME" in spec.environment:
+            _make_home(self._user, Path(spec.environment["HOME"]))
+        with scratch_folder("home") as home:
+            temporary = home / "tmp"
+            temporary.mkdir(mode=0o700)
+            self._user.give(home)
+            own = {"HOME": str(home), **dict.fromkeys(_TEMPORARY, str(temporary))}
+            yield replace(spec, environment={**own, **spec.environment})
 
 
-def make_home(user: OwnUser, spec: WorkerSpec) -> None:
-    """Make the home folder of workers that run as another user, where the configuration names none."""
-    home = Path(spec.environment.get("HOME", tempfile.gettempdir()))
-    with contextlib.suppress(FileExistsError):
+def _make_home(user: OwnUser, home: Path) -> None:
+    """Make the home folder that the configuration names."""
+    with suppress(FileExistsError):
         home.mkdir(mode=0o700)
         user.give(home)
     if home.is_symlink() or home.stat().st_uid != user.uid:
@@ -104,6 +122,7 @@ class _LocalWorkerGroup:
     """
 
     def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int, user: OwnUser | None) -> None:
+        self.undo = ExitStack()
         self._identity: dict[str, Any] = {}
         if user is not None:
             self._identity = {"user": user.uid, "group": user.gid, "extra_groups": []}
@@ -166,6 +185,9 @@ class _LocalWorkerGroup:
         self._finish(worker, time.monotonic() + _GRACE_S + _KEEPER_ENDS_S)
 
     def close(self) -> None:
+        self.undo.close()
+
+    def end(self) -> None:
         for _, process in self._processes.values():
             process.terminate()
         deadline = time.monotonic() + _GRACE_S

@@ -27,9 +27,12 @@ class OwnUser:
         return f"{self.uid}:{self.gid}"
 
     def give(self, *places: Path) -> None:
-        """Make the user the owner of files and folders, and of all that is in them. Links are given, not followed."""
+        """Make the user the owner of files and folders, and of all that is in them.
+
+        Links are given, not followed, also where the user puts them in the place of folders meanwhile.
+        """
         for place in places:
             os.chown(place, self.uid, self.gid, follow_symlinks=False)
-            for folder, folders, files in os.walk(place):
+            for _, folders, files, opened in os.fwalk(place) if place.is_dir() else ():
                 for name in (*folders, *files):
-                    os.chown(Path(folder, name), self.uid, self.gid, follow_symlinks=False)
+                    os.chown(name, self.uid, self.gid, dir_fd=opened, follow_symlinks=False)
