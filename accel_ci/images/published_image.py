@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,9 +17,12 @@ from accel_ci.docker.image import tag_image, untag_image
 from accel_ci.errors import BuildError
 from accel_ci.images.builder import builder_of
 from accel_ci.images.docker_image import PYTHON, link_or_copy, secret_options
+from accel_ci.images.registry import remove_image
 from accel_ci.model import RuntimeImage
 from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.uv_environment import PackageSource
+
+_LOG = logging.getLogger(__name__)
 
 _TARGET = "runtime"
 
@@ -56,7 +60,14 @@ def image_from_index(
         reference = made
         if section.registry:
             reference = builder.push(made, f"{section.registry}:published-{image.digest[:12]}")
+            undone.callback(_remove, reference)
         yield replace(image, containers=(replace(container, id=made, reference=reference),))
+
+
+def _remove(reference: str) -> None:
+    """Remove the image from the registry. One that stays takes nothing from what the verification has found."""
+    if (why := remove_image(reference)) is not None:
+        _LOG.warning("%s stays, and can be removed: %s", reference, why)
 
 
 def _dockerfile(base: str, projects: Sequence[str], import_name: str) -> str:

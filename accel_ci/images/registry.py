@@ -87,6 +87,18 @@ def check_access(repository: str) -> None:
     _Repository(repository).has("manifests/accel-ci-check")
 
 
+def remove_image(reference: str) -> str | None:
+    """Remove an image by digest from its registry, with the tags that name it. Return why it stays; None if it is gone.
+
+    Many registries let nobody remove anything, or only some users.
+    """
+    repository, _, digest = reference.partition("@")
+    try:
+        return _Repository(repository, "pull,delete").remove(f"manifests/{digest}")
+    except BuildError as error:
+        return str(error)
+
+
 def read_image(image: RemoteImage) -> ImageContents:
     """Read the contents of an image, all layers of it. Raises `BuildError` if they cannot be read."""
     repository = image.reference.partition("@")[0]
@@ -102,7 +114,7 @@ class Destination:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._own = _Repository(name, writes=True)
+        self._own = _Repository(name, "pull,push")
 
     def copy(self, reference: str) -> str:
         """Copy an image by digest from another repository, with all that it consists of, and return its digest.
@@ -204,13 +216,13 @@ def _on_linux(manifests: Sequence[Mapping[str, Any]]) -> str:
 class _Repository:
     """A repository of a registry, with what lets this user in."""
 
-    def __init__(self, name: str, *, writes: bool = False) -> None:
+    def __init__(self, name: str, actions: str = "pull") -> None:
         require_extra("docker", "a look into a registry")
         import requests
         from docker import auth
 
         host, path = auth.resolve_repository_name(name)
-        self._name, self._session, self._actions = name, requests.Session(), "pull,push" if writes else "pull"
+        self._name, self._session, self._actions = name, requests.Session(), actions
         self._login = auth.load_config().resolve_authconfig(host) or {}
         if host == auth.INDEX_NAME:
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
@@ -259,6 +271,14 @@ class _Repository:
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': digest})}"
         with closing(self._write("PUT", place, content, {"Content-Type": "application/octet-stream"})) as answer:
             self._require_written(answer, f"blobs/{digest}")
+
+    def remove(self, what: str) -> str | None:
+        """Remove a manifest. Return why it stays; None if it is gone. Raises `BuildError` if nobody answers."""
+        self.has(what)  # by which the user logs in
+        with closing(self._write("DELETE", f"{self._address}/{what}", b"", {})) as answer:
+            if answer.status_code in (200, 202, 404):
+                return None
+            return f"the registry of {self._name} does not remove it: {answer.status_code} {answer.reason}"
 
     def _write(self, method: str, address: str, content: bytes | _Sized, headers: Mapping[str, str]) -> Response:
         import requests

@@ -181,6 +181,9 @@ def test_what_the_index_has_passes_smoke_in_a_container_of_the_pool(place: Place
     registry = place.repository.name.removesuffix("-released")
     names = ask_docker(["image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], "list images").split()
     assert not [name for name in names if name.startswith(f"{registry}:published-")]
+    made = place.workspace.manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
+    assert made is not None
+    assert Destination(registry).digest_of(f"published-{made.digest[:12]}") is None
 
     workspace = place.workspace
     wheel, image = (

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import requests
@@ -14,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from accel_ci.errors import AccelCiError, BuildError
-from accel_ci.images.registry import Destination, find_image
+from accel_ci.images.registry import Destination, find_image, remove_image
 from accel_ci.release.images import Attachment, attach, set_tag, sign
 from accel_ci_tests.fixtures.small_image import push_image
 
@@ -50,6 +52,35 @@ def test_a_version_is_set_once_and_a_moving_tag_follows(place: Destination) -> N
     assert set_tag(place, second, "nightly", moves=True) == "moved"
     assert place.digest_of("nightly") == second
     assert place.digest_of("nightly-20261127") is None
+
+
+def test_an_image_is_removed_with_its_tags_and_no_other_one(place: Destination) -> None:
+    first, second = push_image(place, b"first"), push_image(place, b"second")
+    for digest, tag in ((first, "published"), (first, "again"), (second, "kept")):
+        place.set_tag(digest, tag)
+    assert remove_image(f"{place.name}@{first}") is None
+    assert [place.digest_of(tag) for tag in ("published", "again", "kept")] == [None, None, second]
+    assert remove_image(f"{place.name}@{first}") is None, "it is gone already"
+
+
+def test_a_registry_that_removes_nothing_is_named_with_its_answer() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(405 if self.command == "DELETE" else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_DELETE = do_HEAD
+
+        def log_message(self, *arguments: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        reference = f"127.0.0.1:{server.server_port}/images@sha256:{'0' * 64}"
+        assert "does not remove it: 405 Method Not Allowed" in (remove_image(reference) or "")
+        server.shutdown()
+    assert "cannot be asked" in (remove_image(reference) or "")
 
 
 def test_documents_are_attached_once(place: Destination) -> None:
