@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from accel_ci.model import Build, Ledger, Revision, RuntimeImage, SoftwareStack
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, STACK
+from accel_ci.model import Build, Ledger, Revision, RuntimeImage, SoftwareStack, TestSelection
+from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, STACK, TEST_SELECTION
+from accel_ci.source.revision import ComponentChange, resolve_revision
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.stack_repositories import make_stack
 from accel_ci_tests.fixtures.toy_night import TESTS, ToyNight, make_toy_night
 
@@ -24,7 +27,11 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> ToyNight:
     sources = {"py3": "pinned", "py3-main": "main"}
     variants = [{"name": name, "torch_source": of, **common, "requirements": ["pytest"]} for name, of in sources.items()]
     tests = {**TESTS, "backend/tests/smoke/test_smoke.py": USES_THE_STACK}
-    made = make_toy_night(folder, tests, stack=make_stack(folder), variants=variants)
+    stack = make_stack(folder)
+    jobs: Any = minimal_config()["jobs"]
+    stack["components"][1]["changes"] = {"trust_all": True}
+    jobs["pr"]["tests"] = "changed"
+    made = make_toy_night(folder, tests, stack=stack, variants=variants, jobs=jobs)
     made.accel_ci("run", "nightly", "--variant", "py3")
     return made
 
@@ -70,6 +77,26 @@ def test_the_other_variant_has_the_same_stack_but_for_a_component_at_another_ref
     ledger = workspace.manifests.find(LEDGER, build, Ledger)
     assert ledger is not None
     assert (build.variant, ledger.suites["smoke"]["passed"]) == ("py3-main", 1)
+
+
+def test_a_change_request_of_a_component_runs_all_tests_with_it(night: ToyNight) -> None:
+    tool = night.folder / "tool"
+    git(tool, "checkout", "--quiet", "-b", "change")
+    change = ComponentChange("tool", 7, "refs/pull/7/head", commit(tool, {"README": "a change"}))
+    git(tool, "update-ref", change.ref, change.sha)
+    git(tool, "checkout", "--quiet", "main")
+    git(tool, "branch", "--quiet", "-D", "change")
+    manifests = Workspace(night.project).manifests
+    asked = manifests.add_revision(resolve_revision(night.project, "pr", manifests.revision, change=change))
+    night.accel_ci("run", "pr", "--revision", asked.key, "--variant", "py3")
+    workspace, build, revision = of_newest(night)
+    assert (build.revision, revision.stack["tool"].sha) == (f"pr-tool-7-{change.sha[:12]}", change.sha)
+    selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
+    ledger = workspace.manifests.find(LEDGER, build, Ledger)
+    assert selection is not None
+    assert ledger is not None
+    assert selection.subset is None, "a change of the backend would choose some"
+    assert ledger.suites["smoke"]["passed"] == ledger.suites["stack:tool"]["passed"] == 1
 
 
 def test_a_component_that_cannot_be_built_stops_the_build_with_its_last_words(night: ToyNight) -> None:
