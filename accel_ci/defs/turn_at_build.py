@@ -13,7 +13,7 @@ from typing import Any, Literal
 import dagster as dg
 
 from accel_ci.defs.partitions import build_of_run
-from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, TRIGGERED_AT, VERDICT_TAG
+from accel_ci.defs.run_tags import AGAIN_TAG, NOT_YET, STRANGER_TAG, TRIGGERED_AT, VERDICT_TAG
 from accel_ci.model import Build
 from accel_ci.pipelines import Pipeline
 from accel_ci.progress import Progress
@@ -33,7 +33,8 @@ class RunRecord:
         asked = None if run.parent_run_id else run.tags.get(TRIGGERED_AT)  # a run that is executed again inherits its tags
         self._manifests, self._path = manifests, manifests.run_file(pipeline, build)
         now = datetime.now(timezone.utc)
-        self._run = PipelineRun(run.run_id, datetime.fromisoformat(asked) if asked else now, began=(), started_at=now)
+        asked_at, before_label = datetime.fromisoformat(asked) if asked else now, STRANGER_TAG in run.tags
+        self._run = PipelineRun(run.run_id, asked_at, began=(), started_at=now, before_label=before_label)
         last = manifests.last_run(pipeline, build)
         if last is None or last.run != run.run_id:
             self.note()

@@ -93,7 +93,7 @@ def make_docker_image(
     """Build both targets of a variant's image, or return the existing ones with the same content.
 
     The files of the software stack are where they were built. If a registry is configured, the images are pushed. What
-    is not `trusted` has images, and a cache of uv in their builds, of its own. Raises
+    is not `trusted` has other images, whose builds have another cache of uv. Raises
     `BuildError` if no engine answers, the requirements cannot be resolved, a step fails, or PyTorch does not import. The
     results of checks are part of the image.
     """

@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 
 from accel_ci.config.settings import UPSTREAM_TESTS, Project, Variant
 from accel_ci.errors import AccelCiError
-from accel_ci.model import Build, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
-from accel_ci.pipelines import LEDGER, RUNTIME_IMAGE, STACK_SUITE, WHEEL
+from accel_ci.model import Build, DeviceTestResults, Ledger, Revision, RuntimeImage, TestVerdict, Wheel, WorkerSpec
+from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, RUNTIME_IMAGE, SMOKE_RESULTS, STACK_SUITE, WHEEL
 from accel_ci.pool.choose_pool import pool_for, worker_spec_for
 from accel_ci.pool.sessions import files_of_pytorch_suites
 from accel_ci.process.environment import ALLOWED
@@ -101,15 +101,15 @@ def reproduction(workspace: Workspace, build: Build, test: str | None) -> Reprod
 
 def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVerdict]:
     """The named test, or all tests of the build that did not pass."""
-    store, ledger = workspace.results, workspace.manifests.find(LEDGER, build, Ledger)
-    if ledger is None:
-        raise AccelCiError(f"{build.name} has no ledger, so its failures are unknown; see `accel-ci status`")
+    store, ran = workspace.results, _suites_of(workspace, build)
+    if not ran:
+        raise AccelCiError(f"{build.name} has no results, so its failures are unknown; see `accel-ci status`")
     if test is None:
         commands = {name for name, suite in workspace.project.settings.suites.items() if suite.commands}
-        suites = [suite for suite in ledger.suites if not suite.startswith(STACK_SUITE) and suite not in commands]
+        suites = [suite for suite in ran if not suite.startswith(STACK_SUITE) and suite not in commands]
         chosen = [verdict for verdict in bad_tests(store, build, suites) if verdict.verdict != "not_run"]
         if not chosen:
-            raise AccelCiError(f"no test of {build.name} failed on a card; name the test to reproduce")
+            raise AccelCiError(f"no test of {build.name} failed; name the test to reproduce")
         return chosen
     found = find_tests(store, build, test)
     chosen = [verdict for verdict in found if verdict.test == test or verdict.test.endswith(f"::{test}")]
@@ -124,6 +124,15 @@ def _choose(workspace: Workspace, build: Build, test: str | None) -> list[TestVe
     if suite in workspace.project.settings.suites and workspace.project.settings.suites[suite].commands:
         raise AccelCiError(f"{test!r} is a command of the suite {suite}: run it in a checkout of the backend")
     return chosen
+
+
+def _suites_of(workspace: Workspace, build: Build) -> tuple[str, ...]:
+    """The suites of a build that ran: those in its ledger, or those that failed so that it has none."""
+    manifests = workspace.manifests
+    if (ledger := manifests.find(LEDGER, build, Ledger)) is not None:
+        return tuple(ledger.suites)
+    stages = (manifests.find(stage, build, DeviceTestResults) for stage in (DEVICELESS_RESULTS, SMOKE_RESULTS))
+    return tuple(suite for results in stages if results is not None for suite in results.suites)
 
 
 def _pytest_args(spec: WorkerSpec, chosen: Sequence[TestVerdict]) -> tuple[str, ...]:

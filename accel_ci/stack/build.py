@@ -141,7 +141,7 @@ def build_stack(
 def component_key(component: Component, source: Source, before: str) -> str:
     """Name a component's build by what it depends on: its sources and commands, and the key of the component `before`.
 
-    A pull request of the component, and what comes after it, has a build of its own, also once it is merged.
+    A pull request of the component, and what comes after it, is built apart, and built anew once it is merged.
     """
     settings = component.model_dump(mode="json", include={"name", "build", "environment", "submodules", "lfs"})
     inputs = [settings, source.repository, source.tree or source.sha, source.label, before]

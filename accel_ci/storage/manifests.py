@@ -63,7 +63,7 @@ class PipelineRun:
     `ended_at` is None until it has ended, and stays None if it was killed. `stage` is the last stage that began, and `began`
     has all that did: others were complete before. None in records of earlier versions. `ending` is how the run ended, if
     not well. `reported` is true once its ledger is there. It waited in a queue from `asked_at` to `started_at`, None in
-    records of earlier versions.
+    records of earlier versions. A run `before_label` is of a stranger's pull request, and ends with its deviceless suites.
     """
 
     run: str
@@ -74,6 +74,7 @@ class PipelineRun:
     reported: bool = False
     began: tuple[str, ...] | None = None
     started_at: datetime | None = None
+    before_label: bool = False
 
 
 class ManifestStore:

@@ -50,7 +50,7 @@ def build_wheel(
     The configuration's paths are relative to `root`; `upstream_sha` is the commit of the revision's upstream. The build runs
     in the configured image if an engine answers, else on this machine, and finds the software stack. The versions of
     `public` ones do not name the state of the sources: `{label}` is empty. What is not `trusted`, such as a pull request,
-    has wheels and a compiler's cache of its own, also where a trusted commit is the same. Raises `BuildError` if the build
+    has other wheels and another compiler's cache, also where a trusted commit is the same. Raises `BuildError` if the build
     fails, or if there is no PyTorch to build it for; the results of checks are part of the wheel.
     """
     started, label = time.monotonic(), "" if public else source.label

@@ -33,6 +33,13 @@ def test_flaky(tmp_path):
     mark.touch()
     assert seen
 """
+BROKEN = """
+import os
+
+
+def test_broken():
+    raise AssertionError(f"card={os.environ['TOY_CARD']!r} emulated={os.environ['TOY_EMULATE']!r}")
+"""
 UNIT = "import os\n\n\ndef test_on_a_card():\n    assert os.environ['TOY_CARD'] in '01'\n"
 FILES = {
     "backend/tests/smoke/test_smoke.py": TESTS["backend/tests/smoke/test_smoke.py"],
@@ -90,22 +97,35 @@ def test_deviceless_suites_hold_no_card_and_gate_pull_requests(night: ToyNight, 
     assert results is not None
     assert (results.suites, results.cards) == (("lint", "emulated"), ())
 
-    propose(night, 7, {"backend/toy_backend/__init__.py": "def autoload():\n    pass  # TODO\n"})
+    todo = {"backend/toy_backend/__init__.py": "def autoload():\n    pass  # TODO\n"}
+    propose(night, 7, {**todo, "backend/tests/emulated/test_broken.py": BROKEN})
     output = night.accel_ci("run", "pr", "--number", "7", status=1)
     assert "deviceless_results: the check deviceless_passed failed" in output
-    assert "1 failed; no card is taken" in output
+    assert "2 failed; no card is taken" in output
     build = newest(workspace)
     assert build.revision.startswith("pr-7-")
     assert manifests.find(SMOKE_RESULTS, build, DeviceTestResults) is None
     [pipeline] = workspace.pipelines[:1]
     tested = look_at_build(workspace, pipeline, build)
-    assert title(tested) == "1 new; no card was taken"
+    assert title(tested) == "2 new; no card was taken"
     assert conclude(tested, blocking=True) == "failure"
     assert conclude(tested, blocking=False) == "neutral"
-    [failure] = tested.failures
-    assert (failure.suite, failure.test.partition(":")[0]) == ("lint", "command 1")
+    failed = {failure.suite: failure.test for failure in tested.failures}
+    assert {suite: test.partition(":")[0] for suite, test in failed.items()} == {
+        "lint": "command 1",
+        "emulated": "tests/emulated/test_broken.py",
+    }
+    reproduced = night.accel_ci(
+        "reproduce", build.name, failed["emulated"], "--run", "--folder", str(tmp_path / "a"), status=1
+    )
+    assert "AssertionError: card='' emulated='1'" in reproduced
+    script = night.accel_ci("reproduce", build.name)
+    assert f"# {failed['emulated']} without a card" in script
+    assert failed["lint"] not in script, "a command is not run by pytest"
+    advice = night.accel_ci("reproduce", build.name, failed["lint"], status=2)
+    assert "is a command of the suite lint: run it in a checkout of the backend" in " ".join(advice.split())
 
-    commit(night.folder / "repository", {"backend/toy_backend/__init__.py": "def autoload():\n    pass  # TODO\n"})
+    commit(night.folder / "repository", todo)
     night.accel_ci("run", "nightly", "--strict", status=1)
     status = json.loads(night.accel_ci("status", "--json"))
     assert status["build"].startswith("nightly-")

@@ -23,6 +23,7 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.runs import create_run
 from accel_ci.github.client import TOKEN as TOKEN_NAME
+from accel_ci.hud.gather import gather_builds
 from accel_ci.model import Build, Ledger
 from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, RUNTIME_IMAGE, WHEEL
 from accel_ci.pull_requests.publish import publish_answers
@@ -172,6 +173,15 @@ def test_a_strangers_code_is_tested_without_cards_and_secrets_before_the_label(
     assert TOKEN not in text
     assert {look["environment"]["TOY_CARD"] for look in looks if look["what"] == "emulated"} == {""}
 
+    build = Build(*request.partition_key.split("|"))
+    [revision], _ = gather_builds(host.workspace, {}, datetime.now(timezone.utc))
+    [summary] = revision.builds
+    state = summary.state
+    assert (summary.build, state.words, state.detail) == (
+        build,
+        "waits for a maintainer's label",
+        f"after {DEVICELESS_RESULTS}",
+    )
     publish_answers(host.workspace, datetime.now(timezone.utc))
     [check] = github.check_runs.runs.values()
     assert (check["status"], check.get("conclusion")) == ("queued", None)
@@ -189,7 +199,6 @@ def test_a_strangers_code_is_tested_without_cards_and_secrets_before_the_label(
     assert len(seen(folder, "emulated")) == 1
     [look] = seen(folder, "unit")
     assert (look["user"], look["environment"]["PASSED"], look["environment"]["TOY_CARD"]) == (TRUSTED, SECRET, "0")
-    build = Build(*request.partition_key.split("|"))
     ledger = host.workspace.manifests.find(LEDGER, build, Ledger)
     assert ledger is not None
     assert list(ledger.suites) == NAMES

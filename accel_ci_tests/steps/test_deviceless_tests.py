@@ -107,6 +107,28 @@ def test_tests_run_in_processes_without_a_card_and_flaky_ones_hold_nothing_up(
     assert deviceless_shortcoming(account) is None
 
 
+def test_on_an_engine_they_run_in_containers_without_devices_beside_those_that_hold_the_cards(
+    run: Run, write: Write, context: StageContext, docker_image: str
+) -> None:
+    """The engine has no GPU, so that it would refuse a container that asks for one."""
+    seen = "assert os.path.exists('/.dockerenv') and not glob.glob('/dev/accel*') and os.environ['TOY_CARD'] == ''"
+    write("tests/emulated/test_a.py", f"import glob, os\ndef test_a(): {seen}\ndef test_b(): assert False, os.getcwd()\n")
+    pool = {
+        "kind": "docker",
+        "image": docker_image,
+        "devices": ["/dev/null:/dev/accel{card}"],
+        "gpus": "card",
+        "processes": 2,
+    }
+    lint = {"commands": [["python", "-c", f"import glob, os\n{seen}"], ["python", "-c", "raise SystemExit(4)"]]}
+    results = run(pool, emulated={"paths": ["tests/emulated"]}, lint=lint)
+    assert results.cards == ()
+    assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"
+    found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
+    assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
+    assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+
+
 def test_without_suites_nothing_is_closed(run: Run, context: StageContext) -> None:
     results = run({})
     account = account_of_stage(context.build, results, context.artifacts, context.results)
