@@ -16,7 +16,8 @@ import shlex
 import shutil
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from accel_ci.config.settings import Project
 from accel_ci.config.stack_settings import Component, Stack
 from accel_ci.errors import AccelCiError, BuildError
 from accel_ci.model import Artifact, SoftwareStack, Source, StackComponent
+from accel_ci.process.own_user import OwnUser
 from accel_ci.process.run import Finished
 from accel_ci.progress import Step
 from accel_ci.source.checkout import checkout_root
@@ -74,6 +76,19 @@ class BuiltComponent:
     def lock_file(self) -> Path:
         """The lock of the folder."""
         return self.folder.with_name(f"{self.folder.name}.lock")
+
+    @contextmanager
+    def lent_sources(self) -> Iterator[None]:
+        """Have the user that code runs as own the tree while commands of the component run, and not afterwards."""
+        user = self.packages.user
+        if user is None:
+            yield
+            return
+        user.give(self.sources)
+        try:
+            yield
+        finally:
+            OwnUser(os.getuid(), os.getgid()).give(self.sources)
 
     def run(self, command: Sequence[str], extra: Mapping[str, str] | None = None) -> Finished:
         """Run a command of the component in its sources. Raises `BuildError` at its limit, and if it is not installed."""
@@ -188,7 +203,7 @@ def _is_complete(place: BuiltComponent) -> bool:
 
 
 def _build(place: BuiltComponent, checkout: Path, before: BuiltComponent | None, source: Source) -> None:
-    component, user = place.component, place.packages.user
+    user = place.packages.user
     shutil.rmtree(place.folder, ignore_errors=True)
     place.folder.mkdir()
     shutil.copytree(checkout_root(checkout), place.sources, symlinks=True)
@@ -197,7 +212,15 @@ def _build(place: BuiltComponent, checkout: Path, before: BuiltComponent | None,
     else:
         shutil.copytree(before.prefix, place.prefix, symlinks=True)
     if user is not None:
-        user.give(place.sources, place.prefix)
+        user.give(place.prefix)
+    with place.lent_sources():
+        _run_build(place, source)
+    seal(place.folder, _SEAL, leave_out=_NOT_SEALED)
+    write_whole_file(place.record, json.dumps({"name": place.component.name, "source": source.label}).encode())
+
+
+def _run_build(place: BuiltComponent, source: Source) -> None:
+    component = place.component
     for command in component.build:
         shown = shlex.join(command)[:200]
         try:
@@ -209,8 +232,6 @@ def _build(place: BuiltComponent, checkout: Path, before: BuiltComponent | None,
                 f"the component {component.name} at {source.label} cannot be built: {shown} ended with the status "
                 f"{done.status}:\n{done.tail}\nCorrect its sources, or its build commands in the section 'stack'"
             )
-    seal(place.folder, _SEAL, leave_out=_NOT_SEALED)
-    write_whole_file(place.record, json.dumps({"name": component.name, "source": source.label}).encode())
 
 
 def _archive(place: BuiltComponent, artifacts: ArtifactStore) -> Artifact:

@@ -66,7 +66,8 @@ def run_unit_tests(
                 raise BuildError(
                     f"the built tree of {component.name} is gone; `accel-ci run … --again` builds the stack anew"
                 )
-            rows = run_component_tests(place, stack.environment)
+            with place.lent_sources():
+                rows = run_component_tests(place, stack.environment)
         table = pa.concat_tables(list(from_report(build, suite, rows, began)))
         digests.append(results.digest(results.write_rows(build, day, suite, [table])))
         found = counts_of(table["outcome"])

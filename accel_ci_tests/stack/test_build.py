@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,16 +16,19 @@ from typing import Any
 import pytest
 
 from accel_ci.config.settings import Project
-from accel_ci.config.stack_settings import Stack
+from accel_ci.config.stack_settings import Component, Stack
 from accel_ci.errors import BuildError, ConfigError
 from accel_ci.model import Build, DeviceTestResults, SoftwareStack
+from accel_ci.process.own_user import OwnUser
 from accel_ci.progress import LineProgress
 from accel_ci.results.store import ResultsStore
 from accel_ci.source.revision import resolve_stack
-from accel_ci.stack.build import bring_stack, build_stack
+from accel_ci.stack.build import BuiltComponent, bring_stack, build_stack
 from accel_ci.stack.unit_tests import run_unit_tests
 from accel_ci.storage.artifacts import ArtifactStore
+from accel_ci.storage.scratch_folder import scratch_folder
 from accel_ci.wheels.package_source import packages_of
+from accel_ci.wheels.uv_environment import PackageSource
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.stack_repositories import make_stack
 
@@ -167,6 +171,23 @@ def test_a_component_that_was_built_as_a_pull_request_is_built_anew_once_it_is_m
     assert [each.reused for each in here.build(tool="refs/pull/3/head").components] == [False, False]
     assert [each.reused for each in here.build(tool="refs/pull/3/head").components] == [True, True]
     assert [each.reused for each in here.build().components] == [True, False]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can run code as another user")
+def test_code_of_other_builds_cannot_change_the_tree_that_a_component_was_built_in() -> None:
+    component = Component.model_validate({"name": "tool", "repository": "tool", "build": [["true"]]})
+    user = OwnUser(23459, 23459)
+    with scratch_folder("test") as folder:
+        folder.chmod(0o755)
+        place = BuiltComponent(component, folder, PackageSource.from_settings(None, user=user))
+        place.sources.mkdir()
+        (place.sources / "test_tool.py").write_text("assert tool() == 42\n")
+        forge = ["/bin/sh", "-c", "echo '# passes' > test_tool.py && id -u"]
+        with place.lent_sources():
+            assert place.run(forge).output == "23459\n", "the component's own commands may"
+        (place.sources / "test_tool.py").write_text("assert tool() == 42\n")
+        assert "Permission denied" in place.run(forge).output
+        assert (place.sources / "test_tool.py").read_text() == "assert tool() == 42\n"
 
 
 def test_a_build_that_fails_names_the_component_its_command_and_its_last_words(site: Callable[..., Site]) -> None:
