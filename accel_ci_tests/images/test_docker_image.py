@@ -369,6 +369,10 @@ def test_the_dockerfile_quotes_values_of_the_configuration(make_project: Callabl
     assert r'ENV WORDS="a \"quoted\" \$word\nand a line"' in text
     assert text.count("libnuma1") == 1
     assert "find-links" in text
+    careful = render_dockerfile(
+        Image.model_validate(section), project.settings.variants[0], PackageSource({}, only_wheels=True)
+    )
+    assert (text.count("--no-build"), careful.count("--no-build")) == (0, 1)
     of_pulls = render_dockerfile(
         Image.model_validate(section), project.settings.variants[0], PackageSource({}), trusted=False
     )
