@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def test_an_engine_that_is_away_hinders_no_other(
     except BuildError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what others have left on this machine is not looked at
     pool = {"kind": "docker", "card_environment": "CARD", "image": "toy:1"}
     project = make_project(pool=pool, wheels={"builder": f"toy@sha256:{'0' * 64}"})
     private = project.home / "rbe" / "py3" / "private"
