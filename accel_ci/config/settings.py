@@ -110,7 +110,7 @@ class Wheels(Section):
     than `unpacked_budget`, or to more than `expansion_limit` times its size (and 64 MiB), is not unpacked. Files that match
     `foreign_code` may be compiled for another architecture than the wheel's. Builds see no variable of this process but a
     few that hold no secret, and those in `pass_environment`; with a variable of an index there, builds see its password.
-    With `only_wheels`, no other package is built from an sdist on this machine or in images.
+    With `only_wheels`, no other package is built from an sdist on this machine or in images, nor taken from an address.
     """
 
     platform: PlatformTag | None = None

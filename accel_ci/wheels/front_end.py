@@ -31,7 +31,15 @@ from accel_ci.redaction import without_credentials
 from accel_ci.source.checkout import checkout_root
 from accel_ci.wheels.audit import TORCH_LIBRARIES, is_pure, run_module
 from accel_ci.wheels.build_system import ASK, checked_requirements, read_answer, read_build_system
-from accel_ci.wheels.uv_environment import PackageSource, create, login_file, run_code, run_uv, without_builds
+from accel_ci.wheels.uv_environment import (
+    PackageSource,
+    create,
+    login_file,
+    refuse_addresses,
+    run_code,
+    run_uv,
+    without_builds,
+)
 
 HOST = "host"
 """The name of this machine as a builder."""
@@ -153,6 +161,8 @@ class Builder:
         """Run a uv that has the passwords of indexes, and runs no code of the sources. Raises `BuildError`."""
         if arguments[0] == "pip" and not requirements:
             return
+        if self.packages.only_wheels:
+            refuse_addresses(requirements)
         text = "".join(f"{requirement}\n" for requirement in requirements)
         if self.image is None:
             arguments = [*arguments, "-r", "-"] if requirements else arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from netrc import NetrcParseError, netrc
@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import uv
+from packaging.utils import canonicalize_name
 
 from accel_ci.errors import BuildError
 from accel_ci.process.environment import COMPILERS, PROXIES, clean_environment
@@ -39,6 +40,7 @@ _FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "NETRC")
 _INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 _LOGINS = ("_USERNAME", "_PASSWORD")
 _DIGEST = " --hash="
+_ADDRESS = " @ "
 
 
 def uv_environment(base: Mapping[str, str] | None = None, keep: Collection[str] = ()) -> dict[str, str]:
@@ -219,7 +221,8 @@ def run_code(
 def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, timeout_s: float) -> str:
     """Resolve `requirements` to exact pins without passwords, one per line. Raises `BuildError` with uv's explanation.
 
-    Exact ones that have a digest keep it, so that nothing else is installed.
+    Exact ones that have a digest keep it, so that nothing else is installed. From a source of `only_wheels`, packages that
+    others ask for by an address are refused.
     """
     requirements = [without_credentials(requirement) for requirement in requirements]
     arguments = ["pip", "compile", "-", "--python", python, "--no-header", "--no-annotate", "--quiet", *source.options]
@@ -231,8 +234,25 @@ def resolve(requirements: Sequence[str], python: str, source: PackageSource, *, 
             + _why_no_build(done, source)
         )
     exact = {requirement.partition(_DIGEST)[0]: requirement for requirement in requirements if _DIGEST in requirement}
-    pins = (line for line in done.output.splitlines() if line and not line.startswith("warning:"))
+    pins = [line for line in done.output.splitlines() if line and not line.startswith("warning:")]
+    if source.only_wheels:
+        asked = {_name_of(requirement) for requirement in requirements if _ADDRESS in requirement}
+        refuse_addresses(pin for pin in pins if _name_of(pin) not in asked)
     return "".join(f"{exact.get(pin, pin)}\n" for pin in pins)
+
+
+def refuse_addresses(requirements: Iterable[str]) -> None:
+    """Raise `BuildError` if a package is asked for by its address, which uv reads with the log-ins of this machine."""
+    named = [without_credentials(each) for each in requirements if _ADDRESS in each]
+    if named:
+        raise BuildError(
+            f"packages are asked for by their addresses: {', '.join(named)}; only those of indexes are allowed "
+            "(wheels.only_wheels)"
+        )
+
+
+def _name_of(requirement: str) -> str:
+    return canonicalize_name(re.split(r"[\s\[@]", requirement, maxsplit=1)[0])
 
 
 def package_of(pin: str) -> str:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from accel_ci.errors import BuildError
 from accel_ci.process.own_user import OwnUser
-from accel_ci.wheels.uv_environment import PackageSource, uv_environment
+from accel_ci.wheels.uv_environment import PackageSource, resolve, uv_environment
+from accel_ci_tests.wheels.wheel_files import write_wheel
 
 
 @pytest.mark.parametrize(
@@ -110,3 +115,19 @@ def test_another_user_has_a_cache_of_its_own(tmp_path: Path) -> None:
     source = PackageSource.from_settings(None, {"HOME": "/mine"}, user=OwnUser(1, 1))
     assert source.is_apart
     assert source.for_code(tmp_path)["UV_CACHE_DIR"] == str(tmp_path / ".cache" / "uv")
+
+
+def test_packages_that_a_wheel_asks_for_by_their_addresses_are_refused_with_only_wheels(tmp_path: Path) -> None:
+    other = write_wheel(tmp_path / "private", name="other-1.0", files={
+        "other-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", "toy/__init__.py": None,
+        "other.py": b"",
+    })  # fmt: skip
+    metadata = f"Metadata-Version: 2.1\nName: toy\nVersion: 1.0\nRequires-Dist: other @ {other.as_uri()}\n"
+    toy = write_wheel(tmp_path, files={"toy-1.0.dist-info/METADATA": metadata.encode()})
+    source = PackageSource(uv_environment({**os.environ, "UV_NO_INDEX": "1"}))
+    requirements, python = [f"toy @ {toy.as_uri()}"], sys.executable
+    assert "other @" in resolve(requirements, python, source, timeout_s=60)
+    with pytest.raises(BuildError, match=f"by their addresses.*other @ {other.as_uri()}"):
+        resolve(requirements, python, replace(source, only_wheels=True), timeout_s=60)
+    both = [*requirements, f"other @ {other.as_uri()}"]
+    assert "other @" in resolve(both, python, replace(source, only_wheels=True), timeout_s=60)
