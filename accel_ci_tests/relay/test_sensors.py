@@ -13,6 +13,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.runs import create_run
+from accel_ci.errors import AccelCiError
 from accel_ci.model import Build
 from accel_ci.relay.downstream.deliveries import Outcome, deliveries_of, read_dispatch
 from accel_ci.source.revision import tests_upstreams_change as is_of_upstream
@@ -178,7 +179,8 @@ def test_an_upstream_sha_that_the_backend_cannot_be_resolved_with_is_tried_again
     downstream.dispatch(pull_request(SHA), "d-1")
     repository = downstream.project.root / "repository"
     repository.rename(repository.with_name("away"))
-    assert not downstream.tick().run_requests
+    with pytest.raises(AccelCiError, match="there is no such folder"):
+        downstream.tick()
     assert downstream.outcome("d-1").state == "new"
     repository.with_name("away").rename(repository)
     assert len(downstream.tick().run_requests) == 1
