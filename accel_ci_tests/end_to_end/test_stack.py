@@ -36,16 +36,17 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> ToyNight:
     return made
 
 
-def of_newest(night: ToyNight) -> tuple[Workspace, Build, Revision]:
+def of_newest(night: ToyNight, kind: str = "") -> tuple[Workspace, Build, Revision]:
+    """Return the newest build whose revision begins so."""
     workspace = Workspace(night.project)
-    build = next(iter(workspace.manifests.list_builds()))
+    build = next(each for each in workspace.manifests.list_builds() if each.revision.startswith(kind))
     revision = workspace.manifests.revision(build.revision)
     assert revision is not None
     return workspace, build, revision
 
 
 def test_a_nightly_uses_what_the_components_install_and_has_their_unit_tests_in_its_ledger(night: ToyNight) -> None:
-    workspace, build, revision = of_newest(night)
+    workspace, build, revision = of_newest(night, "nightly-")
     shas = {name: git(night.folder / name, "rev-parse", "HEAD") for name in ("library", "tool")}
     assert {name: source.sha for name, source in revision.stack.items()} == shas
     stack = workspace.manifests.find(STACK, build, SoftwareStack)
@@ -101,7 +102,10 @@ def test_a_change_request_of_a_component_runs_all_tests_with_it(night: ToyNight)
 
 def test_a_component_that_cannot_be_built_stops_the_build_with_its_last_words(night: ToyNight) -> None:
     commit(night.folder / "tool", {"assemble.py": "raise SystemExit('the tool needs a newer library')\n"})
-    output = night.accel_ci("run", "manual", "--name", "broken", "--variant", "py3", status=1)
+    try:
+        output = night.accel_ci("run", "manual", "--name", "broken", "--variant", "py3", status=1)
+    finally:
+        git(night.folder / "tool", "reset", "--quiet", "--hard", "HEAD~1")
     assert "the component tool at g" in output
     assert "the tool needs a newer library" in output
     assert "stopped after stack failed" in night.accel_ci("status", "manual-broken~py3")
