@@ -162,17 +162,22 @@ PROCESSES = (
     ("end_to_end/test_both_stacks.py",),
     ("end_to_end/test_guide.py",),
     ("end_to_end/test_released_images.py",),
+    ("end_to_end/test_stack.py",),
     ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
     ("end_to_end/test_upstream.py",),
     ("hud/test_accessibility.py",),
     ("hud/test_browser.py",),
     ("hud/test_pages_on_tests.py",),
+    ("images/test_docker_image.py",),
     ("relay/test_pages_in_browser.py",),
     ("security/test_wrong_green.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip
-"""Modules whose tests share a fixture that is expensive to make. One process runs all tests of a group."""
+"""Modules whose tests share a fixture that is expensive to make, or images of the Docker engine, which they also remove.
+
+One process runs all tests of a group.
+"""
 
 EXPENSIVE = {"bench", "source_bench", "browser", "compilers"}
 """Those fixtures."""
