@@ -175,7 +175,7 @@ def test_an_image_is_made_anew_with_what_an_index_has(
     (tmp_path / "work").mkdir()
 
     def origin(of: RuntimeImage) -> str:
-        """Where the wheel came from that an image has: the address of a file, or None for an index."""
+        """Return the origin of the wheel in an image: the address of a file, or None for an index."""
         spec = worker_spec_for(settings, of, toy_sources)
         done = pool_for(settings).execute([spec.python, "-c", ORIGIN], spec, tmp_path / "work", 60)
         assert done.status == 0, done.output

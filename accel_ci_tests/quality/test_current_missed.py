@@ -1,4 +1,4 @@
-"""What tests chosen by changes miss: a repository's real history, with nightlies that a break was found in and missed in."""
+"""Misses of the tests that changes choose: in the real history of a repository, one break is found and one is missed."""
 
 from __future__ import annotations
 
