@@ -4,9 +4,8 @@ By path: `keeper.py [--parent=PID] [--user=UID:GID] COMMAND`; the command runs a
 is.
 
 The keeper is the parent of whatever the command's processes leave behind (a subreaper, on Linux), so none escapes by
-changing its process group. Above it is another one, so that a command that kills its parent leaves nothing either. It
-ends with the command's status or signal, and ends the command when its own parent ends or it gets SIGTERM. The module
-imports nothing of this package, so that it also runs as a single file.
+changing its process group. It ends with the command's status or signal, and ends the command when its own parent ends or
+it gets SIGTERM. The module imports nothing of this package, so that it also runs as a single file.
 """
 
 from __future__ import annotations
@@ -36,7 +35,13 @@ def keep(command: Sequence[str], parent: int = 0, grace_s: float = 0.0, user: st
     parent of now. The command inherits all descriptors that this process has inherited. When this process is told to end,
     the command gets SIGTERM and `grace_s` seconds.
     """
-    if not _is_ready(parent or os.getppid()):
+    parent = parent or os.getppid()
+    signal.signal(signal.SIGTERM, _end)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
         return 1
     group = None
     process: subprocess.Popen[bytes] | None = None
@@ -57,35 +62,6 @@ def keep(command: Sequence[str], parent: int = 0, grace_s: float = 0.0, user: st
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_descendants(group)
-
-
-def guard(command: Sequence[str], parent: int = 0, user: str = "") -> int:
-    """Run the command by a keeper, and end what is left when the command has killed that; return as `keep` does."""
-    if not _is_ready(parent or os.getppid()):
-        return 1
-    own = os.getpid()
-    if (keeper := os.fork()) == 0:
-        end_like(keep(command, own, user=user))
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
-    except SystemExit:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(keeper, signal.SIGTERM)
-            os.waitpid(keeper, 0)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_descendants(None)
-
-
-def _is_ready(parent: int) -> bool:
-    """Prepare to be ended by SIGTERM, or with the parent, and to get orphans; return False if the parent has ended."""
-    signal.signal(signal.SIGTERM, _end)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return os.getppid() == parent
 
 
 def _identity(user: str) -> dict[str, Any]:
@@ -131,4 +107,4 @@ if __name__ == "__main__":
     while arguments and (option := re.fullmatch(r"--(parent|user)=(.*)", arguments[0])):
         options[option[1]] = option[2]
         del arguments[0]
-    end_like(guard(arguments, int(options.get("parent", "0")), user=options.get("user", "")))
+    end_like(keep(arguments, int(options.get("parent", "0")), user=options.get("user", "")))

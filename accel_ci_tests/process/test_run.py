@@ -49,17 +49,6 @@ def test_a_command_at_its_limit_is_ended_with_its_daemons(tmp_path: Path) -> Non
     assert is_gone(pid_in(file))
 
 
-@pytest.mark.parametrize("victim", ["$PPID", "$(ps -o ppid= -p $PPID)"])
-def test_a_command_that_kills_its_keepers_leaves_nothing(tmp_path: Path, victim: str) -> None:
-    """A test of a stack may do so, by mistake or by intent."""
-    file = tmp_path / "pid"
-    script = f"setsid sleep 900 & echo $! > {file}; kill -9 {victim}; sleep 901"
-    done = run_tool(["sh", "-c", script], timeout_s=60, environment=dict(os.environ))
-    assert done.status != 0
-    daemon = pid_in(file)
-    wait_for(lambda: is_gone(daemon))
-
-
 def test_a_daemon_may_stay_where_it_is_the_purpose(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     command = [sys.executable, "-c", DAEMON, str(file)]
