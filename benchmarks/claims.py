@@ -99,7 +99,7 @@ def _race(run_dir: Path, store: RoundStore | None) -> dict[str, float]:
     record.prepare(1, batches, WorkerSpec("python3", "/sources", {}, "CARD"), Limits(), 0)
     slots = [Slot(f"w0-{rank}", str(rank), rank) for rank in range(RACERS)]
     url = record.invite(slots) if isinstance(record, BucketRound) else ""
-    channels = None if isinstance(record, BucketRound) else WorkerChannels(record.path)
+    channels = None if isinstance(record, BucketRound) else WorkerChannels(record)
     for rank in range(RACERS) if channels is not None else ():
         (record.path / round_folder.ROOMS / f"w0-{rank}").mkdir(parents=True)
         channels.listen(f"w0-{rank}", "socket", (os.getuid(), os.getgid()))
@@ -177,7 +177,7 @@ class _Finished:
             return FolderRound(folder)
         return BucketRound(folder, self._store.of_round(f"{self._run}/{folder.name}"))
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         raise PoolError("the round is over")
 
     def clear(self, run_dir: Path) -> None:

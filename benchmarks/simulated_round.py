@@ -26,6 +26,7 @@ from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.runner import round_folder
 from accel_ci.runner.choice import Choice, FreeBatches
@@ -89,7 +90,7 @@ class _SimulatedPool:
             self.record = record
         return record
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         return _SimulatedGroup(self, self.record, slots, self.record.invite(slots), self._batch_s)
 

@@ -21,6 +21,7 @@ from accel_ci.process.environment import clean_environment
 from accel_ci.process.own_user import OwnUser
 from accel_ci.process.run import Finished, run_tool
 from accel_ci.rounds.engine import WorkerGroup, WorkerState, end_of_process
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
 from accel_ci.storage.scratch_folder import scratch_folder
@@ -67,12 +68,12 @@ class LocalPool(ProjectPool):
         environment = clean_environment(configured, keep=settings.pass_environment)
         return WorkerSpec(image.python, str(sources), environment, selects)
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a worker on each card. Raises `PoolError` when the interpreter cannot be started."""
-        runner = build_runner(folder / "runner.pyz")
+        runner = build_runner(record.path / "runner.pyz")
         with ExitStack() as undo:
             own = undo.enter_context(self._at_home(spec))
-            worker_group = _LocalWorkerGroup(runner, folder, own, attempt, self._user)
+            worker_group = _LocalWorkerGroup(runner, record, own, attempt, self._user)
             undo.callback(worker_group.end)
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -121,15 +122,15 @@ class _LocalWorkerGroup:
     somebody else has written down.
     """
 
-    def __init__(self, runner: Path, folder: Path, spec: WorkerSpec, attempt: int, user: OwnUser | None) -> None:
+    def __init__(self, runner: Path, record: FolderRound, spec: WorkerSpec, attempt: int, user: OwnUser | None) -> None:
         self.undo = ExitStack()
         self._identity: dict[str, Any] = {}
         if user is not None:
             self._identity = {"user": user.uid, "group": user.gid, "extra_groups": []}
         self._user = user
-        self._runner, self._folder = runner.resolve(), folder.resolve()
+        self._runner, self._folder = runner.resolve(), record.path.resolve()
         self._spec, self._attempt = spec, attempt
-        self._channels = WorkerChannels(self._folder)
+        self._channels = WorkerChannels(record)
         self._processes: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._finished: set[str] = set()
 

@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from accel_ci.model import OUTCOMES, Batch
-from accel_ci.rounds.events import Event, InvalidEvent
-from accel_ci.rounds.worker_channels import QUARANTINED
+from accel_ci.rounds.events import QUARANTINED, Event, InvalidEvent
 from accel_ci.runner.child_session import SESSION
 
 _OF_STARTED = frozenset(OUTCOMES) - {"error", "skipped", "not_run"}  # outcomes that only a test which has started can have

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ from accel_ci.rounds.round_bucket import RoundBucket, packed
 from accel_ci.runner import round_folder
 from accel_ci.runner.signed_round import chunk_name
 from accel_ci.storage.archive import gunzip
-from accel_ci.storage.atomic_file import write_whole_file
 
 _INVITATION_BYTES = 1 << 28
 
@@ -29,14 +27,13 @@ _CHUNK = re.compile(rf"(w\d+-\d+)/{round_folder.EVENT_CHUNKS}/(\d{{12}})")
 
 
 class BatchClaims(ClaimRecord):
-    """The driver's claims in a bucket, copied to a folder. `owners` are the claims fetched so far."""
+    """The driver's claims in a bucket, copied to a folder."""
 
     def __init__(self, bucket: RoundBucket, folder: Path) -> None:
         """Copy claims to `folder`, which exists."""
         super().__init__(folder)
-        self.owners: dict[str, str] = {}
         self._bucket = bucket
-        self._lock = threading.Lock()
+        self._fetched: set[str] = set()
 
     def take(self, batch: str, owner: str) -> bool:
         """Claim a batch; False when it has an owner."""
@@ -44,20 +41,23 @@ class BatchClaims(ClaimRecord):
         self.fetch()
         return won
 
-    def taken(self) -> Mapping[str, str]:
+    def taken(self) -> dict[str, str]:
         """Fetch new claims and return the owners of batches by batch id."""
         self.fetch()
+        return self.fetched()
+
+    def fetched(self) -> dict[str, str]:
+        """Return the owners of batches as of the last fetch."""
         return super().taken()
 
     def fetch(self) -> None:
         """Copy new claims to the folder."""
         with self._lock:
             found = self._bucket.listed("claims/")
-            fresh = {batch: found[batch] for batch in found if batch not in self.owners}
+            fresh = {batch: found[batch] for batch in found if batch not in self._fetched}
             for batch, content in _contents(self._bucket, "claims/", fresh):
-                owner = content.decode("ascii", "replace")
-                write_whole_file(self._folder / batch, owner.encode())
-                self.owners[batch] = owner
+                self._keep(batch, content.decode("ascii", "replace"))
+                self._fetched.add(batch)
 
 
 @dataclass(frozen=True)

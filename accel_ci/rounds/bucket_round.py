@@ -194,7 +194,7 @@ class BucketRound(FolderRound):
                     {**record, "claim_urls": signer.claim(f"claims/{record['id']}")} for record in json.loads(content)
                 ]
         claimed: defaultdict[str, list[str]] = defaultdict(list)
-        for batch, owner in list(self._claims.owners.items()):  # another thread may add to them
+        for batch, owner in self._claims.fetched().items():
             claimed[owner].append(batch)
         requeued = [record for records in self._requeued.values() for record in records]
         over = (self.path / round_folder.ROUND_OVER).exists()

@@ -1,59 +1,87 @@
-"""The record of claims in a folder of the driver's: which worker has which batch, decided by an atomic create-if-absent."""
+"""The driver's record of claims: which worker has which batch. A folder keeps it for a driver that starts after a kill.
+
+The driver grants claims and is the only one to write them, so what it remembers is right. A test with the driver's user can
+write, delete or replace anything in the folder: it is read when the record is opened, and never again.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+import threading
+from contextlib import suppress
 from pathlib import Path
+
+from accel_ci.storage.untrusted_file import UntrustedFileError, read_untrusted
+
+_MOST_OWNER_BYTES = 4096
+_NOBODY = "?"  # the owner in a file that cannot be read
+_FRESH = ".fresh"
 
 
 class ClaimRecord:
-    """Claims as hard links to a file with the owner's name.
-
-    A link is made or refused in one step, and has the name from the start: a killed driver leaves no claim without owner.
-    Threads do not share a record, but may have records of one folder.
-    """
+    """Claims as files with the owner's name. Threads share a record."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep claims in `folder`, which exists."""
+        """Open the record in `folder`, which need not exist."""
         self._folder = folder
-        self._owners: set[str] = set()  # those with a file to link to
-        self._known: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._owners = _read(folder)
 
     def take(self, batch: str, owner: str) -> bool:
-        """Claim a batch, whose id is fit for a file name, for an owner; False when it has one."""
-        try:
-            self._link(batch, owner)
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # a test with the driver's user can delete anything
-            self._restore()
-            self._link(batch, owner)
-        self._known[batch] = owner
-        return True
+        """Claim a batch, whose id is fit for a file name, for an owner; False when it has one. Raises `OSError`."""
+        with self._lock:
+            if batch in self._owners:
+                return False
+            self._keep(batch, owner)
+            return True
 
-    def taken(self) -> Mapping[str, str]:
+    def owner(self, batch: str) -> str | None:
+        """Return the owner of a batch."""
+        return self._owners.get(batch)
+
+    def taken(self) -> dict[str, str]:
         """Return the owners of batches by batch id."""
-        try:
-            with os.scandir(self._folder) as entries:
-                fresh = [entry.name for entry in entries if entry.name[0] != "." and entry.name not in self._known]
-            for name in fresh:
-                self._known[name] = (self._folder / name).read_text("utf-8")
-        except FileNotFoundError:
-            self._restore()
-        return self._known
+        with self._lock:
+            return dict(self._owners)
 
-    def _link(self, batch: str, owner: str) -> None:
-        token = self._folder / f".{owner}"
-        if owner not in self._owners:
-            token.write_text(owner, "utf-8")
-            self._owners.add(owner)
-        os.link(token, self._folder / batch)
+    def _keep(self, batch: str, owner: str) -> None:
+        try:
+            _write(self._folder, batch, owner)
+        except OSError:  # a test can have deleted the folder, or have put something in its place or in that of a file
+            self._restore()
+            _write(self._folder, batch, owner)
+        self._owners[batch] = owner
 
     def _restore(self) -> None:
-        """Make the folder again, with the claims that this record has seen."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._owners.clear()
-        for batch, owner in self._known.items():
-            if not (self._folder / batch).exists():
-                self._link(batch, owner)
+        """Make the folder anew, with all claims."""
+        if self._folder.is_dir() and not self._folder.is_symlink():
+            shutil.rmtree(self._folder)
+        self._folder.unlink(missing_ok=True)
+        self._folder.mkdir(parents=True)
+        for batch, owner in self._owners.items():
+            _write(self._folder, batch, owner)
+
+
+def _write(folder: Path, batch: str, owner: str) -> None:
+    """Write a claim in one step, so that a killed driver leaves none without its owner; follow no link."""
+    within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(_FRESH, dir_fd=within)
+        with os.fdopen(os.open(_FRESH, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=within), "wb") as file:
+            file.write(owner.encode())
+        os.rename(_FRESH, batch, src_dir_fd=within, dst_dir_fd=within)
+    finally:
+        os.close(within)
+
+
+def _read(folder: Path) -> dict[str, str]:
+    owners: dict[str, str] = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for name in sorted(entry.name for entry in entries if not entry.name.startswith(".")):
+            try:
+                owners[name] = read_untrusted(folder, name, _MOST_OWNER_BYTES).decode("utf-8", "replace")
+            except UntrustedFileError:
+                owners[name] = _NOBODY
+    return owners

@@ -209,7 +209,7 @@ def _run_phase(
         if usable and tally.open_tests(batches, number):
             began = time.monotonic()
             driver = 1 + max(map(driver_of, old), default=last_driver)
-            worker_group = pool.start(record.path, usable, spec, driver)
+            worker_group = pool.start(record, usable, spec, driver)
             try:
                 _attend(worker_group, record, number, batches, limits, tally)
                 tally.lost += [

@@ -90,8 +90,8 @@ class Pool(Protocol):
         """The round in `folder`, kept where the pool's workers find it."""
         return FolderRound(folder)
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
-        """Start a worker on each card for the round in `folder`, which `open_round` has opened.
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+        """Start a worker on each card for a round that `open_round` has opened.
 
         `attempt` counts earlier drivers of this round; worker names begin with `w<attempt>-`. Each entry of `cards` is a
         card or a group (`groups_of`). Raises `PoolError` when workers cannot be started.

@@ -16,6 +16,9 @@ import msgspec
 
 from accel_ci.model import Outcome
 
+QUARANTINED = "quarantined"
+"""The event by which the driver records that it accepts nothing more from a worker, with the `reason`."""
+
 _Short = Annotated[str, msgspec.Meta(max_length=4096)]
 _Long = Annotated[str, msgspec.Meta(max_length=1 << 18)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e8)]

@@ -1,6 +1,7 @@
 """A round in a folder: write the plan, read events and claims, requeue batches.
 
 All that the driver knows of a round is here, so a driver that starts again after a kill knows as much as the one before.
+While it runs, it goes by what it remembers of its own files: where tests run as the driver's user, they can change those.
 The names of the files are the runner's (`accel_ci.runner.round_folder`).
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -45,6 +47,7 @@ class FolderRound:
     def __init__(self, path: Path) -> None:
         """The folder need not exist yet."""
         self.path = path
+        self.is_over = False
         self._offsets: dict[str, int] = {}
         self._admission = Admission(self.claimed, self.batches)
 
@@ -76,15 +79,26 @@ class FolderRound:
 
     def batches(self) -> list[Batch]:
         """The batches of the plan and the requeued ones."""
-        records = json.loads((self.path / round_folder.PLAN).read_text("utf-8"))["batches"]
-        for path in sorted((self.path / round_folder.REQUEUED).glob("*.json")):
-            records += json.loads(path.read_text("utf-8"))
-        return msgspec.convert(records, list[Batch])
+        return [*self._batches.values()]
 
+    @cached_property
+    def requeued(self) -> list[dict[str, Any]]:
+        """The records of requeued batches for workers, which only grow."""
+        files = sorted((self.path / round_folder.REQUEUED).glob("*.json"))
+        return [record for path in files for record in json.loads(path.read_text("utf-8"))]
+
+    @cached_property
+    def _plan(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / round_folder.PLAN).read_text("utf-8")))
+
+    @cached_property
+    def _batches(self) -> dict[str, Batch]:
+        return {each.id: each for each in msgspec.convert(self._plan["batches"] + self.requeued, list[Batch])}
+
+    @cached_property
     def isolated_suites(self) -> set[str]:
         """The suites of the plan of which each file has its own process."""
-        suites = json.loads((self.path / round_folder.PLAN).read_text("utf-8"))["suites"]
-        return {name for name, session in suites.items() if session.get("isolate")}
+        return {name for name, session in self._plan["suites"].items() if session.get("isolate")}
 
     def workers(self) -> list[str]:
         """The names of all workers that the round has had, in the order of their start."""
@@ -151,7 +165,17 @@ class FolderRound:
 
     def claimed(self) -> dict[str, str]:
         """The owners of claimed batches, by batch id."""
-        return dict(self._claims.taken())
+        return self._claims.taken()
+
+    def claim(self, batch: str, owner: str) -> tuple[bool, str]:
+        """Claim a batch for a worker, unless it has an owner; return whether it was won, and the owner.
+
+        May be called by another thread. Raises `ValueError` when there is no such batch.
+        """
+        if batch not in self._batches:
+            raise ValueError(batch)
+        won = self._claims.take(batch, owner)
+        return won, self._claims.owner(batch) or ""
 
     def withdraw(self, batch: str) -> bool:
         """Claim a batch for the driver, so that no worker gets it; False when a worker has it."""
@@ -159,19 +183,20 @@ class FolderRound:
 
     def requeue(self, batches: Iterable[Batch]) -> list[Batch]:
         """Hand batches out again, under new ids and before all others; return them."""
-        folder = self.path / round_folder.REQUEUED
-        number = len(list(folder.glob("*.json")))
+        number = len({record["id"].partition("-")[0] for record in self.requeued})
         fresh = [replace(batch, id=f"h{number}-{place}") for place, batch in enumerate(batches)]
         if fresh:
-            content = json.dumps([{**vars(batch), "urgent": True} for batch in fresh])
-            write_whole_file(folder / f"{number:06d}.json", content.encode())
+            records = [{**vars(batch), "urgent": True} for batch in fresh]
+            _write(self.path / round_folder.REQUEUED / f"{number:06d}.json", json.dumps(records).encode())
+            self._batches.update({batch.id: batch for batch in fresh})
+            self.requeued += records
         return fresh
 
     def charge(self, worker: str, attempt: Event) -> None:
         """Record an attempt that a worker could not record itself, because it was lost."""
         folder = self.path / round_folder.CHARGED
         content = msgspec.json.encode({"worker": worker, "attempt": attempt})
-        write_whole_file(folder / f"{len(list(folder.glob('*.json'))):06d}.json", content)
+        _write(folder / f"{len(list(folder.glob('*.json'))):06d}.json", content)
 
     def charged(self) -> list[tuple[str, Event]]:
         """The attempts that were charged, each with its worker."""
@@ -180,16 +205,28 @@ class FolderRound:
 
     def end(self) -> None:
         """Announce to the workers that no more batches will come."""
-        write_whole_file(self.path / round_folder.ROUND_OVER, b"")
+        self.is_over = True
+        _write(self.path / round_folder.ROUND_OVER, b"")
 
     def finish(self, makespan_s: float) -> None:
         """Record that the round is done, for a driver that starts again."""
-        write_whole_file(self.path / REPORT, json.dumps({"makespan_s": makespan_s}).encode())
+        _write(self.path / REPORT, json.dumps({"makespan_s": makespan_s}).encode())
 
     def finished(self) -> float | None:
         """The makespan in seconds when the round is done, else None."""
         path = self.path / REPORT
         return float(json.loads(path.read_text("utf-8"))["makespan_s"]) if path.exists() else None
+
+
+def _write(target: Path, content: bytes) -> None:
+    """Write a record of the driver's in place of whatever a test has put there."""
+    folder = target.parent
+    if folder.is_symlink() or not folder.is_dir():
+        folder.unlink(missing_ok=True)
+        folder.mkdir()
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    write_whole_file(target, content)
 
 
 def _document(number: int, batches: Sequence[Batch], spec: WorkerSpec, limits: Limits, urgent: int) -> str:

@@ -104,7 +104,7 @@ class WorkerWatch:
         end = worker.end
         if end is None or not (end.may_be_by_a_test or worker.name in self._silent):
             return False
-        owners, isolated = self._record.claimed(), self._record.isolated_suites()
+        owners, isolated = self._record.claimed(), self._record.isolated_suites
         held = [each for each in self._record.batches() if each.suite in isolated and owners.get(each.id) == worker.name]
         left = self._tally.open_tests(held, self._number)
         for suite, test in sorted(left):

@@ -18,17 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from accel_ci.errors import PoolError
-from accel_ci.rounds.claim_record import ClaimRecord
+from accel_ci.rounds.events import QUARANTINED
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.runner import round_folder
 from accel_ci.runner.channel import ASK, LONGEST_LINE
 from accel_ci.runner.events import EventFile, line_of
-
-QUARANTINED = "quarantined"
-"""The event by which the driver records that it accepts nothing more from a worker, with the `reason`."""
 
 _READ_BYTES = 1 << 18
 _MOST_UNREAD_BYTES = 64 << 20  # of answers
@@ -51,20 +48,17 @@ class _End:
     answers: bytearray = field(default_factory=bytearray)
     received: int = 0  # bytes
     told: int = 0  # claims that the worker has been told of
-    requeued: set[str] = field(default_factory=set)  # files that it has been told of
+    requeued: int = 0  # batches that it has been told of
 
 
 class WorkerChannels:
     """The channels of the workers of one round, served by a thread until `close`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Serve the round in `folder`, which the driver has prepared."""
-        self._folder = folder
-        plan = json.loads((folder / round_folder.PLAN).read_text("utf-8"))
-        self._most_bytes = _FREE_BYTES + _PER_TEST_BYTES * sum(len(batch["tests"]) for batch in plan["batches"])
-        self._batches = {batch["id"] for batch in plan["batches"]}
-        self._claims = ClaimRecord(folder / round_folder.CLAIMS)
-        self._granted = list(self._claims.taken().items())
+    def __init__(self, record: FolderRound) -> None:
+        """Serve a round, which the driver has prepared."""
+        self._record, self._folder = record, record.path.resolve()
+        self._most_bytes = _FREE_BYTES + _PER_TEST_BYTES * sum(len(batch.tests) for batch in record.batches())
+        self._granted = list(record.claimed().items())
         self._ends: dict[str, _End] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
@@ -256,27 +250,16 @@ class WorkerChannels:
         """Answer a request. Raises `ValueError`, `LookupError` or `TypeError` for something that is none."""
         if request["ask"] == "take":
             batch = request["batch"]
-            if batch not in self._batches and batch not in {record["id"] for record in self._requeued_since(set())}:
-                raise ValueError(batch)
-            won = self._claims.take(batch, end.worker)
-            owner = end.worker if won else self._claims.taken().get(batch, "")
+            won, owner = self._record.claim(batch, end.worker)
             self._granted.append((batch, owner))
             return {"won": won}
         if request["ask"] != "news":
             raise ValueError(request["ask"])
-        over = (self._folder / round_folder.ROUND_OVER).exists()
-        fresh = self._requeued_since(end.requeued)
+        over = self._record.is_over
+        requeued = self._record.requeued[end.requeued :]
+        end.requeued += len(requeued)
         claimed, end.told = dict(self._granted[end.told :]), len(self._granted)
-        return {"claimed": claimed, "requeued": fresh, "over": over}
-
-    def _requeued_since(self, seen: set[str]) -> list[Any]:
-        """Return the batches of files of requeued ones that are not in `seen`, and add the files to it."""
-        fresh: list[Any] = []
-        for path in sorted((self._folder / round_folder.REQUEUED).glob("*.json")):
-            if path.name not in seen:
-                seen.add(path.name)
-                fresh += json.loads(path.read_text("utf-8"))
-        return fresh
+        return {"claimed": claimed, "requeued": requeued, "over": over}
 
     def _answer(self, end: _End, answer: bytes) -> None:
         connection = end.connection

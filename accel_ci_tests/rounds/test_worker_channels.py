@@ -37,7 +37,7 @@ def record(tmp_path: Path) -> FolderRound:
 @pytest.fixture
 def channels(record: FolderRound) -> Iterator[WorkerChannels]:
     """Its channels."""
-    channels = WorkerChannels(record.path)
+    channels = WorkerChannels(record)
     yield channels
     channels.close()
 
@@ -74,7 +74,7 @@ def test_one_worker_gets_a_batch_and_all_hear_of_it(record: FolderRound, join: J
 
 def test_claims_outlive_the_driver(record: FolderRound, join: Join) -> None:
     assert ChannelClaims(join("w0-0")).take("b0")
-    later = WorkerChannels(record.path)
+    later = WorkerChannels(FolderRound(record.path))
     claims = ChannelClaims(Channel(str(later.pair("w1-0").detach())))
     claims.refresh()
     assert claims.taken() == {"b0": "w0-0"}
@@ -177,13 +177,31 @@ def test_a_worker_that_never_connects_has_ended_at_once(record: FolderRound, cha
     assert list(room.iterdir()) == []
 
 
-def test_a_deleted_claims_folder_is_made_again(record: FolderRound, join: Join) -> None:
+@pytest.mark.parametrize("look", ["before", "after"])
+def test_what_tests_delete_the_driver_still_knows(record: FolderRound, join: Join, look: str) -> None:
     claims = ChannelClaims(join("w0-0"))
+    record.requeue(BATCHES[:1])
     assert claims.take("b0")
-    shutil.rmtree(record.path / round_folder.CLAIMS)
+    if look == "before":
+        assert record.claimed() == {"b0": "w0-0"}
+    for name in (round_folder.CLAIMS, round_folder.REQUEUED, round_folder.PLAN):
+        path = record.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert record.claimed() == {"b0": "w0-0"}
     assert claims.take("b1")
+    assert claims.take("h0-0")
     assert not claims.take("b0")
-    assert record.claimed() == {"b0": "w0-0", "b1": "w0-0"}
+    assert record.claimed() == {"b0": "w0-0", "b1": "w0-0", "h0-0": "w0-0"}
+    (record.path / round_folder.REQUEUED).mkdir()
+    assert [batch.id for batch in record.requeue(BATCHES[1:2])] == ["h1-0"]
+    assert [batch.id for batch in record.batches()] == [*(batch.id for batch in BATCHES), "h0-0", "h1-0"]
+
+
+def test_a_round_is_over_when_the_driver_says_so(record: FolderRound, join: Join) -> None:
+    claims = ChannelClaims(join("w0-0"))
+    (record.path / round_folder.ROUND_OVER).touch()
+    claims.refresh()
+    assert not claims.over
 
 
 def test_who_reads_no_answers_is_left_alone(record: FolderRound, channels: WorkerChannels) -> None:

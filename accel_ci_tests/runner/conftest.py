@@ -13,6 +13,7 @@ import pytest
 
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.environment import clean_environment
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci_tests.fixtures.events import Work
 
@@ -68,8 +69,9 @@ def work(runner: Path, root: Path, tmp_path: Path) -> Work:
             ],
         }
         (folder / "plan.json").write_text(json.dumps(plan), "utf-8")
-        (folder / "round_over").touch()
-        channels = WorkerChannels(folder)
+        record = FolderRound(folder)
+        record.end()
+        channels = WorkerChannels(record)
         with channels.pair("w0-0") as driver:
             done = subprocess.run(
                 [

@@ -81,8 +81,7 @@ LINKS = f"""
 def test_attack():
     for folder in (ROOM, ROUND, ROUND.parent, own_record(), ROUND / "rooms", ROUND / "charged"):
         for name in {NAMES!r}:
-            if (folder, name) not in ((ROUND, "round_over"), (ROUND, "report.json")):
-                replace(folder / name, lambda path: path.symlink_to(OUTSIDE / "precious"))
+            replace(folder / name, lambda path: path.symlink_to(OUTSIDE / "precious"))
             replace(folder / ("new-" + name), lambda path: path.symlink_to(OUTSIDE / "new"))
     print("words of the attacker")
     assert False
@@ -94,6 +93,12 @@ ATTACKS = {
     "record_is_a_folder": "def test_attack(): replace(own_record() / 'events.jsonl', os.mkdir)\n",
     "record_is_gone": "def test_attack(): shutil.rmtree(own_record(), ignore_errors=True)\n",
     "claims_are_gone": "def test_attack(): shutil.rmtree(ROUND / 'claims', ignore_errors=True)\n",
+    "claims_lead_outside": "def test_attack(): replace(ROUND / 'claims', lambda path: path.symlink_to(OUTSIDE))\n",
+    "records_lead_outside": (
+        "def test_attack():\n"
+        "    for name in ('requeued', 'charged', 'round_over'):\n"
+        "        replace(ROUND / name, lambda path: path.symlink_to(OUTSIDE))\n"
+    ),
     "an_invented_worker": (
         "def test_attack():\n"
         "    for name in ('zzz', 'w9-9', 'w-', 'w1-x', '..w1-1'):\n"

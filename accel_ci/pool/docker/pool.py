@@ -27,6 +27,7 @@ from accel_ci.pool.runner_package import build_runner
 from accel_ci.process.run import Finished
 from accel_ci.rounds.driver_lock import DRIVER_LOCK
 from accel_ci.rounds.engine import WorkerEnd, WorkerGroup, WorkerState, cards_in, end_of_process
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.worker_channels import WorkerChannels
 from accel_ci.runner import round_folder
 from accel_ci.storage.file_lock import is_locked
@@ -68,10 +69,10 @@ class DockerPool(ProjectPool):
         selects, hidden = (variable, {}) if self._with_cards else ("", {variable: ""})
         return container_spec(self._settings, image, sources, selects, containers.HOME, hidden)
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Start a container on each card. Raises `PoolError` when there is no engine, no such image, or no such device."""
-        build_runner(folder / "runner.pyz")
-        worker_group = _DockerWorkerGroup(connect(), self._settings, folder, spec, attempt)
+        build_runner(record.path / "runner.pyz")
+        worker_group = _DockerWorkerGroup(connect(), self._settings, record, spec, attempt)
         try:
             for rank, card in enumerate(cards):
                 worker_group.add(card, rank)
@@ -125,12 +126,12 @@ class _DockerWorkerGroup:
     """The containers of one round."""
 
     def __init__(
-        self, client: DockerClient, settings: DockerPoolSettings, folder: Path, spec: WorkerSpec, attempt: int
+        self, client: DockerClient, settings: DockerPoolSettings, record: FolderRound, spec: WorkerSpec, attempt: int
     ) -> None:
         self._client, self._settings, self._spec, self._attempt = client, settings, spec, attempt
-        self._folder = folder.resolve()
+        self._folder = record.path.resolve()
         self._run_label = f"{RUN_LABEL}={self._folder.parent}"
-        self._channels = WorkerChannels(self._folder)
+        self._channels = WorkerChannels(record)
         self._containers: dict[str, Any] = {}
         self._states: dict[str, WorkerState] = {}
         self._looked = self._answered = time.monotonic()

@@ -46,6 +46,7 @@ from accel_ci.process.waiting import poll
 from accel_ci.rounds.bucket_records import Slot
 from accel_ci.rounds.bucket_round import BucketRound
 from accel_ci.rounds.engine import WorkerGroup, cards_in
+from accel_ci.rounds.folder_round import FolderRound
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.rounds.signing import LONGEST_S
 from accel_ci.source.checkout import checkout_root
@@ -121,40 +122,40 @@ class KubernetesPool(ProjectPool):
         self._rounds[folder] = BucketRound(folder, bucket)
         return self._rounds[folder]
 
-    def start(self, folder: Path, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
+    def start(self, record: FolderRound, cards: Sequence[str], spec: WorkerSpec, attempt: int) -> WorkerGroup:
         """Create the round's Job, or attach to the one that an earlier driver of the same plan left. Raises `PoolError`."""
         cluster, settings = Cluster(self._settings), self._settings_for(spec)
-        record = self._rounds[folder]
-        self._started[folder] = record, cluster.namespace
+        folder, kept = record.path, self._rounds[record.path]
+        self._started[folder] = kept, cluster.namespace
         name = job_name(self._project, _run_name(folder.parent), folder.name)
         slots = [Slot(f"w{attempt}-{rank}", card, rank) for rank, card in enumerate(cards)]
         width = len(cards_in(cards[0])) if self._with_cards else 0
         request = JobRequest(
             name, self._project, round=name, pods=len(slots), cards=width, errand_url="",
             sources=_sources(spec), folders=(), environment=spec.environment, run=self._run, build=_run_name(folder.parent),
-            plan=record.plan_digest,
+            plan=kept.plan_digest,
         )  # fmt: skip
         found = cluster.job(name)
         labels = {RUN_LABEL: label(self._run)} if self._run else {}
-        attached = found is not None and can_attach(found, record.plan_digest) and cluster.label_job(name, labels)
+        attached = found is not None and can_attach(found, kept.plan_digest) and cluster.label_job(name, labels)
         if attached:
-            slots = record.slots.offered()
+            slots = kept.slots.offered()
         else:
             delete_jobs(cluster, name)
         own, runner, root = job_document.OWN_FOLDER, "runner.pyz", str(Path(spec.root).absolute())
         with ExitStack() as undo:
-            undo.callback(record.close)
+            undo.callback(kept.close)
             errand = {
-                "round": record.invite(slots),
-                "sources": [record.put("sources", _pack(Path(_sources(spec)))), _sources(spec)],
-                "unpack": [[record.put("runner", _pack(build_runner(folder / runner))), own]],
+                "round": kept.invite(slots),
+                "sources": [kept.put("sources", _pack(Path(_sources(spec)))), _sources(spec)],
+                "unpack": [[kept.put("runner", _pack(build_runner(folder / runner))), own]],
                 "unset": settings.unset_environment,
                 "root": root,
                 "command": [f"{own}/{runner}", "work", "--round-url", "-", "--scratch", f"{own}/worker"],
                 "result": None,
             }
-            url = record.put("errand", _packed(errand))
-            worker_group = KubernetesWorkerGroup(cluster, settings, record, replace(request, errand_url=url), slots)
+            url = kept.put("errand", _packed(errand))
+            worker_group = KubernetesWorkerGroup(cluster, settings, kept, replace(request, errand_url=url), slots)
             undo.callback(worker_group.close)
             if not attached:
                 worker_group.add_job(name, len(slots))
