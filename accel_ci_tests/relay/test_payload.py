@@ -70,6 +70,14 @@ def test_white_space_does_not_count() -> None:
     assert sent("push", payload, json.dumps(payload, indent=9).encode() + b" " * LARGEST) == (payload, ())
 
 
+@pytest.mark.parametrize("left_out", [(), tuple(STEPS[:1])])
+def test_a_number_that_is_read_as_infinite_does_not_make_the_dispatch_invalid(left_out: tuple[str, ...]) -> None:
+    text = "x" * LARGEST if left_out else ""
+    raw = b'{"text": "%b", "far": [1e400, -1e400, 1.5]%b}' % (text.encode(), b" " * LARGEST)
+    found, steps = sent("push", json.loads(raw), raw)
+    assert (found["far"], steps) == ([None, None, 1.5], left_out)
+
+
 def commits(count: int, files: int) -> list[dict[str, Any]]:
     names = [f"folder/file{number}" for number in range(files)]
     return [{"id": f"{number:040}", "message": "m" * 300, "modified": names} for number in range(count)]

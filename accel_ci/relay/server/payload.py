@@ -7,8 +7,8 @@ needs first, and the payload gets `relay: {left_out: [...]}`, which names the st
 
 from __future__ import annotations
 
-import copy
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +26,7 @@ _ESSENTIAL = (
     ("label", "name"), ("sender", "login"), ("repository", "full_name"), ("repository", "default_branch"),
     ("repository", "clone_url"), ("head_commit", "id"), ("head_commit", "timestamp"), ("installation", "id"),
     ("pull_request", "number"), ("pull_request", "state"), ("pull_request", "draft"), ("pull_request", "merged"),
+    ("pull_request", "updated_at"),
     ("pull_request", "title"), ("pull_request", "html_url"), ("pull_request", "user", "login"),
     ("pull_request", "merge_commit_sha"),
     *(("pull_request", end, *path) for end in ("head", "base")
@@ -43,7 +44,7 @@ def dispatch_body(event: str, delivery: str, payload: dict[str, Any], raw: bytes
     if len(names) + len('{,"payload":}') + len(raw) + 2 * _bytes_beyond_ascii(raw) <= LARGEST:
         return b'{"event_type":%b,"client_payload":{%b,"payload":%b}}' % (json.dumps(event).encode("ascii"), names, raw), ()
     left_out: list[str] = []
-    sent = payload
+    sent = _writable(payload)
     while True:
         if left_out:
             sent = {**sent, "relay": {"left_out": left_out}}
@@ -51,11 +52,14 @@ def dispatch_body(event: str, delivery: str, payload: dict[str, Any], raw: bytes
         if len(client_payload) <= LARGEST or len(left_out) == len(_STEPS):
             body = f'{{"event_type":{json.dumps(event)},"client_payload":{client_payload}}}'
             return body.encode("ascii"), tuple(left_out)
-        if not left_out:
-            sent = copy.deepcopy(payload)
         name, step = _STEPS[len(left_out)]
         sent = step(sent)
         left_out.append(name)
+
+
+def _writable(value: Any) -> Any:
+    """Return a copy without the numbers that were read as infinite, such as 1e400: written again, they are no JSON."""
+    return None if isinstance(value, float) and math.isinf(value) else _each(value, _writable)
 
 
 def _without_long_texts(payload: dict[str, Any]) -> dict[str, Any]:
