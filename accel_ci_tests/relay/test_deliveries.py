@@ -69,6 +69,11 @@ def hostile_documents() -> dict[str, bytes]:
         "a list": b"[]",
         "bytes that are no text": b"\xff\xfe\x00",
         "deep": b"[" * 100_000,
+        "deeper than any file can hold": changed(x="deep").replace(b'"deep"', b"[" * 300 + b"]" * 300),
+        "a key twice": changed().replace(b'"event_type"', b'"event_type": "push", "event_type"'),
+        "not a number": changed(x=float("nan")),
+        "a form": b"payload=%7B%7D",
+        "UTF-16": changed().decode().encode("utf-16"),
         "deep in the payload": b'{"client_payload":' + b'{"a":' * 50_000,
         "huge": b'"' + b"a" * (1 << 20) + b'"',
         "a path as id": changed(delivery_id="../../etc/cron.d/x"),
@@ -138,6 +143,14 @@ def test_a_delivery_is_kept_once_however_often_it_comes(make_project: Callable[.
     assert len(deliveries.all()) == 2
     deliveries.forget_old(deliveries.all(), NOW + KEPT + timedelta(seconds=1))
     assert deliveries.all() == []
+
+
+def test_halves_of_characters_are_kept_as_question_marks(make_project: Callable[..., Project]) -> None:
+    """GitHub's JSON may spell them, and no file holds them."""
+    deliveries = deliveries_of(Workspace(make_project(relay={})))
+    assert deliveries.add(read(event({**pull_request(SHA), "title": "half"}).replace(b"half", rb"a\ud800b \ud83d\ude00")))
+    [kept] = deliveries.all()
+    assert kept.delivery.client_payload["payload"]["title"] == "a?b \U0001f600"
 
 
 def test_summaries_follow_every_change(make_project: Callable[..., Project]) -> None:

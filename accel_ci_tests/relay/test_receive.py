@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -79,6 +80,11 @@ def test_what_is_not_signed_or_no_dispatch_is_refused_and_nothing_is_stored(serv
     assert server.post(event(pull_request("a" * 40), "../../x")).status_code == 400
     assert server.post(b"x" * (LARGEST_DISPATCH + 1)).status_code == 413
     assert server.post(b"[" * 100_000).status_code == 400
+    deep = json.dumps({**pull_request("a" * 40), "x": "deep"}).replace('"deep"', "[" * 300 + "]" * 300)
+    assert server.post(event(json.loads(deep))).status_code == 400
+    form = server.post(b"payload=%7B%7D", Content_Type="application/x-www-form-urlencoded")
+    assert form.status_code == 400
+    assert "set the content type of the webhook to application/json" in form.json()["error"]
     ignored = server.post(BODY, b"another secret", X_GitHub_Event="push")
     assert (ignored.status_code, ignored.json()) == (200, {"ignored": True})
     assert httpx.get(server.url).status_code == 405

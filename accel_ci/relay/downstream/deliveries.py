@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from accel_ci.errors import AccelCiError
 from accel_ci.redaction import redact_bytes
 from accel_ci.relay.messages import LARGEST_DISPATCH, Dispatch
+from accel_ci.relay.strict_json import JsonError, parse_object
 from accel_ci.storage.atomic_file import create_whole_file, write_whole_file
 from accel_ci.storage.shared_folder import FolderShare
 from accel_ci.workspace import Workspace
@@ -41,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 _SHA = re.compile(r"[0-9a-f]{40}")
 _ACTIONS = ("opened", "reopened", "synchronize", "labeled", "closed")
 _SHOWN = 200
+_DEPTH = 72
+"""As deep as a relay takes a callback, which repeats the dispatch."""
 
 
 class DispatchError(AccelCiError):
@@ -117,10 +120,14 @@ def read_dispatch(document: bytes, repository: str, now: datetime, caller: Calli
     if len(document) > LARGEST_DISPATCH:
         raise DispatchError(f"the dispatch is larger than {LARGEST_DISPATCH >> 10} KiB, which no relay sends")
     try:
-        found = json.loads(document)
-    except (ValueError, RecursionError) as error:
-        raise DispatchError(f"the dispatch is no JSON: {_brief(error)}") from None
-    if isinstance(found, dict) and "client_payload" in found:
+        found: Any = parse_object(document, _DEPTH)
+    except JsonError as error:
+        raise DispatchError(
+            f"the dispatch is no JSON object that a relay sends: {_brief(error)}{_advice(document)}"
+        ) from None
+    # JSON can spell halves of characters, which no file holds: each becomes a question mark.
+    found = json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    if "client_payload" in found:
         found = found["client_payload"]
     try:
         dispatch = Dispatch.model_validate(found)
@@ -170,6 +177,10 @@ def _time(value: Any, otherwise: datetime) -> datetime:
     except ValueError:
         return otherwise
     return at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)
+
+
+def _advice(document: bytes) -> str:
+    return "; set the content type of the webhook to application/json" if document.startswith(b"payload=") else ""
 
 
 def _brief(value: object) -> str:

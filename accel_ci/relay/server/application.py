@@ -29,8 +29,8 @@ from accel_ci.relay.server.jobs import Call, Outcome, Refused
 from accel_ci.relay.server.metrics import RelayMetrics
 from accel_ci.relay.server.monitoring import monitoring_routes
 from accel_ci.relay.server.settings import CallbackSettings, WebhookLimits
-from accel_ci.relay.server.strict_json import JsonError, parse_object
 from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_known_event
+from accel_ci.relay.strict_json import JsonError, parse_object
 
 _LOG = logging.getLogger(__name__)
 _IGNORED = ("ignored", JSONResponse({"ok": True, "status": "ignored"}))

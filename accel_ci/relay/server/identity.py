@@ -21,7 +21,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.relay.messages import AUDIENCE
 from accel_ci.relay.server.key_sets import KeySet, NoKeysError
 from accel_ci.relay.server.settings import Issuer, OidcSettings
-from accel_ci.relay.server.strict_json import JsonError, parse_object
+from accel_ci.relay.strict_json import JsonError, parse_object
 
 ALGORITHM = "RS256"
 """The only one that is taken, as in the public relay: the token has no choice."""

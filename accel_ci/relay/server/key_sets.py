@@ -16,7 +16,7 @@ from jwt.exceptions import PyJWTError
 
 from accel_ci.errors import AccelCiError
 from accel_ci.relay.server.settings import Issuer, OidcSettings, is_safe
-from accel_ci.relay.server.strict_json import JsonError, parse_object
+from accel_ci.relay.strict_json import JsonError, parse_object
 
 SMALLEST_KEY = 2048
 """Bits of an RSA key, as RFC 7518 (section 3.3) demands."""

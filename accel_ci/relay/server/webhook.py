@@ -15,7 +15,7 @@ from typing import Any
 
 from accel_ci.relay.allowlist import DEVICE
 from accel_ci.relay.server.payload import dispatch_body
-from accel_ci.relay.server.strict_json import JsonError, parse_object
+from accel_ci.relay.strict_json import JsonError, parse_object
 
 EVENTS = frozenset({"pull_request", "push", "check_run", "check_suite"})
 ACTIONS = frozenset({"opened", "reopened", "synchronize", "closed"})
