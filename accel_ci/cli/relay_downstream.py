@@ -106,13 +106,15 @@ def receive(workspace: Workspace, host: str, port: int) -> None:
     require_extra("relay", "accel-ci relay receive")
     import uvicorn
 
-    from accel_ci.relay.downstream.receive import PATH, SECRET, receiver
+    from accel_ci.relay.downstream.receive import PATH, SECRET, server_settings
+    from accel_ci.relay.listening import listen
 
     secret = os.environ.get(SECRET, "")
     if len(secret) < 16:
         raise AccelCiError(f"${SECRET} must hold the secret of the webhook, at least 16 characters")
-    click.echo(f"receiving dispatches at http://{host}:{port}{PATH}")
-    uvicorn.run(receiver(workspace, secret.encode()), host=host, port=port, log_level="warning", server_header=False)
+    with listen(f"{host}:{port}") as listener:
+        click.echo(f"receiving dispatches at http://{host}:{port}{PATH}")
+        uvicorn.Server(server_settings(workspace, secret.encode())).run(sockets=[listener])
 
 
 @click.command()

@@ -14,6 +14,7 @@ from accel_ci.cli import main
 from accel_ci.cli.relay_downstream import calling_workflow
 from accel_ci.config.settings import Project
 from accel_ci.relay.downstream.deliveries import CallingWorkflow, deliveries_of, read_dispatch
+from accel_ci.relay.listening import listen
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.relay import REPOSITORY, event, pull_request
 
@@ -75,3 +76,11 @@ def test_a_command_that_cannot_work_says_what_is_missing(
     done = run(make_project(**sections), *arguments, given=event(pull_request(SHA)))
     assert done.exit_code == 2
     assert words in done.output
+
+
+def test_a_port_that_is_taken(project: Project) -> None:
+    with listen("127.0.0.1:0") as taken:
+        port = str(taken.getsockname()[1])
+        done = run(project, "receive", "--port", port, ACCEL_CI_RELAY_WEBHOOK_SECRET="a secret of the webhook")
+    assert done.exit_code == 2
+    assert done.output == f"accel-ci: cannot listen on 127.0.0.1:{port}; is the port taken?\n"

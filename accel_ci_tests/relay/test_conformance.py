@@ -239,6 +239,54 @@ def test_slow_requests_are_ended(servers: tuple[RelayServer, GitHubServer]) -> N
     assert relay.deliver(pull_request()).status_code == 202
 
 
+HEAD = b"POST /github/webhook HTTP/1.1\r\nHost: x\r\nX-GitHub-Event: push\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "rest"),
+    [
+        (b"GET /", b"a"),
+        (b"GET / HTTP/1.1\r\nX-A: ", b"a"),
+        (b"GET / HTTP/1.1\r\n", b"X-A: a\r\n"),
+        (b"", b"\r\n"),
+        (HEAD + b"1;", b"a"),
+        (HEAD + b"0\r\nX-A: ", b"a"),
+    ],
+    ids=["address", "header", "many headers", "empty lines", "chunk", "trailer"],
+)
+def test_what_is_no_body_has_a_limit(servers: tuple[RelayServer, GitHubServer], start: bytes, rest: bytes) -> None:
+    """Bytes that the parser puts together keep the whole server busy, longer with each."""
+    relay, _ = servers
+    sent = 0
+    with socket.create_connection(_address(relay), timeout=30) as connection, contextlib.suppress(OSError):
+        connection.sendall(start)
+        for _ in range(512):
+            connection.sendall(rest * (65_536 // len(rest)))
+            sent += 1
+    assert sent < 512, "32 MiB were taken"
+    assert relay.deliver(pull_request()).status_code == 202
+
+
+def test_large_headers_are_told(servers: tuple[RelayServer, GitHubServer]) -> None:
+    relay, _ = servers
+    with socket.create_connection(_address(relay), timeout=30) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nX-A: " + b"a" * 65_536)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 431 ")
+
+
+def test_requests_are_not_taken_without_end(servers: tuple[RelayServer, GitHubServer]) -> None:
+    """Those that wait on a connection, and the answers that nobody reads, are kept in memory."""
+    relay, _ = servers
+    asked = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    sent = 0
+    with socket.create_connection(_address(relay), timeout=30) as connection, contextlib.suppress(ConnectionError):
+        for _ in range(1000):
+            connection.sendall(asked)
+            sent += 1
+    assert sent < 1000, "38 MB of requests were taken"
+    assert relay.deliver(pull_request()).status_code == 202
+
+
 def test_a_body_that_ends_early(servers: tuple[RelayServer, GitHubServer]) -> None:
     relay, github = servers
     headers = "".join(f"{name}: {value}\r\n" for name, value in headers_for(BODY, delivery="early").items())

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ import uvicorn
 from accel_ci.config.settings import Project
 from accel_ci.process.waiting import poll
 from accel_ci.relay.downstream.deliveries import Deliveries, deliveries_of
-from accel_ci.relay.downstream.receive import PATH, receiver
+from accel_ci.relay.downstream.receive import PATH, server_settings
 from accel_ci.relay.messages import LARGEST_DISPATCH
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.relay import event, pull_request
@@ -46,7 +47,7 @@ def server(make_project: Callable[..., Project]) -> Iterator[Receiver]:
     workspace = Workspace(make_project(relay={}))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        running = uvicorn.Server(uvicorn.Config(receiver(workspace, SECRET), log_level="warning", lifespan="off"))
+        running = uvicorn.Server(server_settings(workspace, SECRET))
         thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
         thread.start()
         import logging
@@ -90,3 +91,12 @@ def test_what_is_not_signed_or_no_dispatch_is_refused_and_nothing_is_stored(serv
     assert httpx.get(server.url).status_code == 405
     assert httpx.post(f"{server.url}/more").status_code == 404
     assert server.deliveries.all() == []
+
+
+def test_a_connection_that_never_ends_its_headers_is_closed(server: Receiver) -> None:
+    address = ("127.0.0.1", urlsplit(server.url).port or 0)
+    for sent in (b"", b"POST /github/webhook HTTP/1.1\r\nX-A: "):
+        with socket.create_connection(address, timeout=60) as connection:
+            connection.sendall(sent)
+            assert connection.recv(100) == b""
+    assert server.post(BODY).status_code == 202

@@ -7,6 +7,7 @@ import hmac
 from datetime import datetime, timezone
 from hashlib import sha256
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
@@ -17,6 +18,7 @@ from accel_ci.errors import AccelCiError
 from accel_ci.redaction import redact
 from accel_ci.relay.downstream.deliveries import DispatchError, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.relayed_builds import relay_settings
+from accel_ci.relay.listening import timed_protocol
 from accel_ci.relay.messages import LARGEST_DISPATCH
 from accel_ci.workspace import Workspace
 
@@ -25,8 +27,11 @@ PATH = "/github/webhook"
 SECRET = "ACCEL_CI_RELAY_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 """The variable with the secret that GitHub signs webhooks with."""
 
-_BODY_S = 10.0
-"""The time that a body has to come."""
+REQUEST_S = 10.0
+"""The time that the headers have to come, and again the body."""
+
+CONNECTIONS = 100
+"""Those beyond it get 503: anybody may send a body of 1 MiB and be slow with it."""
 
 
 def receiver(workspace: Workspace, secret: bytes) -> Starlette:
@@ -37,7 +42,7 @@ def receiver(workspace: Workspace, secret: bytes) -> Starlette:
         if request.headers.get("x-github-event") != "repository_dispatch":
             return JSONResponse({"ignored": True})
         try:
-            body = await asyncio.wait_for(_body(request), _BODY_S)
+            body = await asyncio.wait_for(_body(request), REQUEST_S)
         except (asyncio.TimeoutError, ClientDisconnect):
             return _refused(408, "the body did not come in time")
         if body is None:
@@ -58,6 +63,19 @@ def receiver(workspace: Workspace, secret: bytes) -> Starlette:
         return JSONResponse({"ok": True, "delivery_id": delivery.id, "new": is_new}, 202 if is_new else 200)
 
     return Starlette(routes=[Route(PATH, receive, methods=["POST"])])
+
+
+def server_settings(workspace: Workspace, secret: bytes) -> uvicorn.Config:
+    """Return the settings of the web server, with limits of what strangers may keep busy."""
+    return uvicorn.Config(
+        receiver(workspace, secret),
+        http=timed_protocol(REQUEST_S),
+        ws="none",
+        lifespan="off",
+        limit_concurrency=CONNECTIONS,
+        log_level="warning",
+        server_header=False,
+    )
 
 
 async def _body(request: Request) -> bytes | None:

@@ -12,14 +12,12 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from accel_ci.errors import AccelCiError
+from accel_ci.relay.listening import listen, timed_protocol
 from accel_ci.relay.pages.files import PagesFiles
 from accel_ci.relay.server.application import CallbackReceiver, Receiver, make_application
 from accel_ci.relay.server.database import RelayDatabase
@@ -34,7 +32,6 @@ from accel_ci.relay.server.webhook import Delivery
 from accel_ci.relay.server.workers import Workers, open_state
 
 _LOG = logging.getLogger(__name__)
-_BACKLOG = 2048
 _MONITORING_S = 10.0
 _MONITORING_CONNECTIONS = 20
 
@@ -47,7 +44,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     settings, secret = project.settings, project.webhook_secret()
     state = open_state(project)
     workers = Workers(project, state) if with_workers else None
-    listener = _listen(settings.listen)
+    listener = listen(settings.listen)
     inbox: GroupCommit[tuple[Delivery, float], None] = GroupCommit(state.queue.store)
     callbacks: GroupCommit[Call, Outcome] = GroupCommit(state.jobs.take)
     identities = Identities(settings.issuers, settings.oidc)
@@ -73,7 +70,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
         make_application(
             receiver, with_pages(project, lifespan), PagesFiles(project.pages_folder) if settings.pages else None
         ),
-        http=_timed_protocol(settings.webhook.request_s),
+        http=timed_protocol(settings.webhook.request_s),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -98,7 +95,7 @@ def work(project: RelayProject, monitoring: str | None, say: Callable[[str], Non
     """
     state = open_state(project)
     workers = Workers(project, state)
-    listener = None if monitoring is None else _listen(monitoring)
+    listener = None if monitoring is None else listen(monitoring)
 
     async def run() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -123,7 +120,7 @@ async def _monitored(listener: socket.socket | None, database: RelayDatabase, me
     server = _InnerServer(
         uvicorn.Config(
             Starlette(routes=monitoring_routes(database, metrics)),
-            http=_timed_protocol(_MONITORING_S),
+            http=timed_protocol(_MONITORING_S),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -165,58 +162,6 @@ class _InnerServer(uvicorn.Server):
         return nullcontext()
 
 
-def _timed_protocol(seconds: float) -> type[asyncio.Protocol]:
-    """Make a protocol that closes a connection whose request line and headers take too long; uvicorn has no such limit."""
-
-    class TimedProtocol(HttpToolsProtocol):
-        _deadline: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._expect_headers()
-
-        def data_received(self, data: bytes) -> None:
-            if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
-                self._expect_headers()
-            super().data_received(data)
-
-        def on_headers_complete(self) -> None:
-            self._cancel()
-            super().on_headers_complete()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._cancel()
-            super().connection_lost(exc)
-
-        def _expect_headers(self) -> None:
-            self._deadline = self.loop.call_later(seconds, self._close)
-
-        def _cancel(self) -> None:
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-
-        def _close(self) -> None:
-            if not self.transport.is_closing():
-                self.transport.close()
-
-    return TimedProtocol
-
-
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    with suppress(OSError):
-        # uvicorn sets options and listens itself.
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
-        listener.listen(_BACKLOG)
-        return listener
-    raise AccelCiError(f"cannot listen on {address}; is the port taken?")
