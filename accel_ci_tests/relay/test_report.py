@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +26,14 @@ from accel_ci.pipelines import INTEGRATION, LEDGER, RUNTIME_IMAGE
 from accel_ci.quality.judgement import judge_new_builds
 from accel_ci.relay.downstream.deliveries import CallingWorkflow, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.report import new_sender, report_all, report_deliveries
-from accel_ci.relay.downstream.sender import Sender
+from accel_ci.relay.downstream.sender import Answer, Sender
 from accel_ci.relay.downstream.tokens import TokenError
 from accel_ci.relay.messages import AUDIENCE
 from accel_ci.relay.results_store import ResultsStore
 from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import attempts_of, fails
+from accel_ci_tests.fixtures.loopback_server import LoopbackServer, QuietHandler
 from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.relay import (
     REPOSITORY,
@@ -331,6 +333,40 @@ def test_a_report_ends_when_its_time_is_over(downstream: Downstream, relay: Stan
     sender = Sender(lambda: TOKEN, seconds=0)
     assert not report_deliveries(downstream.workspace, sender, NOW).is_complete
     assert relay.requests == 0
+
+
+@pytest.mark.parametrize("what", ["headers", "body"])
+def test_a_relay_that_never_ends_its_answer_is_left(make_downstream: MakeDownstream, what: str) -> None:
+    class Dripping(QuietHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if what == "body" else b"X-A: "))
+            while True:  # until the other end has gone
+                self.wfile.write(b"a")
+                time.sleep(0.1)
+
+    server = LoopbackServer(Dripping)
+    downstream = make_downstream(callbacks=[server.url + "/github/callback"])
+    downstream.deliver()
+    downstream.finish()
+    sender = Sender(lambda: TOKEN, seconds=1)
+    progress = report_deliveries(downstream.workspace, sender, NOW)
+    server.close()
+    assert not progress.is_complete
+    assert sender.away == {server.url + "/github/callback"}
+    assert "no answer within" in progress.lines[0]
+
+
+def test_what_a_relay_answers_is_shown_briefly_on_one_line() -> None:
+    class Chatty(QuietHandler):
+        def do_POST(self) -> None:
+            self.send_content(404, b"gone\x1b[2J\r\n" + b"x" * (32 << 20), {})
+
+    server = LoopbackServer(Chatty)
+    answer, reason = Sender(lambda: TOKEN).send(server.url, b"{}")
+    server.close()
+    assert answer is Answer.REFUSED
+    assert reason == "404 gone [2J  " + "x" * 186
 
 
 def test_reporters_at_the_same_time_send_each_callback_once(downstream: Downstream, relay: StandInRelay) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from enum import Enum
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from accel_ci.github.answers import read_start
 from accel_ci.redaction import redact
 
 _TIMEOUT_S = 10.0
 _TRIES = 3
 _LONGEST_WAIT_S = 5.0
 _SHOWN = 200
+_READ_BYTES = 4096
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,6 +79,7 @@ class Sender:
         """Send a callback; return the answer and its reason. Raises `TokenError` if there is no token for it."""
         self.authorize()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers["Accept-Encoding"] = "identity"  # a small answer must not become a large one
 
         def stop(state: RetryCallState) -> bool:
             return stop_after_attempt(_TRIES)(state) or self._left_s() <= 0
@@ -104,10 +108,14 @@ class Sender:
     def _post(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[Answer, str]:
         limit_s = max(0.1, min(_TIMEOUT_S, self._left_s()))
         try:
-            answer = httpx.post(url, content=body, headers=headers, timeout=limit_s, follow_redirects=False)
+            answer, content = asyncio.run(asyncio.wait_for(_exchange(url, body, headers, limit_s), limit_s))
+        except (TimeoutError, asyncio.TimeoutError):
+            raise _AgainError(Answer.UNKNOWN, f"no answer within {limit_s:.1f} s") from None
         except httpx.HTTPError as error:
             raise _AgainError(Answer.UNKNOWN, redact(f"{type(error).__name__}: {error}")[:_SHOWN]) from None
-        reason = redact(f"{answer.status_code} {answer.text}".strip())[:_SHOWN]
+        text = redact(content.decode("utf-8", "replace"))
+        said = "".join(letter if letter.isprintable() else " " for letter in text)
+        reason = f"{answer.status_code} {said}".strip()[:_SHOWN]
         if answer.is_success:
             return Answer.TAKEN, reason
         if answer.status_code in (408, 429) or answer.is_server_error:
@@ -117,6 +125,15 @@ class Sender:
             self._away.add(url)
             return Answer.LATER, reason
         return Answer.REPEATED if answer.status_code in (400, 409) else Answer.REFUSED, reason
+
+
+async def _exchange(url: str, body: bytes, headers: dict[str, str], timeout_s: float) -> tuple[httpx.Response, bytes]:
+    """Post a callback, and read the beginning of the answer: a place may drip one, or never end it."""
+    async with (
+        httpx.AsyncClient(timeout=timeout_s, follow_redirects=False) as client,
+        client.stream("POST", url, content=body, headers=headers) as answer,
+    ):
+        return answer, await read_start(answer, _READ_BYTES)
 
 
 def _seconds(text: str) -> float:
