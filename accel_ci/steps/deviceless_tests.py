@@ -7,7 +7,6 @@ without a card.
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,19 +31,25 @@ from accel_ci.storage.scratch_folder import scratch_folder
 
 _SHOWN_COMMAND = 160
 _RUN = """
-import os, subprocess, sys
-folder, limit, *words = sys.argv[1:]
-os.chdir(folder)
+import os, shutil, subprocess, sys
+sources, copy, folder, limit, *words = sys.argv[1:]
+shutil.copytree(sources, copy, symlinks=True)
+os.chdir(os.path.join(copy, folder))
 os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
 words[0] = sys.executable if words[0] == "python" else words[0]
 try:
-    sys.exit(subprocess.run(words, stdin=subprocess.DEVNULL, timeout=float(limit)).returncode)
+    status = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=float(limit)).returncode
 except OSError as error:
-    sys.exit(f"{words[0]} cannot be started: {error.strerror}")
+    status = f"{words[0]} cannot be started: {error.strerror}"
 except subprocess.TimeoutExpired:
-    sys.exit(f"it did not end within {limit} s")
+    status = f"it did not end within {limit} s"
+shutil.rmtree(copy, ignore_errors=True)
+sys.exit(status)
 """
-"""Runs a command in a folder. Programs of the interpreter's own environment come first, and `python` is the interpreter."""
+"""Copies the sources where the workers run, so that the copy is their user's, and runs a command in a folder of it.
+
+Programs of the interpreter's own environment come first, and `python` is the interpreter. Nothing of the copy comes back.
+"""
 
 
 def run_deviceless_stage(
@@ -86,27 +91,25 @@ def run_deviceless_stage(
 def _run_commands(
     settings: Settings, name: str, suite: Suite, spec: WorkerSpec, sources: Path, context: StageContext, step: Step
 ) -> list[dict[str, Any]]:
-    """Run the commands of a suite one after another in a copy of the sources; return a row for each."""
+    """Run the commands of a suite one after another, each in its own copy of the sources; return a row for each."""
     pool = pool_for(settings, context.run, with_cards=context.with_cards)
-    own = replace(spec, environment={**spec.environment, **spec.sessions[name].environment})
+    own = replace(spec, root=str(sources), environment={**spec.environment, **spec.sessions[name].environment})
     limit_s = suite.test_timeout_seconds or settings.limits.test_timeout_seconds
     whole, rows = checkout_root(sources), []
-    with scratch_folder("commands") as scratch:
-        copy = Path(scratch) / "sources"
-        shutil.copytree(whole, copy, symlinks=True)
-        folder = copy / sources.relative_to(whole)
-        for number, command in enumerate(suite.commands, 1):
-            began, began_at = time.monotonic(), datetime.now(timezone.utc)
-            words = [spec.python, "-c", _RUN, str(folder), str(limit_s), *command]
-            done = pool.execute(words, own, Path(scratch), limit_s + settings.limits.startup_seconds)
-            failed = done.status != 0
-            rows.append({
-                "suite": name, "test": name_of_command(number, command), "round": 1,
-                "outcome": "failed" if failed else "passed",
-                "message": f"the exit status is {done.status}\n{done.tail}" if failed else None,
-                "started_at": began_at, "duration_s": round(time.monotonic() - began, 3),
-            })  # fmt: skip
-            step.advance(f"{name}: {shlex.join(command)[:_SHOWN_COMMAND]}: {rows[-1]['outcome']}")
+    folder = sources.relative_to(whole)
+    for number, command in enumerate(suite.commands, 1):
+        began, began_at = time.monotonic(), datetime.now(timezone.utc)
+        with scratch_folder("command") as scratch:
+            words = [spec.python, "-c", _RUN, str(whole), str(scratch / "sources"), str(folder), str(limit_s), *command]
+            done = pool.execute(words, own, scratch, limit_s + settings.limits.startup_seconds)
+        failed = done.status != 0
+        rows.append({
+            "suite": name, "test": name_of_command(number, command), "round": 1,
+            "outcome": "failed" if failed else "passed",
+            "message": f"the exit status is {done.status}\n{done.tail}" if failed else None,
+            "started_at": began_at, "duration_s": round(time.monotonic() - began, 3),
+        })  # fmt: skip
+        step.advance(f"{name}: {shlex.join(command)[:_SHOWN_COMMAND]}: {rows[-1]['outcome']}")
     return rows
 
 

@@ -19,6 +19,7 @@ from accel_ci.pool.choose_pool import worker_spec_for
 from accel_ci.progress import LineProgress
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.steps.deviceless_tests import run_deviceless_stage
+from accel_ci_tests.fixtures.ground import Ground, Kind
 from accel_ci_tests.fixtures.stages import IMAGE
 from accel_ci_tests.fixtures.suite import Write
 
@@ -33,7 +34,8 @@ def run(make_project: MakeProject, root: Path, context: StageContext) -> Run:
     def run_suites(pool: dict[str, Any], **suites: dict[str, Any]) -> DeviceTestResults:
         own = {name: {"stage": "deviceless", **suite} for name, suite in suites.items()}
         device = {"smoke": {"stage": "smoke", "paths": ["tests/smoke"]}, "unit": {"paths": ["tests/unit"]}}
-        pool = {"cards": 2, "card_environment": "TOY_CARD", "health_probe": ["false"], **pool}
+        card = {} if pool.get("kind") == "kubernetes" else {"card_environment": "TOY_CARD"}
+        pool = {"cards": 2, "health_probe": ["false"], **card, **pool}
         settings = make_project(pool=pool, suites={**device, **own}).settings
         spec = worker_spec_for(settings, IMAGE, root, with_cards=False)
         place = replace(context, with_cards=False)
@@ -55,7 +57,8 @@ def test_commands_are_tests_that_run_in_a_copy_of_the_sources(
     there = "import os, sys; sys.exit(not os.path.exists('pyproject.toml') or os.environ['TOY_CARD'] != '')"
     commands = [
         ["python", "-c", there],
-        ["python", "-c", "open('made', 'w').close()"],
+        ["python", "-c", "open('made', 'x').close()"],
+        ["python", "-c", "open('made', 'x').close()"],
         ["python", "-c", "print('line 7: too long'); raise SystemExit(3)"],
         ["no-such-linter", "."],
         ["python", "-c", "import time; time.sleep(60)"],
@@ -63,13 +66,13 @@ def test_commands_are_tests_that_run_in_a_copy_of_the_sources(
     ]
     results = run({}, lint={"commands": commands, "test_timeout_seconds": 10})
     found = list(rows(context).values())
-    assert [outcome for outcome, _ in found] == ["passed", "passed", "failed", "failed", "failed", "passed"]
+    assert [outcome for outcome, _ in found] == ["passed", "passed", "passed", "failed", "failed", "failed", "passed"]
     messages = [message or "" for _, message in found]
-    assert messages[2] == "the exit status is 3\nline 7: too long"
-    assert "no-such-linter cannot be started: No such file or directory" in messages[3]
-    assert "it did not end within 10.0 s" in messages[4]
+    assert messages[3] == "the exit status is 3\nline 7: too long"
+    assert "no-such-linter cannot be started: No such file or directory" in messages[4]
+    assert "it did not end within 10.0 s" in messages[5]
     assert not (root / "made").exists()
-    assert results.counts == {"passed": 3, "failed": 3}
+    assert results.counts == {"passed": 4, "failed": 3}
     account = account_of_stage(context.build, results, context.artifacts, context.results)
     assert account.suites["lint"]["failed"] == 3
     assert deviceless_shortcoming(account) == "3 failed"
@@ -127,6 +130,33 @@ def test_on_an_engine_they_run_in_containers_without_devices_beside_those_that_h
     found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
     assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
     assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+
+
+def test_on_a_cluster_they_run_in_pods_that_ask_for_no_card(
+    run: Run, write: Write, root: Path, context: StageContext, open_ground: Callable[[Kind], Ground]
+) -> None:
+    """No node has the resource, so that a pod which asks for it would wait. What a command leaves stays in its pod."""
+    ground = open_ground("kubernetes")
+    seen = "assert 'KUBERNETES_SERVICE_HOST' not in os.environ and os.environ['PLACE'] == 'a pod'"
+    write("tests/emulated/test_a.py", f"import os\ndef test_a(): {seen}\ndef test_b(): assert False, os.getcwd()\n")
+    write("pyproject.toml", "")
+    (root / "link").symlink_to("/etc/hostname")
+    (root / "pyproject.toml").chmod(0o444)
+    leaves = "import os; os.remove('pyproject.toml'); os.symlink('/', 'top'); os.mkfifo('pipe'); os.unlink('link')"
+    settings = ground.cluster_settings
+    pool = {
+        "kind": "kubernetes", "image": settings.image, "resource": "example.com/none", "host_network": True,
+        "queue_seconds": 60, "processes": 2, "environment": {"PLACE": "a pod"},
+        "bucket": {"bucket": ground.bucket.bucket, "prefix": ground.bucket.prefix, "endpoint": ground.bucket.endpoint},
+    }  # fmt: skip
+    lint = {"commands": [["python", "-c", f"{leaves}; {seen}"], ["python", "-c", f"{leaves}; raise SystemExit(4)"]]}
+    results = run(pool, emulated={"paths": ["tests/emulated"]}, lint=lint)
+    assert results.cards == ()
+    assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"
+    found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
+    assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
+    assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+    assert (root / "pyproject.toml").exists()
 
 
 def test_without_suites_nothing_is_closed(run: Run, context: StageContext) -> None:
