@@ -7,6 +7,8 @@ A worker has no result: the runner takes over this process. Nothing here depends
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gzip
 import http.client
 import io
@@ -82,6 +84,8 @@ def main() -> None:
         sys.path[0] = ""
         runpy.run_path(command[0], run_name="__main__")
         return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: the command must not read our signed URLs
     done = subprocess.run(
         [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )

@@ -56,6 +56,7 @@ from accel_ci.storage.s3 import environment_keys
 _LOG = logging.getLogger(__name__)
 _CHECK_PATIENCE_S = 10.0  # the time that the API server may be away when a run begins
 _SIGNED_LONGER_S = 3600.0
+_LEFT_AT_MOST = 1 << 28  # bytes, packed: they are read into memory, and code of a stranger may decide what they are
 
 
 def round_store(pool: KubernetesPoolSettings, results: Results) -> RoundStore:
@@ -199,6 +200,9 @@ class KubernetesPool(ProjectPool):
             )  # fmt: skip
             cluster.create_job(job_manifest(settings, request))
             self._await_end(cluster, settings, name, timeout_s)
+            left = sum(int(item["Size"]) for name, item in bucket.listed("").items() if name in ("report", "result"))
+            if left > _LEFT_AT_MOST:
+                raise PoolError(f"the pod of a command has left {left:,} bytes, and may leave {_LEFT_AT_MOST:,}")
             report, result = bucket.get("report"), bucket.get("result")
             if report is None or result is None:
                 ended = [state for state in _pods(cluster, name) if state.end is not None]
@@ -209,10 +213,10 @@ class KubernetesPool(ProjectPool):
             bucket.clear()
         try:
             unpack(io.BytesIO(result), folder)
-        except TarError as error:
-            raise PoolError(f"what the pod of a command has left cannot be unpacked: {error}") from error
-        content = json.loads(report)
-        return Finished(int(content["status"]), str(content["output"]))
+            content = json.loads(report)
+            return Finished(int(content["status"]), str(content["output"]))
+        except (TarError, ValueError, TypeError, LookupError) as error:
+            raise PoolError(f"what the pod of a command has left cannot be read: {error}") from error
 
     def end_round(self, folder: Path) -> None:
         """Delete the Jobs of a round that needs no workers any more. Raises `PoolError`."""

@@ -25,6 +25,7 @@ from accel_ci.config.settings import Project
 from accel_ci.errors import PoolError
 from accel_ci.model import Build, Limits
 from accel_ci.pool.kubernetes import cluster as cluster_module
+from accel_ci.pool.kubernetes import pool as pool_module
 from accel_ci.pool.kubernetes.job import JobRequest, job_manifest, job_name
 from accel_ci.pool.runner_package import build_runner
 from accel_ci.results.questions import failed_attempts
@@ -32,7 +33,7 @@ from accel_ci.results.store import ResultsStore
 from accel_ci.rounds.driver import run_rounds
 from accel_ci.steps.device_tests import StageContext
 from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci_tests.fixtures.cluster_pool import ApiServerGate
+from accel_ci_tests.fixtures.cluster_pool import Gate
 from accel_ci_tests.fixtures.ground import RUN_NAME, Ground, Kind, outcomes
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.stages import run_device
@@ -283,6 +284,21 @@ def test_a_command_in_a_pod(ground: Ground, write: Write, tmp_path: Path) -> Non
     assert not ground.jobs()
 
 
+def test_a_command_in_a_pod_cannot_read_its_urls_nor_leave_whatever_it_likes(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "exchange"
+    folder.mkdir()
+    reads = "print(open('/proc/1/environ').read())"
+    done = ground.pool.execute(["python3", "-c", reads], ground.spec(), folder, 60)
+    assert (done.status, "PermissionError" in done.output) == (1, True), done.output
+    monkeypatch.setattr(pool_module, "_LEFT_AT_MOST", 1000)
+    leaves = f"import os; open({str(folder / 'x')!r}, 'wb').write(os.urandom(2000))"
+    with pytest.raises(PoolError, match="may leave 1,000"):
+        ground.pool.execute(["python3", "-c", leaves], ground.spec(), folder, 60)
+    assert not ground.jobs()
+
+
 def test_a_stage_collects_and_runs_on_the_cluster(
     ground: Ground, make_project: Callable[..., Project], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,7 +370,7 @@ def test_a_driver_ends_the_job_of_a_round_that_needs_no_workers(ground: Ground, 
 
 
 def test_an_api_server_that_is_away_for_a_while_costs_nothing(
-    api_server_gate: ApiServerGate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture
+    api_server_gate: Gate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
     tests = slow(write, 40)
     timers: list[Timer] = []
@@ -375,7 +391,7 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(
 
 
 def test_an_api_server_that_stays_away_ends_the_run_in_time_and_its_job_is_taken_up(
-    api_server_gate: ApiServerGate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture,
+    api_server_gate: Gate, ground: Ground, write: Write, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(cluster_module, "PATIENCE_S", 4.0)
