@@ -5,7 +5,7 @@ Pure functions on plain documents. The pool's own template is in `accel_ci.pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from accel_ci.config.section import Mistake, as_mapping, as_sequence
@@ -27,6 +27,12 @@ _RESERVED_OF_WORKER = {
     "args": "the pool starts the runner",
     "image": "use pool.image",
 }
+_HARMLESS = (
+    "affinity", "dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "nodeSelector", "priorityClassName",
+    "runtimeClassName", "schedulerName", "tolerations", "topologySpreadConstraints",
+)  # fmt: skip
+_HARMLESS_OF_WORKER = ("name", "imagePullPolicy")
+_COMMON_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _MERGED_BY = {**dict.fromkeys(("containers", "env", "volumes", "imagePullSecrets"), "name"), "volumeMounts": "mountPath"}
 _REPLACED = frozenset({"env", "volumes"})
 
@@ -84,6 +90,29 @@ def _list_mistakes(mapping: Mapping[str, Any], key: str, by: str, where: tuple[s
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or not isinstance(entry.get(by), str):
             yield (*where, index), f"must be a mapping with the key {by!r}"
+
+
+def harmless_part(template: Mapping[str, Any], is_harmless: Callable[[str, str], bool]) -> dict[str, Any]:
+    """Return what code that nobody has reviewed may have of a template: where its pods run, not what they get or may do.
+
+    Left out are volumes, rights, the node's namespaces, other containers and special resources. Of the worker's variables,
+    those with a value stay that `is_harmless` by name and value.
+    """
+    spec = as_mapping(template.get("spec"))
+    part = {key: spec[key] for key in _HARMLESS if key in spec}
+    workers = []
+    for worker in as_sequence(spec.get("containers")):
+        own = {key: worker[key] for key in _HARMLESS_OF_WORKER if key in worker}
+        resources = {
+            kind: {name: amount for name, amount in as_mapping(amounts).items() if name in _COMMON_RESOURCES}
+            for kind, amounts in as_mapping(worker.get("resources")).items()
+            if kind in ("limits", "requests")
+        }
+        variables = [entry for entry in worker.get("env", ()) if is_harmless(entry["name"], str(entry.get("value", "")))]
+        env = [entry for entry in variables if entry.keys() <= {"name", "value"}]
+        workers.append({**own, "resources": resources, "env": env})
+    metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
+    return {**metadata, "spec": {**part, "containers": workers}}
 
 
 def overlay(base: Any, over: Any, key: str = "") -> Any:

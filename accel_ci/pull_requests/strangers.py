@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from accel_ci.config.pool_settings import LocalPoolSettings
+from accel_ci.config.pod_template import harmless_part
+from accel_ci.config.pool_settings import KubernetesPoolSettings, LocalPoolSettings, Pool
 from accel_ci.config.settings import Settings, Variant, Wheels
 from accel_ci.docker.client import engine_version
 from accel_ci.errors import BuildError
@@ -41,9 +42,6 @@ def as_for_strangers(workspace: Workspace) -> Workspace:
 
 def settings_for_strangers(settings: Settings) -> Settings:
     """Return the settings without variables that are passed or have secrets, and without what builds share."""
-    pulls, pool = settings.pull_requests, settings.pool
-    own_user = {"user": pulls.strangers_user} if pulls is not None and isinstance(pool, LocalPoolSettings) else {}
-    own_pool = {"pass_environment": (), "environment": _without_secrets(pool.environment), **own_user}
     backend = settings.backend
     suites = {
         name: suite.model_copy(update={"environment": _without_secrets(suite.environment)})
@@ -51,7 +49,7 @@ def settings_for_strangers(settings: Settings) -> Settings:
     }
     return settings.model_copy(
         update={
-            "pool": pool.model_copy(update=own_pool),
+            "pool": _pool(settings),
             "wheels": _wheels(settings.wheels),
             "variants": tuple(map(_variant, settings.variants)),
             "backend": backend.model_copy(update={"build_environment": _without_secrets(backend.build_environment)}),
@@ -72,7 +70,10 @@ def require_isolation(settings: Settings, variant: Variant) -> None:
                 f"a stranger's code would run as the user of accel-ci ({settings.code_user}): run accel-ci as root, and set "
                 "pull_requests.strangers_user to another user"
             )
-    elif settings.wheels_of(variant).builder is None or not engine_version():
+        return
+    if isinstance(settings.pool, KubernetesPoolSettings) and settings.pool.host_network:
+        raise BuildError("a stranger's code would have the network of a node: remove pool.host_network")
+    if settings.wheels_of(variant).builder is None or not engine_version():
         raise BuildError(
             "a stranger's wheel would be built on this machine: it needs wheels.builder, and a Docker engine that answers"
         )
@@ -91,6 +92,16 @@ def refuse_fetches(sources: Path) -> None:
         )
 
 
+def _pool(settings: Settings) -> Pool:
+    pulls, pool = settings.pull_requests, settings.pool
+    own: dict[str, object] = {"pass_environment": (), "environment": _without_secrets(pool.environment)}
+    if isinstance(pool, LocalPoolSettings) and pulls is not None:
+        own["user"] = pulls.strangers_user
+    if isinstance(pool, KubernetesPoolSettings):  # a cloud may give pods the rights of their service account
+        own |= {"service_account": None, "pod_template": harmless_part(pool.pod_template, _is_harmless)}
+    return pool.model_copy(update=own)
+
+
 def _variant(variant: Variant) -> Variant:
     wheels = _wheels(variant.wheels) if variant.wheels is not None else None
     return variant.model_copy(update={"wheels": wheels, "build_environment": _without_secrets(variant.build_environment)})
@@ -101,6 +112,8 @@ def _wheels(rules: Wheels) -> Wheels:
 
 
 def _without_secrets(environment: Mapping[str, _Value]) -> dict[str, _Value]:
-    return {
-        name: value for name, value in environment.items() if not is_secret_name(name) and not credentials_in(value or "")
-    }
+    return {name: value for name, value in environment.items() if _is_harmless(name, value or "")}
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    return not is_secret_name(name) and not credentials_in(value)

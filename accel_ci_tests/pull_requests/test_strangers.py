@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accel_ci.config.pool_settings import KubernetesPoolSettings
 from accel_ci.config.settings import Project
 from accel_ci.errors import BuildError
 from accel_ci.pipelines import DEVICELESS_RESULTS, INTEGRATION, RUNTIME_IMAGE, WHEEL
@@ -84,6 +85,39 @@ def test_a_wheel_is_built_in_a_container_or_not_at_all(
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(BuildError, match="a Docker engine that answers"):
         require_isolation(settings, settings.variants[0])
+
+
+def test_a_stranger_s_pods_get_nothing_of_their_template_but_where_they_run(make: Callable[..., Project]) -> None:
+    digest, secret = "@sha256:" + "0" * 64, {"secretKeyRef": {"name": "hub", "key": "token"}}
+    env = [
+        {"name": "HUB", "valueFrom": secret}, {"name": "HUB_TOKEN", "value": "abc"}, {"name": "LEVEL", "value": "1"},
+    ]  # fmt: skip
+    worker = {
+        "name": "worker", "env": env, "envFrom": [{"secretRef": {"name": "hub"}}], "securityContext": {"privileged": True},
+        "resources": {"limits": {"memory": "2Gi", "example.com/nic": "1"}, "claims": [{"name": "x"}]},
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+    }  # fmt: skip
+    spec = {
+        "nodeSelector": {"zone": "a"}, "hostNetwork": True, "hostPID": True, "serviceAccountName": "with-rights",
+        "securityContext": {"runAsUser": 0}, "initContainers": [{"name": "x", "image": "y"}], "containers": [worker],
+        "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+    }  # fmt: skip
+    pool = {
+        "kind": "kubernetes", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}, "cards": 2,
+        "service_account": "tests", "pod_template": {"metadata": {"labels": {"team": "a"}}, "spec": spec},
+    }  # fmt: skip
+    image = {"base": f"base{digest}", "registry": "registry.example.org/toy"}
+    settings = make(pool=pool, image=image, wheels={"builder": f"builder{digest}"}).settings
+    found = settings_for_strangers(settings).pool
+    assert isinstance(found, KubernetesPoolSettings)
+    left = {"name": "worker", "resources": {"limits": {"memory": "2Gi"}}, "env": [{"name": "LEVEL", "value": "1"}]}
+    assert found.pod_template == {
+        "metadata": {"labels": {"team": "a"}}, "spec": {"nodeSelector": {"zone": "a"}, "containers": [left]},
+    }  # fmt: skip
+    assert found.service_account is None
+    on_nodes = settings.model_copy(update={"pool": settings.pool.model_copy(update={"host_network": True})})
+    with pytest.raises(BuildError, match="the network of a node"):
+        require_isolation(settings_for_strangers(on_nodes), settings.variants[0])
 
 
 @pytest.mark.parametrize("name", [".gitmodules", ".lfsconfig"])
