@@ -71,7 +71,8 @@ class Revision:
     """The source states that are tested together, and the trigger. `suites`, if any, are tested instead of the trigger's.
 
     `confirms` is the key of the revision whose failures run again; its sources are those of that revision. `stack` has the
-    states of the software stack's components by their names, in the order in which they are built.
+    states of the software stack's components by their names, in the order in which they are built. `target` is the branch
+    (`refs/heads/…`) that a pull request is for, None for the configured one.
     """
 
     key: str
@@ -82,6 +83,7 @@ class Revision:
     suites: tuple[str, ...] = ()
     confirms: str | None = None
     stack: dict[str, Source] = field(default_factory=dict, hash=False)
+    target: str | None = None
 
     @property
     def identity(self) -> tuple[Source, str | None, tuple[str, ...], tuple[tuple[str, Source], ...]]:

@@ -26,12 +26,13 @@ def pulls() -> None:
 def show(workspace: Workspace, as_json: bool) -> None:
     """Show the open pull requests as of the sensor's last look, what was decided on each, and the answer so far."""
     from accel_ci.pull_requests.answer import title
-    from accel_ci.pull_requests.progress import look_at_builds
-    from accel_ci.pull_requests.watched import read_watched
+    from accel_ci.pull_requests.progress import Bases, look_at_builds
+    from accel_ci.pull_requests.watched import read_watched, targets_now
 
-    rows = []
-    for number, head in sorted(read_watched(workspace).heads.items()):
-        built = look_at_builds(workspace, head) if head.revision is not None else []
+    rows, watched = [], read_watched(workspace)
+    bases = Bases(workspace, targets_now(workspace, watched))
+    for number, head in sorted(watched.heads.items()):
+        built = look_at_builds(workspace, head, bases) if head.revision is not None else []
         answers = {f"{one.pipeline} / {one.variant}": title(one) for one in built}
         rows.append((number, head.sha, head.state, head.reason, answers))
     if as_json:

@@ -23,7 +23,7 @@ from accel_ci.errors import AccelCiError, SourceChangedError
 from accel_ci.model import Build, Revision
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.pull_requests.strangers import stages_for_strangers
-from accel_ci.pull_requests.watched import Head, Watched, keep_watched
+from accel_ci.pull_requests.watched import Head, Watched, keep_watched, target_of
 from accel_ci.redaction import redact
 from accel_ci.resumption import stages_left
 from accel_ci.source.revision import ComponentChange
@@ -69,7 +69,7 @@ class Heads:
             head = watched.heads[number]
             taken.tried += head.state in ("allowed", "asked") or self._is_to_screen(head)
             try:
-                after, made = self._handle(number, head)
+                after, made = self._handle(number, head, target_of(self._workspace, watched, number))
             except SourceChangedError as error:  # the next look decides on what was pushed
                 taken.reasons.append(redact(f"{self._name(number)}: {error}"))
                 continue
@@ -96,7 +96,7 @@ class Heads:
                 why = "has a newer commit" if name in current else "is closed"
                 yield f"{name}: {why}; its run {run.run_id[:8]} was ended"
 
-    def _handle(self, number: int, head: Head) -> tuple[Head, list[dg.RunRequest]]:
+    def _handle(self, number: int, head: Head, target: str | None) -> tuple[Head, list[dg.RunRequest]]:
         """Do what a head needs now: return what became of it, and the runs to ask for. Raises `SourceError`."""
         is_stranger = head.state == "waiting"
         if head.state not in ("allowed", "asked") and not self._is_to_screen(head):
@@ -107,9 +107,9 @@ class Heads:
         if head.state == "allowed":
             if any(not one.dagster_run.is_finished for one in screening):
                 return head, []
-            head = replace(self._ask(number, head), state="asked")
+            head = replace(self._ask(number, head, target), state="asked")
         elif is_stranger and head.revision is None:
-            head = self._ask(number, head)
+            head = self._ask(number, head, target)
         started, ended = set[str](), Counter[str]()
         for record in screening if is_stranger else [one for one in records if one not in screening]:
             made = build_of_run(record.dagster_run)
@@ -134,23 +134,23 @@ class Heads:
             requests.append(request._replace(tags=tags, asset_selection=assets or None))
         return head, requests
 
-    def _ask(self, number: int, head: Head) -> Head:
+    def _ask(self, number: int, head: Head, target: str | None) -> Head:
         """Make the revision of a head, unless there is one; none where somebody has pushed since the decision."""
         now = datetime.now(timezone.utc)
         if head.revision is not None:
             return replace(head, asked_at=now)
-        revision = self._revision(number, head, now)
+        revision = self._revision(number, head, target, now)
         variants = tuple(build.variant for build in builds_of(self._workspace, self._job, revision))
         return replace(head, revision=revision.key, variants=variants, asked_at=now)
 
-    def _revision(self, number: int, head: Head, now: datetime) -> Revision:
+    def _revision(self, number: int, head: Head, target: str | None, now: datetime) -> Revision:
         component, pulls = self._component, self._settings.pull_requests
         if component is not None and component.changes is not None:
             change = ComponentChange(component.name, number, component.changes.ref_of(number), head.sha)
             return start_revision(self._instance, self._workspace, "pr", now=now, change=change)
         refs = pulls.refs if pulls is not None else None
         ref = refs.ref_of(number) if refs is not None else f"refs/pull/{number}/head"
-        how = {"now": now, "pull_request": number, "backend_ref": ref, "backend_sha": head.sha}
+        how = {"now": now, "pull_request": number, "backend_ref": ref, "backend_sha": head.sha, "target": target}
         return start_revision(self._instance, self._workspace, "pr", **how)
 
     def _is_to_screen(self, head: Head) -> bool:

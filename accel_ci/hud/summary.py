@@ -9,7 +9,7 @@ from datetime import datetime
 from accel_ci.hud.records import BuildRecord, BuildTests
 from accel_ci.hud.speed import BuildSpeed, Times, speed_of
 from accel_ci.hud.states import Bar, State, build_state, verdict_bar
-from accel_ci.ledger.comparison import INSTEAD
+from accel_ci.ledger.comparison import INSTEAD, is_of_branch
 from accel_ci.model import Build, Revision, Trigger, Verdict, trigger_of_key
 
 
@@ -67,12 +67,13 @@ def earlier_builds(
 ) -> Iterator[BuildSummary]:
     """Yield the earlier finished builds of the same variant and trigger with all suites of a build, the newest first.
 
-    The build of a pull request is compared with those of the branch. `revisions` come newest first.
+    The build of a pull request is compared with those of its branch. `revisions` come newest first.
     """
-    trigger = own.trigger
+    trigger, target = own.trigger, own.revision.target if own.revision is not None else None
     triggers: Sequence[Trigger | None] = INSTEAD.get(trigger, (trigger,)) if trigger else (trigger,)
+    triggers = triggers if target is None else (*triggers, "manual")
     for one in sorted(revisions, key=lambda each: each.seen_at, reverse=True):
-        if one.trigger in triggers and one.seen_at < own.seen_at:
+        if one.trigger in triggers and one.seen_at < own.seen_at and is_of_branch(one.revision, target):
             for other in one.builds:
                 has_all_suites = summary.suites.keys() <= other.suites.keys()
                 if other.build.variant == summary.build.variant and other.finished and has_all_suites:

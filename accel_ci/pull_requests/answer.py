@@ -57,12 +57,14 @@ class Base:
 
     `commit` is the merge base, None where it cannot be told. `build` is the build that is compared with, None where there
     is none yet, `is_merge_base` whether that tested the merge base itself, and `digest` the content of its ledger.
+    `target` is the branch that the pull request is for, None for the configured one.
     """
 
     commit: str | None = None
     build: Build | None = None
     is_merge_base: bool = False
     digest: str = ""
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,8 @@ def comment(head: str, tested: Sequence[Tested], marker: str, *, waiting: str = 
 def _base(tested: Tested) -> str:
     base = tested.base
     if base.build is None:
-        return "" if tested.ledger is None and tested.deviceless is None else "no earlier build"
+        none = "no earlier build" if base.target is None else f"no build of {code(base.target.removeprefix('refs/heads/'))}"
+        return "" if tested.ledger is None and tested.deviceless is None else none
     return f"{code(base.build.revision)}, {'the merge base' if base.is_merge_base else 'the newest build of the branch'}"
 
 

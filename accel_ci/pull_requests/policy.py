@@ -16,7 +16,11 @@ from accel_ci.config.github_settings import PullRequests
 
 @dataclass(frozen=True)
 class PullRequest:
-    """An open pull request. `owner` is that of the repository it comes from, None where that is gone."""
+    """An open pull request. `owner` is that of the repository it comes from, None where that is gone.
+
+    `base` is the branch that it is for, empty where that is not known, and it `is_for_default` if that is the repository's
+    default branch.
+    """
 
     number: int
     head: str
@@ -25,6 +29,8 @@ class PullRequest:
     is_fork: bool = False
     is_draft: bool = False
     labels: tuple[str, ...] = ()
+    base: str = ""
+    is_for_default: bool = True
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,12 @@ def is_trusted(pull: PullRequest, policy: PullRequests) -> bool:
         return True
     author = pull.author.lower()
     return author == (pull.owner or "").lower() and author in {each.lower() for each in policy.trusted_authors}
+
+
+def other_target(pull: PullRequest, configured: str) -> str | None:
+    """Return the ref of the branch that a pull request is for; None where that is the `configured` ref, or not known."""
+    is_same = pull.is_for_default if configured == "HEAD" else pull.base == configured.removeprefix("refs/heads/")
+    return None if is_same or not pull.base else f"refs/heads/{pull.base}"
 
 
 def maintainers_to_ask(

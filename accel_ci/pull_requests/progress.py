@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 
 from accel_ci.errors import AccelCiError
 from accel_ci.hud.addresses import build_address
 from accel_ci.ledger.activity import read_activity
 from accel_ci.ledger.close import account_of_stage
-from accel_ci.ledger.comparison import finished_before
+from accel_ci.ledger.comparison import finished_before, target_of
 from accel_ci.ledger.status import deviceless_shortcoming
 from accel_ci.model import Build, DeviceTestResults, Ledger, Revision, TestSelection, Trigger, Verdict, trigger_of_key
 from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, REVISION, TEST_SELECTION, Pipeline
@@ -30,25 +32,42 @@ _LOOKED_AT = 100
 
 
 class Bases:
-    """The builds that those of pull requests are compared with, as they are when they are first asked for."""
+    """The builds that those of pull requests are compared with, as they are when they are first asked for.
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    `targets` has the branches that pull requests are for now, by the keys of their revisions; of others, it is as it was
+    when the revision was made (see `Revision.target`).
+    """
+
+    def __init__(self, workspace: Workspace, targets: Mapping[str, str | None] = MappingProxyType({})) -> None:
+        self._workspace, self._targets = workspace, targets
 
     def choose(self, ledger: Ledger, commit: str | None) -> Base:
-        """Return the newest build of the merge base `commit` with all suites of a build, else the newest one before it."""
+        """Return the newest build of the merge base `commit` with all suites of a build, else the newest one before it.
+
+        That is of the branch that the pull request is for.
+        """
+        target = self.target(ledger.build)
         for key in self._of_commit[commit] if commit is not None else ():
             found = self._ledger(Build(key, ledger.build.variant))
             if found is not None and ledger.suites.keys() <= found.suites.keys():
-                return Base(commit, found.build, True, found.digest)
-        before = finished_before(self._manifests, ledger)
-        return Base(commit, before.build, False, before.digest) if before is not None else Base(commit)
+                return Base(commit, found.build, True, found.digest, target)
+        before = finished_before(self._manifests, ledger, target)
+        if before is None:
+            return Base(commit, target=target)
+        return Base(commit, before.build, False, before.digest, target)
+
+    def target(self, build: Build) -> str | None:
+        """Return the branch that the pull request of a build is for (see `Revision.target`)."""
+        own = build.revision
+        return self._targets[own] if own in self._targets else target_of(self._manifests, build)
 
     def is_current(self, base: Base, build: Build) -> bool:
         """Return whether a build of a pull request is still compared with the right one.
 
         A build of the merge base stays the right one, though a later one of the same commit may have another upstream.
         """
+        if base.target != self.target(build):
+            return False
         if base.build is not None and base.is_merge_base:
             found = self._ledger(base.build)
             return found is not None and found.digest == base.digest
@@ -138,11 +157,14 @@ def look_at_build(
 
 def _judged(workspace: Workspace, build: Build, tested: Tested, account: Ledger, bases: Bases | None) -> Tested:
     """Add the failures of an account, and the build that they are compared with."""
-    commit = _merge_base(workspace, build) if trigger_of_key(build.revision) == "pr" else None
-    base = (bases or Bases(workspace)).choose(account, commit)
+    bases = bases or Bases(workspace)
+    commit = _merge_base(workspace, build, bases.target(build)) if trigger_of_key(build.revision) == "pr" else None
+    base = bases.choose(account, commit)
     verdicts = _verdicts(workspace, base.build) if base.build is not None else None
     causes = read_causes(workspace, build)
     blames, bad = causes.blames if causes is not None else (), bad_tests(workspace.results, build, list(account.suites))
+    if base.target is not None:  # who broke a test was judged by the builds of the configured branch
+        blames = tuple(blame for blame in blames if blame.cause in ("infra", "flaky"))
     failures = sort_failures(account, bad, blames, verdicts)
     return replace(tested, failures=failures, base=base)
 
@@ -166,14 +188,15 @@ def _verdicts(workspace: Workspace, build: Build) -> dict[Identity, Verdict]:
     return {one.identity: one.verdict for one in bad_tests_in_brief(workspace.results, build, suites)}
 
 
-def _merge_base(workspace: Workspace, build: Build) -> str | None:
-    """Return the merge base of a pull request with its target; None where it cannot be told."""
+def _merge_base(workspace: Workspace, build: Build, target: str | None) -> str | None:
+    """Return the merge base of a pull request with its `target`, or the configured one; None where it cannot be told."""
     selection = workspace.manifests.find(TEST_SELECTION, build, TestSelection)
-    if selection is not None and selection.subset is not None and selection.subset.base is not None:
-        return selection.subset.base
     revision = workspace.manifests.revision(build.revision)
+    is_as_chosen = revision is None or revision.target == target
+    if is_as_chosen and selection is not None and selection.subset is not None and selection.subset.base is not None:
+        return selection.subset.base
     try:
-        target = workspace.project.settings.jobs.pr.target
+        target = target or workspace.project.settings.jobs.pr.target
         return changes_of(workspace.project, revision.backend, target).base if revision is not None else None
     except AccelCiError:
         return None

@@ -26,7 +26,7 @@ from accel_ci.model import Build
 from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment
 from accel_ci.pull_requests.progress import Bases, look_at_builds
 from accel_ci.pull_requests.sent import Sent, SentAnswers
-from accel_ci.pull_requests.watched import Head, read_watched
+from accel_ci.pull_requests.watched import Head, read_watched, targets_now
 from accel_ci.quality.judgement import read_causes
 from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
@@ -46,10 +46,12 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
     settings, github = workspace.project.settings.pull_requests, workspace.project.settings.github
     if settings is None or github is None:
         raise AccelCiError("answers need the sections pull_requests and github")
-    answers, heads = SentAnswers(workspace), read_watched(workspace).heads
+    answers, watched = SentAnswers(workspace), read_watched(workspace)
+    heads = watched.heads
     if is_paused(answers.record.paused_until, now):
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
-    lines, errors, bases, began = list[str](), list[AccelCiError](), Bases(workspace), monotonic()
+    lines, errors, began = list[str](), list[AccelCiError](), monotonic()
+    bases = Bases(workspace, targets_now(workspace, watched))
     sent = current = 0
     with open_github(github, workspace.project.root) as requests:
         for number, head in heads.items():

@@ -22,6 +22,7 @@ from accel_ci.pull_requests.policy import (
     PullRequest,
     is_trusted,
     maintainers_to_ask,
+    other_target,
     reason_to_pass_over,
     wait_for_label,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}(\[bot\])?")
+_BRANCH = re.compile(r"[^\s~^:?*\[\\]{1,250}")
 _MAINTAINERS = ("admin", "maintain", "write")
 _RESETS = ("head_ref_force_pushed", "head_ref_deleted", "head_ref_restored")
 
@@ -105,6 +107,21 @@ def keep_watched(workspace: Workspace, watched: Watched, component: str | None =
     write_whole_file(path, content, durable=True)
 
 
+def target_of(workspace: Workspace, watched: Watched, number: int) -> str | None:
+    """Return the branch that a pull request is for, where that is not the configured one (see `Revision.target`)."""
+    pull, settings = watched.pulls.get(number), workspace.project.settings
+    return other_target(pull, settings.jobs.pr.target or settings.backend.ref) if pull is not None else None
+
+
+def targets_now(workspace: Workspace, watched: Watched) -> dict[str, str | None]:
+    """Return the branches that the open pull requests are for, by the keys of their revisions (see `target_of`)."""
+    return {
+        head.revision: target_of(workspace, watched, number)
+        for number, head in watched.heads.items()
+        if head.revision is not None and number in watched.pulls
+    }
+
+
 def look_at_github(
     github: GitHubRequests, repository: str, watched: Watched, policy: PullRequests, now: datetime
 ) -> Watched:
@@ -158,6 +175,7 @@ def read_pull_request(one: Mapping[str, Any], repository: str) -> PullRequest | 
     sha, origin = field_at(head, "sha"), field_at(head, "repo", "full_name")
     if number is None or not isinstance(sha, str) or not _SHA.fullmatch(sha):
         return None
+    base = _text(field_at(one, "base", "ref"))
     return PullRequest(
         number,
         sha,
@@ -166,6 +184,8 @@ def read_pull_request(one: Mapping[str, Any], repository: str) -> PullRequest | 
         is_fork=_text(origin).lower() != repository.lower(),
         is_draft=one.get("draft") is not False,
         labels=tuple(label_names(one)),
+        base=base if _BRANCH.fullmatch(base) else "",
+        is_for_default=field_at(one, "base", "repo", "default_branch") in (base, None),
     )
 
 

@@ -315,7 +315,9 @@ class Judges:
         return found
 
     def _judge(self, build: FinishedBuild, of_revision: Sequence[FinishedBuild], basis: dict[str, str]) -> Causes:
-        grid = self._grid(build.build.variant)
+        grid, newest = self._grid(build.build.variant), self._newest.get(build.build.variant)
+        if build.revision.target is not None:  # a pull request for another branch than that of the line
+            grid, newest = grid.before(0), None
         rows = self._reader.rows(build.point, grid, tuple(build.reruns))
         if (after := self._after.get(build.build)) is not None:
             self._reader.read_ahead(after)
@@ -331,7 +333,6 @@ class Judges:
         blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places), self._rules.places)
         others = [each for each in of_revision if each.build != build.build]
         siblings = [Sibling(each.point, self._reader.verdicts(each.build, tuple(each.reruns))) for each in others]
-        newest = self._newest.get(build.build.variant)
         earlier = {blame.identity: blame for blame in newest.blames} if newest is not None else {}
         updated, rules = self._updated_hosts(build, exposure), self._rules.causes
         blames = Judge(night, grid, siblings, bad, blamed, drivers, updated, earlier, rules).blames()

@@ -43,7 +43,7 @@ def changed_selection(workspace: Workspace, selection: TestSelection, revision: 
     tests, scope = read_selection(selection.tests, artifacts), read_scope(selection.scope, artifacts)
     base = change = None
     try:
-        changes = changes_of(workspace.project, revision.backend, settings.jobs.pr.target)
+        changes = changes_of(workspace.project, revision.backend, revision.target or settings.jobs.pr.target)
         base, change = changes.base, changes.digest
         choice, _ = choose_by_change(workspace, variant, tests, scope, changes.files, revision.created_at)
     except AccelCiError as error:

@@ -157,15 +157,17 @@ def resolve_revision(
     suites: Sequence[str] = (),
     components: Mapping[str, str] | None = None,
     change: ComponentChange | None = None,
+    target: str | None = None,
 ) -> Revision:
     """Resolve the SHAs that a trigger stands for now, and give them a key.
 
     `known` looks up a key; a known revision with the same source states and suites is returned unchanged. With
     `upstream_sha`, upstream is not asked again. With `backend_sha`, the backend's ref must still be there. `components` are
     refs of the stack's components, by their names, in place of the configured ones. With `change`, a component is at that
-    change request, which must still have that commit, and all else as configured. Raises `ConfigError` for a component that
-    there is not, and `SourceError` if a state that a variant needs cannot be resolved. An upstream that no variant is built
-    from may be unreachable; it is then recorded with the reason.
+    change request, which must still have that commit, and all else as configured. `target` is that of the revision.
+
+    Raises `ConfigError` for a component that there is not, and `SourceError` if a state that a variant needs cannot be
+    resolved. An upstream that no variant is built from may be unreachable; it is then recorded with the reason.
     """
     if trigger == CONFIRM:
         raise ConfigError("name the build whose failures are to run again")
@@ -187,7 +189,7 @@ def resolve_revision(
         base = change.key
     else:
         raise SourceChangedError(f"{change.ref} of {change.component} is not at {change.sha} any more, but at {sha}")
-    wanted = Revision(base, trigger, now, backend, upstream, tuple(suites), stack=stack)
+    wanted = Revision(base, trigger, now, backend, upstream, tuple(suites), stack=stack, target=target)
     number = 1
     while True:
         try:

@@ -106,6 +106,17 @@ def test_a_run_is_asked_for_until_it_is_there_and_then_never_again(make_host: Ca
     assert host.state(7) == "started"
 
 
+def test_the_revision_knows_another_branch_that_the_pull_request_is_for(make_host: Callable[..., Host]) -> None:
+    host = make_host()
+    for number in (7, 8):
+        host.github.pulls.open(number, host.commit(number, f"{number}"))
+    host.github.pulls.retarget(8, "release-1")
+    assert len(host.tick().run_requests) == 2
+    keys = [each.key for each in host.workspace.manifests.revisions()]
+    found = [host.workspace.manifests.revision(key) for key in sorted(keys)]
+    assert [each.target for each in found if each is not None] == [None, "refs/heads/release-1"]
+
+
 def test_a_newer_push_and_a_closing_end_older_runs(make_host: Callable[..., Host]) -> None:
     host = make_host()
     host.github.pulls.open(7, host.commit(7, "1"))

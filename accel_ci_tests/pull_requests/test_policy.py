@@ -13,6 +13,7 @@ from accel_ci.pull_requests.policy import (
     PullRequest,
     is_trusted,
     maintainers_to_ask,
+    other_target,
     reason_to_pass_over,
     wait_for_label,
 )
@@ -22,6 +23,23 @@ LATER = SEEN + timedelta(seconds=1)
 POLICY = PullRequests(labels=("ciflow/emu", "ciflow/all"), trusted_authors=("Robin",))
 OWN = PullRequest(1, "a" * 40, author="dev", owner="org")
 FORK = PullRequest(2, "b" * 40, author="stranger", owner="stranger", is_fork=True, labels=("ciflow/emu",))
+
+
+@pytest.mark.parametrize(
+    ("base", "is_for_default", "configured", "target"),
+    [
+        ("main", True, "HEAD", None),
+        ("release-1", False, "HEAD", "refs/heads/release-1"),
+        ("main", True, "main", None),
+        ("release-1", False, "refs/heads/release-1", None),
+        ("main", True, "refs/heads/release-1", "refs/heads/main"),
+        ("", True, "refs/heads/release-1", None),
+    ],
+)
+def test_the_branch_of_a_pull_request_is_told_from_the_configured_one(
+    base: str, is_for_default: bool, configured: str, target: str | None
+) -> None:
+    assert other_target(replace(OWN, base=base, is_for_default=is_for_default), configured) == target
 
 
 @pytest.mark.parametrize(

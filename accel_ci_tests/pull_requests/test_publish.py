@@ -16,6 +16,7 @@ from accel_ci.github.client import TOKEN as VARIABLE
 from accel_ci.model import Artifact, Build, Ledger, Revision, Source, SuiteSelection, TestSelection
 from accel_ci.model import Subset as ChosenTests
 from accel_ci.pipelines import INTEGRATION, LEDGER, TEST_SELECTION
+from accel_ci.pull_requests.policy import PullRequest
 from accel_ci.pull_requests.publish import publish_answers
 from accel_ci.pull_requests.watched import Head, Watched, keep_watched
 from accel_ci.storage.manifests import PipelineRun
@@ -307,3 +308,27 @@ def test_a_base_that_is_tested_later_completes_the_answer(answerer: Answerer) ->
     write_night(workspace, NIGHTS + 2, {}, backend=6)
     assert answered()[0] == [], "later builds, of the same commit or another one, concern no earlier change"
     assert len(answerer.comments()) == len(answerer.checks()) == 1
+
+
+def test_a_pull_request_for_another_branch_is_compared_with_builds_of_that_branch_alone(answerer: Answerer) -> None:
+    workspace = answerer.workspace
+    write_night(workspace, NIGHTS - 2, {BROKEN[0]: FAILS}, backend=4)
+    head = write_pull_request(workspace, {BROKEN[0]: FAILS, BROKEN[1]: FAILS}, base=5)
+    pull = PullRequest(7, FIRST, base="release-1", is_for_default=False)
+
+    def answered(target: PullRequest) -> tuple[str, str]:
+        keep_watched(workspace, Watched(pulls={7: target}, heads={7: head}))
+        answerer.answer()
+        [run] = answerer.github.check_runs.runs.values()
+        return run["output"]["title"], answerer.comments()[0]
+
+    title, comment = answered(pull)
+    assert title == "2 not known yet", "a nightly of another branch tells nothing"
+    assert "no build of <code>release-1</code>" in comment
+    write_night(workspace, NIGHTS - 1, {BROKEN[1]: FAILS}, backend=6, branch="refs/heads/release-1")
+    assert answered(pull)[0] == "1 new, 1 broken in the base, too"
+    title, comment = answered(replace(pull, base="main", is_for_default=True))
+    assert title == "1 new, 1 broken in the base, too"
+    assert f"nightly-{TODAY - timedelta(days=1):%Y%m%d}" in comment, (
+        "the newest build, now that it is for the default branch"
+    )

@@ -52,17 +52,20 @@ from accel_ci_tests.fixtures.finished_nights import (
     FAILS,
     FLAKES,
     NIGHTS,
+    PASS,
     PASSES,
     RACE,
     STEADY,
     TODAY,
     Told,
+    attempts_of,
     fails,
     sha,
     write_ledger,
     write_night,
     write_reruns,
 )
+from accel_ci_tests.fixtures.stored_attempts import write_attempts
 
 
 @pytest.fixture
@@ -306,6 +309,21 @@ def test_the_base_of_a_pull_request_is_that_of_its_selection(workspace: Workspac
     found = point_of(workspace.manifests, Build("pr-7-a", "py3"))
     assert found is not None
     assert (found[0].base, found[0].backend) == (f"g{sha(5)[:12]}", f"g{sha(9)[:12]}")
+
+
+@pytest.mark.parametrize(("target", "cause"), [(None, "backend"), ("refs/heads/release-1", "unknown")])
+def test_a_pull_request_for_another_branch_is_not_judged_by_this_one(
+    workspace: Workspace, target: str | None, cause: str
+) -> None:
+    for night in range(NIGHTS):
+        write_night(workspace, night, {BROKEN[0]: FAILS} if night > 9 else {}, backend=10 if night > 9 else 1)
+    sources = Source("backend", "refs/pull/7/head", sha(20)), Source("upstream", "main", sha(0))
+    build = Build("pr-7-a", "py3")
+    workspace.manifests.add_revision(Revision(build.revision, "pr", TODAY - timedelta(hours=2), *sources, target=target))
+    write_attempts(workspace.results, build, TODAY.date(), attempts_of({BROKEN[0]: FAILS, STEADY[0]: PASS}, TODAY))
+    write_ledger(workspace, build)
+    judge_new_builds(workspace, TODAY)
+    assert causes_of(workspace, build) == {BROKEN[0]: cause}
 
 
 def test_many_pull_requests_push_no_nightly_out_of_the_window(workspace: Workspace) -> None:

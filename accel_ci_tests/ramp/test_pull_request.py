@@ -32,11 +32,11 @@ def workspace_of(make_project: Callable[..., Project], tests: str = "changed") -
     return Workspace(make_project(**{**sections, "jobs": jobs, "backend": backend}))
 
 
-def propose(repository: Path, files: dict[str, str]) -> Revision:
-    """Return the revision of a pull request with a commit beside main."""
+def propose(repository: Path, files: dict[str, str], beside: str = "main") -> Revision:
+    """Return the revision of a pull request with a commit beside a branch, which is checked out."""
     git(repository, "checkout", "--quiet", "--detach")
     source = Source("repository", "refs/pull/7/head", commit(repository, files), "backend")
-    git(repository, "checkout", "--quiet", "main")
+    git(repository, "checkout", "--quiet", beside)
     return Revision("pr-7", "pr", datetime(2026, 11, 20, 13, tzinfo=timezone.utc), source, source)
 
 
@@ -79,6 +79,22 @@ def test_the_subset_has_what_changed_what_failed_and_a_sample(
     table = pq.read_table(workspace.artifacts.path(found.subset.tests))
     reasons = dict(zip(table["test"].to_pylist(), table["reason"].to_pylist(), strict=True))
     assert reasons[fails] == "failed in nightly-20261119"
+
+
+def test_the_change_is_the_difference_to_the_branch_that_the_pull_request_is_for(
+    repository: Path, make_project: Callable[..., Project]
+) -> None:
+    workspace = workspace_of(make_project)
+    git(repository, "checkout", "--quiet", "-b", "release-1")
+    released = commit(repository, {"backend/setup.py": "1\n"})
+    revision = propose(repository, {"backend/csrc/add.cpp": "1\n"}, beside="release-1")
+    git(repository, "checkout", "--quiet", "main")
+    bases = {}
+    for target in (None, "refs/heads/release-1"):
+        found = changed_selection(workspace, collected(workspace, NIGHT), replace(revision, target=target), "py3")
+        assert found.subset is not None
+        bases[target] = found.subset.base
+    assert bases == {None: git(repository, "rev-parse", "main"), "refs/heads/release-1": released}
 
 
 def test_all_tests_stay_where_the_effect_of_the_change_is_not_known(
