@@ -56,9 +56,9 @@ def check_cards(workspace: Workspace) -> Check:
 
 
 def _newest_python(workspace: Workspace) -> str | None:
-    """The interpreter of the newest build's runtime image that is still there."""
+    """The interpreter of the newest trusted build's runtime image that is still there: it runs code of the wheel."""
     manifests = workspace.manifests
-    for build in manifests.list_builds():
+    for build in filter(workspace.is_trusted_build, manifests.list_builds()):
         image = manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
         if image is not None and Path(image.python).is_file():
             return image.python

@@ -6,13 +6,13 @@ Heavy imports wait until a store is asked for, so that commands which read manif
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accel_ci.config.settings import Project
-from accel_ci.model import Build, Revision
-from accel_ci.pipelines import PIPELINES, Pipeline
+from accel_ci.model import Build, Revision, trigger_of_key
+from accel_ci.pipelines import PIPELINES, REVISION, Pipeline
 from accel_ci.storage.artifacts import ArtifactStore
 from accel_ci.storage.dev_file import DevAddresses, read_addresses
 from accel_ci.storage.manifests import ManifestStore
@@ -70,6 +70,20 @@ class Workspace:
         from accel_ci.results.store import open_results
 
         return open_results(self.project, patient=self.patient)
+
+    @property
+    def trusted_results(self) -> ResultsStore:
+        """The attempts of trusted builds: what a stranger's code reports must decide nothing for others."""
+        return self.results.of_builds(cache(self.is_trusted_build))
+
+    def is_trusted_build(self, build: Build) -> bool:
+        """Return whether the code of a build is trusted (see `is_trusted`). Without its revision, the key tells."""
+        from accel_ci.source.revision import confirmed_key, is_trusted
+
+        if trigger_of_key(confirmed_key(build.revision) or build.revision) == "pr":
+            return False
+        revision = self.manifests.read_history(self.manifests.path(REVISION, build.revision), Revision)
+        return revision is None or is_trusted(self.project.settings, revision)
 
     @property
     def wheel_cache(self) -> Path:

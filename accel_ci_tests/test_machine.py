@@ -17,6 +17,7 @@ from filelock import FileLock
 from accel_ci import machine
 from accel_ci.config.settings import Project
 from accel_ci.machine import check_cards, check_clock, check_disk, seconds_ahead
+from accel_ci.model import Revision, RuntimeImage, Source
 from accel_ci.workspace import Workspace
 from accel_ci_tests.hud.samples import lay_revision
 
@@ -42,6 +43,17 @@ def test_a_probe_that_cannot_run_is_explained(make_project: Make) -> None:
     assert (usable, state) == (False, "2 card(s); the probe needs the environment of a build, and there is none yet")
     assert cards(make_project)[0]
     assert "set pool.health_probe" in cards(make_project)[1]
+
+
+def test_the_probe_runs_in_no_environment_of_a_pull_request(make_project: Make) -> None:
+    pool = {"card_environment": "TOY_CARD", "health_probe": ["python", "-c", "pass"]}
+    workspace = Workspace(make_project(pool=pool))
+    image = RuntimeImage("venv", sys.executable, "0" * 64, "3.11", "2.13.0", None, (), False, 1.0)
+    for key, trigger, is_used in (("pr-7-a", "pr", False), ("nightly-1", "nightly", True)):
+        source = Source("repository", "main", "a" * 40)
+        workspace.manifests.add_revision(Revision(key, trigger, datetime.now(timezone.utc), source, source))  # type: ignore[arg-type]
+        workspace.manifests.write(workspace.manifests.path("runtime_image", key, "py3"), image)
+        assert check_cards(workspace)[0] == is_used
 
 
 def test_cards_that_a_run_uses_are_left_alone(make_project: Make) -> None:

@@ -162,7 +162,7 @@ def _print_quality(workspace: Workspace, figure: str | None, trends: bool, as_js
     if trends:
         _print_trends(update_trends(workspace, now), as_json)
         return
-    flakiness = measure(workspace.results, now.date(), workspace.project.settings.quality.window_days)
+    flakiness = measure(workspace.trusted_results, now.date(), workspace.project.settings.quality.window_days)
     report = make_report(workspace, flakiness, now)
     if figure is not None:
         found = next((each for each in report.figures if each.name == figure), None)

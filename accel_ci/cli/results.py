@@ -213,7 +213,7 @@ def flaky(workspace: Workspace, limit: int) -> Sequence[FlakyTest]:
     """List tests that passed and failed in the same build, with their rate over the builds that ran them."""
     from accel_ci.quality.flakiness import measure
 
-    return measure(workspace.results, _today(), workspace.project.settings.quality.window_days).flaky[:limit]
+    return measure(workspace.trusted_results, _today(), workspace.project.settings.quality.window_days).flaky[:limit]
 
 
 def _pair(workspace: Workspace, names: Sequence[str]) -> tuple[Build, Build]:

@@ -47,7 +47,7 @@ from accel_ci.quality.current_quarantine import muted_failures, quarantined, wit
 from accel_ci.ramp.current import sweep_selection
 from accel_ci.ramp.pull_request import changed_selection, first_tests
 from accel_ci.release.tags import has_public_version
-from accel_ci.results.history import median_durations
+from accel_ci.results.history import known_durations
 from accel_ci.results.questions import failed_attempts
 from accel_ci.rounds.tally import OnFailure, TestKey
 from accel_ci.scope.modes import with_modes
@@ -255,9 +255,8 @@ def test_plan(
     build, workspace, settings = build_of(context), stages.workspace, stages.workspace.project.settings
     with stages.stage(context) as step:
         revision = stages.revision(context)
-        durations = median_durations(
-            workspace.results, build.variant, revision.created_at.date(), limit_s=settings.longest_test_s
-        )
+        day, limit_s = revision.created_at.date(), settings.longest_test_s
+        durations = known_durations(workspace.results, workspace.is_trusted_build, build, day, limit_s=limit_s)
         before = workspace.manifests.previous(DEVICE_TEST_RESULTS, build, DeviceTestResults)
         setup_s = before.mean_setup_s if before else None
         folder = workspace.stage_context(revision, build.variant, "device").folder

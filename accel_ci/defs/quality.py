@@ -319,7 +319,7 @@ def quality_gate(
 def current_flakiness(workspace: Workspace) -> Flakiness:
     """Measure flakiness as of now."""
     window = workspace.project.settings.quality.window_days
-    return measure(workspace.results, datetime.now(timezone.utc).date(), window)
+    return measure(workspace.trusted_results, datetime.now(timezone.utc).date(), window)
 
 
 @retry(retry=retry_if_exception_type(TurnLostError), stop=stop_after_attempt(3), reraise=True)

@@ -58,7 +58,8 @@ def bazel_test_results(
             step.say("Bazel has run already; its results could not be stored, and are stored now")
         work_s = round(time.monotonic() - started, 3)
         try:
-            results = store_results(run, build, day, rbe, workspace.artifacts, workspace.results, work_s)
+            known = workspace.trusted_results
+            results = store_results(run, build, day, rbe, workspace.artifacts, workspace.results, work_s, known)
         except BuildError:
             forget_run(place)
             raise

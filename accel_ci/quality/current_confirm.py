@@ -17,7 +17,7 @@ from accel_ci.quality.causes import Blame, Identity
 from accel_ci.quality.confirm import RerunPlan, choose_reruns
 from accel_ci.quality.grid import LINE
 from accel_ci.quality.judgement import read_causes
-from accel_ci.results.history import median_durations
+from accel_ci.results.history import known_durations
 from accel_ci.results.questions import bad_tests, failed_attempts
 from accel_ci.scope.selection import read_selection
 from accel_ci.source.revision import confirm_key
@@ -128,8 +128,8 @@ def _card_s(
     workspace: Workspace, build: Build, tests: Sequence[SelectedTest], failures: Collection[Identity], day: date
 ) -> dict[Identity, float]:
     """The card-seconds of one run of each failure, with the tests of its group: the usual ones, or as long as it failed."""
-    settings = workspace.project.settings
-    seconds = median_durations(workspace.results, build.variant, day, limit_s=settings.longest_test_s)
+    settings, is_trusted = workspace.project.settings, workspace.is_trusted_build
+    seconds = known_durations(workspace.results, is_trusted, build, day, limit_s=settings.longest_test_s)
     for attempt in attempts_that_failed(workspace, build, {suite for suite, _ in failures}):
         key = attempt.suite, attempt.test
         if key in failures and attempt.duration_s is not None:

@@ -120,7 +120,7 @@ def publish_feeds(workspace: Workspace, state: QuarantineState, now: datetime) -
     settings, folders = workspace.project.settings, dict[str, Path]()
     window = settings.quality.window_days
     for variant in settings.variants:
-        known = median_durations(workspace.results, variant.name, now.date(), window)
+        known = median_durations(workspace.trusted_results, variant.name, now.date(), window)
         seconds = {test: each for (_, test), each in known.items()}
         entries = [entry for entry in state.entries if entry.variant == variant.name]
         folder = workspace.manifests.path(QUARANTINE).parent / "feeds" / variant.name

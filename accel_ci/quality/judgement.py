@@ -123,12 +123,14 @@ class FinishedBuild:
     """A build with a ledger, its revision and its place among versions.
 
     `reruns` are the finished builds that ran its failures again, each with the digest of its ledger, the oldest first.
+    What was judged of code that is not trusted tells nothing of the builds of trusted code.
     """
 
     point: Point
     revision: Revision
     ledger: Ledger
     reruns: Mapping[Build, str] = field(default_factory=dict)
+    is_trusted: bool = True
 
     @property
     def build(self) -> Build:
@@ -253,7 +255,8 @@ def builds_since(workspace: Workspace, since: datetime, most: int | None = None)
                 continue
             point, revision = place
             if revision.trigger != CONFIRM:
-                found.append(FinishedBuild(point, revision, ledger, dict(reversed(reruns[build].items()))))
+                own, is_trusted = dict(reversed(reruns[build].items())), workspace.is_trusted_build(build)
+                found.append(FinishedBuild(point, revision, ledger, own, is_trusted))
                 counts[kind] += 1
             elif revision.confirms is not None:  # it is younger than the build with the failures, so it comes first
                 reruns[Build(revision.confirms, build.variant)][build] = ledger.digest
@@ -284,9 +287,7 @@ class Judges:
             if each.point.is_on_line:
                 self._lines.setdefault(each.build.variant, []).append(each.point)
         self._grids: dict[str, Grid] = {}
-        self._judged: list[Causes] = []
-        self._seen: list[FinishedBuild] = []
-        """The builds that were judged."""
+        self._judged: list[tuple[FinishedBuild, Causes]] = []
         self._newest: dict[str, Causes] = {}
         """The newest judged build of each variant's line."""
         self._columns: dict[str, int] = dict.fromkeys(self._lines, 0)
@@ -304,8 +305,7 @@ class Judges:
             except AccelCiError as error:
                 _LOG.warning("%s cannot be judged: %s", build.build.name, error)
                 found = Causes(build.build, {}, tuple(build.ledger.suites), ())
-        self._judged.append(found)
-        self._seen.append(build)
+        self._judged.append((build, found))
         if build.point.is_on_line:
             variant = build.build.variant
             self._newest[variant] = found
@@ -327,9 +327,10 @@ class Judges:
         exposure, attempts = rows.exposure(grid, self._rules.causes), list(night.by_test().values())
         drivers = build.point.drivers
         places, signatures = count_places(exposure, attempts, drivers), count_signatures(exposure, attempts, drivers)
-        counts = [*(causes.places for causes in self._judged[1 - _CARD_BUILDS :]), places]
+        judged = [causes for one, causes in self._judged if one.is_trusted or not build.is_trusted]
+        counts = [*(causes.places for causes in judged[1 - _CARD_BUILDS :]), places]
         bad = bad_places(counts, drivers, self._rules.places)
-        recent = self._judged[1 - _SIGNATURE_BUILDS :]
+        recent = judged[1 - _SIGNATURE_BUILDS :]
         blamed = blamed_places([*(causes.signatures for causes in recent), signatures], len(places), self._rules.places)
         others = [each for each in of_revision if each.build != build.build]
         siblings = [Sibling(each.point, self._reader.verdicts(each.build, tuple(each.reruns))) for each in others]
@@ -341,7 +342,8 @@ class Judges:
     def _updated_hosts(self, build: FinishedBuild, exposure: Exposure) -> dict[str, float]:
         """The hosts that had another driver in the last days, each with its share of the build's attempts."""
         since = build.revision.created_at - _NEW_DRIVER
-        earlier = [each.point.drivers for each in self._seen if each.revision.created_at >= since]
+        known = [one for one, _ in self._judged if one.is_trusted or not build.is_trusted]
+        earlier = [each.point.drivers for each in known if each.revision.created_at >= since]
         now = build.point.drivers
         updated = {host for host in now if any(each.get(host, now[host]) != now[host] for each in earlier)}
         total = sum(count for count, _ in exposure.values())

@@ -13,6 +13,7 @@ from accel_ci.quality.grid import Point
 from accel_ci.quality.judgement import finished_builds, read_causes
 from accel_ci.quality.levels import TENURE_DAYS, Job, LevelReport, Outcome, judge_levels
 from accel_ci.quality.trends import TRENDS, Trends, find_trends
+from accel_ci.source.revision import tests_upstreams_change
 from accel_ci.workspace import Workspace
 
 REPORT = "quality_report"
@@ -49,6 +50,8 @@ def jobs_until(workspace: Workspace, now: datetime) -> list[Job]:
     for build in manifests.list_builds():
         revision = manifests.read_history(manifests.path(REVISION, build.revision), Revision)
         if revision is None or revision.trigger in ("manual", *INFORMATIVE):
+            continue
+        if revision.trigger == "pr" and not tests_upstreams_change(revision):  # it tells of its author's change alone
             continue
         if now - revision.created_at > timedelta(days=TENURE_DAYS):
             break

@@ -89,7 +89,7 @@ def report_scope(workspace: Workspace, build: Build) -> ScopeReport:
         applied = apply_scope(suite, scope, facts)
         suites.append(_counted(suite, applied))
         findings += _idle(suite, applied)
-        findings += _passing(suite, applied.table, _last_verdicts(workspace.results, build, suite))
+        findings += _passing(suite, applied.table, _last_verdicts(workspace.trusted_results, build, suite))
     return ScopeReport(build, tuple(suites), tuple(findings))
 
 

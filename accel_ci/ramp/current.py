@@ -100,7 +100,9 @@ def known_tests(
     settings = workspace.project.settings
     later = {each.key for each in workspace.manifests.revisions() if each.seen_at >= until} if until is not None else set()
     window, limit_s = settings.ramp.window_days, settings.limits.test_timeout_seconds
-    evidence = gather_evidence(workspace.results, variant, set(counts_of(scope["suite"])), today, window, limit_s, later)
+    evidence = gather_evidence(
+        workspace.trusted_results, variant, set(counts_of(scope["suite"])), today, window, limit_s, later
+    )
     cards = {name: suite.cards for name, suite in settings.suites.items()}
     return estimate_tests(with_evidence(scope, evidence), cards)
 

@@ -42,12 +42,20 @@ _WORDS = ["test", "classname", "name", "file", "target"]
 
 
 def store_results(
-    run: BazelRun, build: Build, day: date, rbe: Rbe, artifacts: ArtifactStore, store: ResultsStore, work_s: float
+    run: BazelRun,
+    build: Build,
+    day: date,
+    rbe: Rbe,
+    artifacts: ArtifactStore,
+    store: ResultsStore,
+    work_s: float,
+    before: ResultsStore | None = None,
 ) -> BazelTestResults:
     """Judge a run, store its rows, and keep its targets, logs and events as artifacts; `day` is the revision's.
 
     If a target was lost to the infrastructure, its tests are those of the last build of the variant in which it was not; if
-    Bazel named no test, so are all tests. Raises `BuildError` if Bazel named no test for another reason.
+    Bazel named no test, so are all tests. `before` has the results of builds that may tell them, by default those of all.
+    Raises `BuildError` if Bazel named no test for another reason.
     """
     passes = [(one, read_build(one.folder)) for one in run.passes]
     infra = _infra(passes, rbe)
@@ -59,10 +67,10 @@ def store_results(
         if infra is None:
             raise BuildError(_nothing_tested(run, [summary for _, summary in passes], rbe))
         lost = {"outcome": "not_run", "message": infra, "infra": infra}
-        known = next((cases for cases in _earlier_cases(store, build, day) if cases), [])
+        known = next((cases for cases in _earlier_cases(before or store, build, day) if cases), [])
         wanted = known or [{"test": target} for target in rbe.targets]
         table = pa.Table.from_pylist([{**case, **lost} for case in wanted], schema=REPORT)
-    table = _with_known_cases(table, _earlier_cases(store, build, day))
+    table = _with_known_cases(table, _earlier_cases(before or store, build, day))
     rows = pa.concat_tables(list(from_report(build, BAZEL_SUITE, table, run.started_at)))
     merged = rows
     for earlier in store.suites(day, day, build, suite=BAZEL_SUITE):

@@ -100,5 +100,5 @@ def override(workspace: Workspace, build: Build, person: str, reason: str) -> Ov
 
 def _figures(workspace: Workspace) -> tuple[Figure, ...]:
     now = datetime.now(timezone.utc)
-    flakiness = measure(workspace.results, now.date(), workspace.project.settings.quality.window_days)
+    flakiness = measure(workspace.trusted_results, now.date(), workspace.project.settings.quality.window_days)
     return make_report(workspace, flakiness, now).figures

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from accel_ci.errors import DamagedError
-from accel_ci.model import CONFIRM, VERDICTS, trigger_of_key
+from accel_ci.model import CONFIRM, VERDICTS, Build, trigger_of_key
 from accel_ci.results.columns import constant, database, in_order, kernels, one_chunk, pairs, schema_of
 from accel_ci.results.kept_tables import keep_table, read_kept_table
 from accel_ci.results.rollups import ROLLUP, Rollup
@@ -63,6 +64,21 @@ def median_durations(
         tests = dict(pairs(names(rollups[::-1], medians["key"].combine_chunks()), "key", "test"))
         found |= {(suite, tests[key]): seconds for key, seconds in pairs(medians, "key", "median_s")}
     return found
+
+
+def known_durations(
+    store: ResultsStore, is_trusted: Callable[[Build], bool], build: Build, today: date, *, limit_s: float = math.inf
+) -> dict[tuple[str, str], float]:
+    """The median seconds of each (suite, test) that a build may rely on (see `median_durations`).
+
+    They are those of trusted builds. Other builds also have those of their kind, for tests that no trusted one has run.
+    """
+    is_trusted = cache(is_trusted)
+    trusted = median_durations(store.of_builds(is_trusted), build.variant, today, limit_s=limit_s)
+    if is_trusted(build):
+        return trusted
+    others = store.of_builds(lambda other: not is_trusted(other))
+    return median_durations(others, build.variant, today, limit_s=limit_s) | trusted
 
 
 @ask_again

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -59,10 +59,12 @@ class ResultsStore:
         place: Path | ObjectStore,
         first_day: date | None = None,
         listed: Mapping[Build, Sequence[StoredSuite]] | None = None,
+        counts: Callable[[Build], bool] = lambda build: True,
     ) -> None:
         self.objects: ObjectStore = FolderStore(place) if isinstance(place, Path) else place
         self._first_day = first_day
         self._listed = listed
+        self._counts = counts
 
     def write_rows(self, build: Build, day: date, suite: str, slices: Iterable[pa.Table]) -> StoredSuite:
         """Store rows of `accel_ci.results.rows` as all that there is of a suite of a build, and their rollup.
@@ -90,14 +92,18 @@ class ResultsStore:
 
     def around(self, day: date) -> ResultsStore:
         """The store for questions about builds of that day and later: it spares listing the days long before."""
-        return ResultsStore(self.objects, day - _MOVED_DAYS)
+        return ResultsStore(self.objects, day - _MOVED_DAYS, counts=self._counts)
+
+    def of_builds(self, counts: Callable[[Build], bool]) -> ResultsStore:
+        """The same store for questions about some builds alone: those that count."""
+        return ResultsStore(self.objects, self._first_day, self._listed, counts)
 
     def at_one_moment(self) -> ResultsStore:
         """The same store as it is now, listed once: for many questions that are asked together."""
         listed: defaultdict[Build, list[StoredSuite]] = defaultdict(list)
         for stored in self.suites():
             listed[stored.build].append(stored)
-        return ResultsStore(self.objects, self._first_day, listed)
+        return ResultsStore(self.objects, self._first_day, listed, self._counts)
 
     def suites(
         self,
@@ -121,6 +127,7 @@ class ResultsStore:
             and build in (None, stored.build)
             and variant in (None, stored.build.variant)
             and suite in (None, stored.suite)
+            and self._counts(stored.build)
         ]
 
     def digest(self, stored: StoredSuite) -> str:

@@ -58,6 +58,7 @@ from accel_ci_tests.fixtures.finished_nights import (
     STEADY,
     TODAY,
     Told,
+    Tries,
     attempts_of,
     fails,
     sha,
@@ -367,6 +368,51 @@ def test_a_driver_is_named_where_its_hosts_alone_fail(workspace: Workspace) -> N
     assert found is not None
     assert {blame.test for blame in found.blames} == wrong.keys()
     assert {(blame.cause, blame.place) for blame in found.blames} == {("infra", Place("driver", "2.0"))}
+
+
+@pytest.mark.parametrize("trigger", ["manual", "pr"])
+def test_what_a_pull_request_reports_of_a_card_explains_no_failure_of_the_branch(
+    workspace: Workspace, trigger: Trigger
+) -> None:
+    sources = Source("backend", "refs/heads/main", sha(1)), Source("upstream", "main", sha(0))
+    at = TODAY - timedelta(days=2)
+    usual: Told = {test: [("passed", f"a/{number % 4}", None)] for number, test in enumerate(STEADY)}
+    on_card: Tries = [("failed", "a/0", None), ("passed", "a/1", None)]
+    for number in range(3):
+        build = Build(f"{trigger}-{number}", "py3")
+        workspace.manifests.add_revision(Revision(build.revision, trigger, at + timedelta(hours=number), *sources))
+        told = {**usual, **dict.fromkeys(STEADY[::4], on_card)}
+        write_attempts(workspace.results, build, at.date(), attempts_of(told, at))
+        write_ledger(workspace, build)
+    night = write_night(workspace, NIGHTS - 1, {**usual, RACE: on_card}, backend=1)
+    judge_new_builds(workspace, TODAY)
+    own, others = read_causes(workspace, night), read_causes(workspace, build)
+    assert own is not None
+    assert others is not None
+    card = Place("card", "a:0")
+    assert [bad.place for bad in others.bad] == [card]
+    assert [bad.place for bad in own.bad] == ([card] if trigger == "manual" else [])
+
+
+def test_pull_requests_of_the_backend_are_no_jobs_of_the_levels_and_no_sample_of_flakiness(workspace: Workspace) -> None:
+    backend, upstream = Source("backend", "main", sha(1)), Source("upstream", "main", sha(0))
+    for number, revision in enumerate(
+        (
+            Revision("nightly-1", "nightly", TODAY, backend, upstream),
+            Revision("pr-7-a", "pr", TODAY, replace(backend, ref="refs/pull/7/head"), upstream),
+            Revision("pr-8-a", "pr", TODAY, backend, replace(upstream, ref="refs/pull/8/head")),
+            Revision("manual-a", "manual", TODAY, replace(backend, ref=sha(9)), upstream),
+        )
+    ):
+        workspace.manifests.add_revision(revision)
+        build = Build(revision.key, "py3")
+        write_attempts(workspace.results, build, TODAY.date(), attempts_of({BROKEN[number]: FLAKES}, TODAY))
+        write_ledger(workspace, build)
+        run = PipelineRun("run", TODAY, TODAY, LEDGER, reported=True)
+        workspace.manifests.write(workspace.manifests.run_file(INTEGRATION, build), run)
+    assert {job.name for job in jobs_until(workspace, TODAY)} == {"nightly-1~py3", "pr-8-a~py3"}
+    flaky = measure(workspace.trusted_results, TODAY.date(), 30).flaky
+    assert [each.test for each in flaky] == [BROKEN[0]]
 
 
 def test_failures_on_a_host_with_a_new_driver_are_not_taken_for_a_breakage(workspace: Workspace) -> None:

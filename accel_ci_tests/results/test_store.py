@@ -13,7 +13,7 @@ import pytest
 from accel_ci.errors import AccelCiError
 from accel_ci.model import Attempt, Build, Outcome
 from accel_ci.quality.flakiness import Flakiness, measure
-from accel_ci.results.history import median_durations
+from accel_ci.results.history import known_durations, median_durations
 from accel_ci.results.questions import history
 from accel_ci.results.store import ResultsStore
 from accel_ci_tests.fixtures.stored_attempts import flakiness_of, histories, root_of, write_attempts
@@ -54,6 +54,21 @@ def test_durations_that_no_test_can_have_are_left_out(store: ResultsStore, attem
         rows = [attempt("a", "passed", seconds=seconds), attempt("b", "passed", seconds=1.9e9)]
         write_attempts(store, Build(f"nightly-202611{day}", "py3"), date(2026, 11, day), rows)
     assert median_durations(store, "py3", TODAY, limit_s=60) == {("unit", "a"): 2.0}
+
+
+def test_a_plan_of_trusted_code_takes_its_times_from_trusted_builds(
+    store: ResultsStore, attempt: Callable[..., Attempt]
+) -> None:
+    nightly, pull = Build("nightly-20261127", "py3"), Build("pr-7-aaaaaaaaaaaa", "py3")
+    write_attempts(store, nightly, TODAY, [attempt("a", "passed", seconds=2.0)])
+    slow = [attempt("a", "passed", seconds=900.0), attempt("new", "passed", seconds=5.0)]
+    write_attempts(store, pull, TODAY, slow)
+
+    def is_trusted(build: Build) -> bool:
+        return not build.revision.startswith("pr-")
+
+    assert known_durations(store, is_trusted, nightly, TODAY) == {("unit", "a"): 2.0}
+    assert known_durations(store, is_trusted, pull, TODAY) == {("unit", "a"): 2.0, ("unit", "new"): 5.0}
 
 
 def test_a_build_that_is_stored_again_replaces_its_rows(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
