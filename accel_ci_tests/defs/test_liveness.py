@@ -16,21 +16,21 @@ from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.instance import UNFINISHED, open_instance
 from accel_ci.defs.liveness import LIVE_RUNS, end_dead_runs, living, lock_file
 from accel_ci.workspace import Workspace
-from accel_ci_tests.fixtures.bench import Bench, make_bench
 from accel_ci_tests.fixtures.checkout import ROOT
+from accel_ci_tests.fixtures.toy_night import ToyNight, make_toy_night
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Iterator[tuple[Bench, subprocess.Popen[bytes]]]:
+def waiting(tmp_path: Path) -> Iterator[tuple[ToyNight, subprocess.Popen[bytes]]]:
     """A project, and a run of its command line that waits for the cards."""
-    bench = make_bench(tmp_path)
-    lock = Workspace(bench.project).cards_lock
+    night = make_toy_night(tmp_path)
+    lock = Workspace(night.project).cards_lock
     lock.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(lock):
-        command = bench.start("run", "manual", "--name", "waits", stdout=subprocess.PIPE)
+        command = night.start("run", "manual", "--name", "waits")
         assert command.stdout is not None
         assert any(b"waiting for the cards" in line for line in iter(command.stdout.readline, b""))
-        yield bench, command
+        yield night, command
         command.kill()
         command.wait()
         command.stdout.close()
@@ -40,9 +40,9 @@ def statuses(instance: dg.DagsterInstance) -> list[dg.DagsterRunStatus]:
     return [run.status for run in instance.get_runs()]
 
 
-def test_the_next_command_and_the_sensor_see_a_killed_run(waiting: tuple[Bench, subprocess.Popen[bytes]]) -> None:
-    bench, command = waiting
-    project = bench.project
+def test_the_next_command_and_the_sensor_see_a_killed_run(waiting: tuple[ToyNight, subprocess.Popen[bytes]]) -> None:
+    night, command = waiting
+    project = night.project
     with open_instance(project) as instance:
         assert statuses(instance) == [dg.DagsterRunStatus.STARTED], "it lives"
     command.kill()
@@ -61,12 +61,12 @@ def test_the_next_command_and_the_sensor_see_a_killed_run(waiting: tuple[Bench, 
     assert not list((project.home / LIVE_RUNS).iterdir())
 
 
-def test_a_command_reports_the_run_that_was_killed_before_it(waiting: tuple[Bench, subprocess.Popen[bytes]]) -> None:
-    bench, command = waiting
+def test_a_command_reports_the_run_that_was_killed_before_it(waiting: tuple[ToyNight, subprocess.Popen[bytes]]) -> None:
+    night, command = waiting
     command.kill()
     command.wait()
-    bench.accel_ci("prune", "--dry-run")
-    with dg.DagsterInstance.from_config(str(bench.project.home / "dagster")) as instance:
+    night.accel_ci("prune", "--dry-run")
+    with dg.DagsterInstance.from_config(str(night.project.home / "dagster")) as instance:
         assert statuses(instance) == [dg.DagsterRunStatus.FAILURE]
 
 

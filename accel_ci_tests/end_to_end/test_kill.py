@@ -15,7 +15,6 @@ from accel_ci.model import Build
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.manifests import ManifestStore
-from accel_ci_tests.fixtures.bench import make_bench
 from accel_ci_tests.fixtures.suite import streamed
 from accel_ci_tests.fixtures.toy_night import make_toy_night
 
@@ -66,13 +65,12 @@ def test_a_killed_run_continues_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None:
-    bench = make_bench(tmp_path)
-    [variant] = bench.project.settings.variants
-    build = Build("manual-waits", variant.name)
-    lock = ManifestStore(bench.project.home).pipeline_lock_file(INTEGRATION, build)
+    night = make_toy_night(tmp_path)
+    build = Build("manual-waits", "py3")
+    lock = ManifestStore(night.project.home).pipeline_lock_file(INTEGRATION, build)
     lock.parent.mkdir(parents=True)
     with FileLock(lock):
-        command = bench.start("run", "manual", "--name", "waits", stdout=subprocess.PIPE)
+        command = night.start("run", "manual", "--name", "waits")
         assert command.stdout is not None
         said = iter(command.stdout.readline, b"")
         assert any(b"waiting for manual-waits~" in line for line in said)
@@ -81,5 +79,5 @@ def test_a_run_that_waits_for_another_can_be_interrupted(tmp_path: Path) -> None
         assert command.wait(60) == 130
         command.stdout.close()
     assert not list(lock.parent.glob("*.json")), "no stage began"
-    with open_instance(bench.project) as instance:
+    with open_instance(night.project) as instance:
         assert instance.get_runs() == [], "it is no run before it has the build"
