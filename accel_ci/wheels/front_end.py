@@ -116,15 +116,21 @@ class Builder:
         interpreter = str(self._prepared(here=self.image is None) / "environment" / "bin" / "python")
         self._install(["venv", "--python", python, "--clear", str(Path(interpreter).parents[1])], ())
         install = ["pip", "install", "--python", interpreter, *self._constrained("--constraint", "UV_CONSTRAINT")]
-        self._install(install, system.requires)
+        self._install_wanted(install, system.requires)
         self.home.mkdir(parents=True, exist_ok=True)
         answer = str((self.home if self.image is None else Path(_HOME)) / _REQUIRES)
         asking = [interpreter, "-I", "-c", ASK, system.backend, json.dumps(system.paths), answer]
         done = self._run_code(asking, mounts, {**extra, **self._on_path(interpreter)}, place)
         if done.status != 0:
             raise BuildError(f"the build backend cannot be asked for its requirements:\n{done.tail}")
-        self._install(install, checked_requirements(read_answer(self.home / _REQUIRES)))
+        self._install_wanted(install, checked_requirements(read_answer(self.home / _REQUIRES)))
         return interpreter
+
+    def _install_wanted(self, arguments: Sequence[str], requirements: Sequence[str]) -> None:
+        """Install what the sources ask for. Raises `BuildError`."""
+        if self.packages.only_wheels:
+            refuse_addresses(requirements)
+        self._install(arguments, requirements)
 
     def _constrained(self, option: str, variable: str) -> list[str]:
         """Options of uv that have what a build needs of PyTorch be the variant's, beside the user's own constraints."""
@@ -161,8 +167,6 @@ class Builder:
         """Run a uv that has the passwords of indexes, and runs no code of the sources. Raises `BuildError`."""
         if arguments[0] == "pip" and not requirements:
             return
-        if self.packages.only_wheels:
-            refuse_addresses(requirements)
         text = "".join(f"{requirement}\n" for requirement in requirements)
         if self.image is None:
             arguments = [*arguments, "-r", "-"] if requirements else arguments

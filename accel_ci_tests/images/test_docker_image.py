@@ -303,8 +303,9 @@ def test_a_step_that_fails_is_shown(
         image_of(project, wheel_of(project, toy_sources))
 
 
-def test_wheels_are_built_in_the_builder(toy_project: Project, toy_sources: Path, base: str) -> None:
-    rules = toy_project.settings.wheels.model_copy(update={"builder": base})
+@pytest.mark.parametrize("only_wheels", [False, True])
+def test_wheels_are_built_in_the_builder(toy_project: Project, toy_sources: Path, base: str, only_wheels: bool) -> None:
+    rules = toy_project.settings.wheels.model_copy(update={"builder": base, "only_wheels": only_wheels})
     settings = toy_project.settings.model_copy(update={"wheels": rules})
     (toy_sources / "setup.py").write_text(
         "import os, pathlib, setuptools\n"
