@@ -137,7 +137,7 @@ def test_on_a_cluster_they_run_in_pods_that_ask_for_no_card(
 ) -> None:
     """No node has the resource, so that a pod which asks for it would wait. What a command leaves stays in its pod."""
     ground = open_ground("kubernetes")
-    seen = "assert 'KUBERNETES_SERVICE_HOST' not in os.environ and os.environ['PLACE'] == 'a pod'"
+    seen = "assert os.environ['PLACE'] == 'a pod' and os.environ['HOME'] == '/accel-ci'"
     write("tests/emulated/test_a.py", f"import os\ndef test_a(): {seen}\ndef test_b(): assert False, os.getcwd()\n")
     write("pyproject.toml", "")
     (root / "link").symlink_to("/etc/hostname")
