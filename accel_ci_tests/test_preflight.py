@@ -28,7 +28,7 @@ from accel_ci.rbe.remote import check_remote
 from accel_ci.rounds.round_bucket import RoundStore
 from accel_ci.storage.s3 import check_bucket, s3_session
 from accel_ci_tests.fixtures.bench import make_bench
-from accel_ci_tests.fixtures.cluster_pool import ApiServerGate, cluster_settings
+from accel_ci_tests.fixtures.cluster_pool import Gate, cluster_settings
 from accel_ci_tests.fixtures.project import Run
 from accel_ci_tests.fixtures.stored_attempts import NEEDED, real_s3
 from accel_ci_tests.pool.flaky_server import flaky_server
@@ -211,7 +211,7 @@ def test_a_cluster_without_configuration(monkeypatch: pytest.MonkeyPatch, tmp_pa
         cluster_pool().check()
 
 
-def test_a_real_cluster(api_server_gate: ApiServerGate) -> None:
+def test_a_real_cluster(api_server_gate: Gate) -> None:
     settings = cluster_settings()
     store = RoundStore("rounds")
     answer = KubernetesPool(settings, store, "toy").check()
