@@ -6,8 +6,10 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,15 @@ from accel_ci.errors import BuildError
 from accel_ci.images.registry import Destination
 from accel_ci.model import Build, RuntimeImage, Wheel
 from accel_ci.pipelines import RUNTIME_IMAGE, WHEEL
+from accel_ci.pool.kubernetes.cluster import Cluster
+from accel_ci.pool.kubernetes.job import PROJECT_LABEL
 from accel_ci.progress import LineProgress
 from accel_ci.release.publish import RELEASE, Published
 from accel_ci.release.verify import verify
 from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.cluster_pool import cluster_settings
 from accel_ci_tests.fixtures.package_index import TOKEN, PackageIndex, bridge_address, package_index
 from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.stack_repositories import make_stack
@@ -63,10 +69,9 @@ class Place:
         return str(json.loads((self.night.project.home / "channel" / "py3" / "latest.json").read_bytes())["build"])
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, base: str) -> Iterator[Place]:
-    """A project with a stack, whose nightly has passed in containers of its image."""
-    folder = tmp_path_factory.mktemp("project")
+@contextmanager
+def make_place(folder: Path, base: str, pool: dict[str, Any]) -> Iterator[Place]:
+    """A project with a stack, whose tests run in its images on a pool; what it leaves goes."""
     registry, name = base.partition("/")[0], uuid.uuid4().hex
     stack = make_stack(folder)
     commit(folder / "library", {"test_library.py": "def test_answer(): pass\n"})
@@ -79,7 +84,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, base: str) -> Iterator[Place
         "name": "py3", "python": f"3.{sys.version_info.minor}", "torch": "torch==2.13.0+toy", "runtime": "none",
         "requirements": ["pytest"],
     }  # fmt: skip
-    with package_index(tmp_path_factory.mktemp("index") / "wheels", host=bridge_address()) as index:
+    with package_index(folder / "index", host=bridge_address()) as index:
         night = make_toy_night(
             folder,
             TESTS,
@@ -87,17 +92,25 @@ def place(tmp_path_factory: pytest.TempPathFactory, base: str) -> Iterator[Place
             variants=[variant],
             stack=stack,
             image={"base": base, "registry": f"{registry}/test-{name}", "development_packages": []},
-            pool={"kind": "docker", "cards": 1, "card_environment": "TOY_CARD"},
+            pool=pool,
             release={
                 "channel": {}, "images": {"repository": f"{registry}/test-{name}-released"}, "index": index.section(),
             },
         )  # fmt: skip
         night.environment["TOY_INDEX_TOKEN"] = TOKEN
-        night.accel_ci("run", "nightly")
         yield Place(night, Destination(f"{registry}/test-{name}-released"), index)
     for image in (folder / ".accel_ci" / "images").glob("docker-*.json"):
         containers = json.loads(image.read_bytes())["containers"]
         run_docker(["image", "rm", "--force", *(each["id"] for each in containers)])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, base: str) -> Iterator[Place]:
+    """A project whose nightly has passed in containers of its image."""
+    pool = {"kind": "docker", "cards": 1, "card_environment": "TOY_CARD"}
+    with make_place(tmp_path_factory.mktemp("project"), base, pool) as made:
+        made.night.accel_ci("run", "nightly")
+        yield made
 
 
 def test_nights_set_their_day_once_and_move_the_moving_tag_forward(place: Place) -> None:
@@ -200,3 +213,24 @@ def test_what_the_index_has_passes_smoke_in_a_container_of_the_pool(place: Place
         Path(index.folder, name).rename(index.folder.parent / name)
     with LineProgress().step("verify") as step, pytest.raises(BuildError, match="what was published cannot be"):
         verify(workspace, build, revision, wheel, image, section.index, step)
+
+
+def test_what_the_index_has_passes_smoke_in_a_pod(tmp_path: Path, base: str) -> None:
+    settings, store = cluster_settings(), round_store()
+    pool = {
+        "kind": "kubernetes", "cards": 1, "resource": settings.resource, "host_network": True, "queue_seconds": 300,
+        "bucket": {"bucket": store.bucket, "prefix": store.prefix, "endpoint": store.endpoint},
+    }  # fmt: skip
+    with make_place(tmp_path, base, pool) as place:
+        git(place.night.folder / "repository", "tag", "v1.0.0")
+        place.night.accel_ci("run", "manual", "--name", "release", "--backend-ref", "refs/tags/v1.0.0")
+        build, manifests = Build("manual-release", "py3"), place.workspace.manifests
+        released = manifests.find(RELEASE, build, Published)
+        assert released is not None
+        assert released.verified == f"installed from {place.index.simple}, 1 tests of smoke passed"
+        made = manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
+        assert made is not None
+        registry = Destination(place.repository.name.removesuffix("-released"))
+        assert registry.digest_of(f"published-{made.digest[:12]}") is None
+    assert not Cluster(settings).jobs(f"{PROJECT_LABEL}=toy")
+    assert not store.of_round("toy").listed(""), "nothing of the verification is left in the bucket"
