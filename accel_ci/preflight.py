@@ -106,9 +106,9 @@ def _check_images(settings: Settings) -> str | None:
         has_engine = image.builder.kind == "docker"
         for base in filter(None, (image.base, image.runtime_base)):
             (check_image if has_engine else require_image)(base)
-        if image.registry is not None:
-            (check_registry if has_engine else check_access)(image.registry)
-            found.append(image.registry)
+        for registry in filter(None, (image.registry, image.registry_of_pulls)):
+            (check_registry if has_engine else check_access)(registry)
+            found.append(registry)
     for prebuilt in filter(None, map(settings.prebuilt_image_of, settings.variants)):
         require_image(prebuilt.reference)
         found.append(prebuilt.reference)

@@ -88,6 +88,8 @@ def strangers_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
             yield where, f"needs the section 'image' for {name}: its environment would be made on this machine"
         if as_mapping(image.get("builder")).get("kind") == "buildah":
             yield where, "needs images by a Docker engine: Buildah does not isolate what it runs from this machine"
+        if pool.get("kind") == "kubernetes" and image and not image.get("registry_of_pulls"):
+            yield where, f"needs 'image.registry_of_pulls' for {name}: pods pull their images from a repository of their own"
 
 
 class PullRequests(Section):

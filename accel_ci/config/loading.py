@@ -221,6 +221,10 @@ def _unfit_images(content: dict[str, Any]) -> Iterator[Mistake]:
         image = as_mapping(given)
         builder = as_mapping(image.get("builder"))
         is_buildah = builder.get("kind", "docker") == "buildah"
+        if image.get("registry_of_pulls") and image.get("registry_of_pulls") == image.get("registry"):
+            yield (*where, "registry_of_pulls"), "must be another repository than 'registry', which trusted builds take from"
+        if image.get("registry_of_pulls") and not image.get("registry"):
+            yield (*where, "registry_of_pulls"), "needs 'registry': without that, no image is pushed"
         if is_buildah and not image.get("registry"):
             yield (*where, "registry"), "is missing: images by Buildah are used from there"
         if builder.get("cache") and not is_buildah:

@@ -145,7 +145,8 @@ class Image(Section):
 
     Both start from `base`, or `runtime` from `runtime_base`. Packages are those of the distribution (Debian or Ubuntu).
     `stripped` are patterns of files below site-packages that only a compiler needs; `runtime` does not have them. Budgets
-    apply to the unpacked size. Both targets are pushed to the repository `registry`.
+    apply to the unpacked size. Both targets are pushed to the repository `registry`. Those of pull requests, and of other
+    code that is not trusted, go to `registry_of_pulls` if there is one.
     """
 
     base: PinnedImage
@@ -158,6 +159,7 @@ class Image(Section):
     development_budget: Size | None = None
     allowed_duplicates: tuple[LibraryPattern, ...] = ()
     registry: ImageRepository | None = None
+    registry_of_pulls: ImageRepository | None = None
     builder: ImageBuilder = ImageBuilder()
 
 

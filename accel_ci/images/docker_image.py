@@ -93,32 +93,35 @@ def make_docker_image(
     """Build both targets of a variant's image, or return the existing ones with the same content.
 
     The files of the software stack are where they were built. If a registry is configured, the images are pushed. What
-    is not `trusted` has other images, whose builds have another cache of uv. Raises
-    `BuildError` if no engine answers, the requirements cannot be resolved, a step fails, or PyTorch does not import. The
-    results of checks are part of the image.
+    is not `trusted` has other images, whose builds have another cache of uv, and another repository if one is configured.
+    The results of checks are part of the image. Raises `BuildError` if no engine answers, the requirements cannot be
+    resolved, a step fails, or PyTorch does not import.
     """
     started, limit_s = time.monotonic(), settings.limits.install_seconds
+    if not trusted and section.registry_of_pulls is not None:
+        section = section.model_copy(update={"registry": section.registry_of_pulls})
     recipe, builder = _recipe(settings, variant, section, wheel, artifacts, stack, trusted), builder_of(section)
     manifest = images / f"docker-{recipe.digest[:16]}.json"
     images.mkdir(parents=True, exist_ok=True)
+    name = f"accel-ci/{canonicalize_name(settings.backend.distribution)}{'' if trusted else '-of-pulls'}"
     with FileLock(images / f"docker-{recipe.digest[:16]}.lock"):
         if (made := _existing(builder, manifest)) is not None:
             os.utime(manifest)  # `prune` leaves what was used in the last day
-            _name_newest(settings.backend.distribution, recipe, made)
+            _name_newest(name, recipe, made)
             return replace(made, checks=_checks(section, made.containers, made.checks), reused=True, work_s=0.0)
         image = _make(builder, settings.backend.distribution, recipe, artifacts, limit_s)
         image = replace(image, work_s=round(time.monotonic() - started, 3))
         write_whole_file(manifest, redact_bytes(_IMAGE.dump_json(image, indent=1)))
-        _name_newest(settings.backend.distribution, recipe, image)
+        _name_newest(name, recipe, image)
     return image
 
 
-def _name_newest(distribution: str, recipe: Recipe, image: RuntimeImage) -> None:
+def _name_newest(name: str, recipe: Recipe, image: RuntimeImage) -> None:
     """Name the variant's newest images where no registry does: people find them, and `docker image prune` spares them."""
     if recipe.section.registry is None:
         for container in image.containers:
             end = "" if container.target == "runtime" else f"-{container.target}"
-            tag_image(container.id, f"accel-ci/{canonicalize_name(distribution)}:{recipe.variant.name}{end}")
+            tag_image(container.id, f"{name}:{recipe.variant.name}{end}")
 
 
 def render_dockerfile(

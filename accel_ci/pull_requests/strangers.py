@@ -1,8 +1,9 @@
 """The builds of strangers' pull requests before a maintainer's label: deviceless suites, no card and no secret.
 
 Its code is hostile. It runs as a user that no other build has, or in containers, and sees no variable that only trusted
-builds may see. It writes to nothing that another build reads: wheels are known by their sources, and a compiler's cache,
-which everybody would share, is left out. Its wheel may ask for any package, so that none is built from an sdist.
+builds may see. It writes to nothing that another build reads: wheels are known by their sources, a compiler's cache, which
+everybody would share, is left out, and its image goes to no registry, or to one that trusted builds do not take from. Its
+wheel may ask for any package, so that none is built from an sdist.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from accel_ci.config.pod_template import harmless_part
 from accel_ci.config.pool_settings import KubernetesPoolSettings, LocalPoolSettings, Pool
-from accel_ci.config.settings import Settings, Variant, Wheels
+from accel_ci.config.settings import Image, Settings, Variant, Wheels
 from accel_ci.docker.client import engine_version
 from accel_ci.errors import BuildError
 from accel_ci.pipelines import DEVICELESS_RESULTS, Pipeline
@@ -42,16 +43,17 @@ def as_for_strangers(workspace: Workspace) -> Workspace:
 
 def settings_for_strangers(settings: Settings) -> Settings:
     """Return the settings without variables that are passed or have secrets, and without what builds share."""
-    backend = settings.backend
+    backend, pool = settings.backend, _pool(settings)
     suites = {
         name: suite.model_copy(update={"environment": _without_secrets(suite.environment)})
         for name, suite in settings.suites.items()
     }
     return settings.model_copy(
         update={
-            "pool": _pool(settings),
+            "pool": pool,
             "wheels": _wheels(settings.wheels),
-            "variants": tuple(map(_variant, settings.variants)),
+            "image": _image(settings.image, pool),
+            "variants": tuple(_variant(variant, pool) for variant in settings.variants),
             "backend": backend.model_copy(update={"build_environment": _without_secrets(backend.build_environment)}),
             "suites": suites,
         }
@@ -102,9 +104,18 @@ def _pool(settings: Settings) -> Pool:
     return pool.model_copy(update=own)
 
 
-def _variant(variant: Variant) -> Variant:
+def _variant(variant: Variant, pool: Pool) -> Variant:
     wheels = _wheels(variant.wheels) if variant.wheels is not None else None
-    return variant.model_copy(update={"wheels": wheels, "build_environment": _without_secrets(variant.build_environment)})
+    image, own = _image(variant.image, pool), _without_secrets(variant.build_environment)
+    return variant.model_copy(update={"wheels": wheels, "image": image, "build_environment": own})
+
+
+def _image(image: Image | None, pool: Pool) -> Image | None:
+    """Push an image only where pods must pull it, to the repository of pull requests."""
+    if image is None:
+        return None
+    registry = image.registry_of_pulls if isinstance(pool, KubernetesPoolSettings) else None
+    return image.model_copy(update={"registry": registry, "registry_of_pulls": registry})
 
 
 def _wheels(rules: Wheels) -> Wheels:

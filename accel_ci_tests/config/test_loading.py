@@ -455,6 +455,11 @@ CONTAINERS = {
             {**CONTAINERS, "image": {**CONTAINERS["image"], "registry": "r/a", "builder": {"kind": "buildah"}}},
             "pull_requests.strangers: needs images by a Docker engine",
         ),
+        (
+            {},
+            {**CONTAINERS, "pool": {"kind": "kubernetes"}, "image": {**CONTAINERS["image"], "registry": "r/a"}},
+            "pull_requests.strangers: needs 'image.registry_of_pulls' for py3",
+        ),
         ({"strangers_user": "7:8"}, {"jobs": None}, "pull_requests.strangers: needs a suite with 'stage: deviceless'"),
         ({"refs": {"trust_all": True}, "strangers_user": "7:8"}, {}, "pull_requests.strangers: is for GitHub"),
     ],

@@ -85,9 +85,9 @@ def wheel_of(project: Project, sources: Path, source: Source = SOURCE) -> Wheel:
     return build_wheel(project.settings, project.settings.variants[0], source, sources, artifacts, cache, project.root)
 
 
-def image_of(project: Project, wheel: Wheel) -> RuntimeImage:
-    artifacts = ArtifactStore(project.home / "artifacts")
-    return make_runtime_image(project.settings, project.settings.variants[0], wheel, artifacts, project.home / "images")
+def image_of(project: Project, wheel: Wheel, *, trusted: bool = True) -> RuntimeImage:
+    artifacts, variant = ArtifactStore(project.home / "artifacts"), project.settings.variants[0]
+    return make_runtime_image(project.settings, variant, wheel, artifacts, project.home / "images", trusted=trusted)
 
 
 def names_of_images() -> set[str]:
@@ -241,6 +241,18 @@ def test_the_newest_images_have_names_where_no_registry_has_them(
     assert image_of(project, wheel).reused
     assert {ids_of(name) for name in names} == {each.id for each in image.containers}
     run_docker(["image", "rm", *names])
+
+
+def test_the_image_of_a_pull_request_is_where_no_trusted_build_takes_from(
+    make_project: Callable[..., Project], toy_project: Project, toy_sources: Path, base: str, packages: Path
+) -> None:
+    registry = f"{base.partition('/')[0]}/test-{uuid.uuid4().hex}"
+    section = {"base": base, "development_packages": [], "registry": registry, "registry_of_pulls": f"{registry}-of-pulls"}
+    project = docker_project(make_project, toy_project, section)
+    wheel = wheel_of(project, toy_sources)
+    for trusted, place in ((False, f"{registry}-of-pulls"), (True, registry)):
+        image = image_of(project, wheel, trusted=trusted)
+        assert {each.reference.partition("@")[0] for each in image.containers} == {place}
 
 
 def test_an_image_that_was_built_elsewhere_must_have_the_wheel(

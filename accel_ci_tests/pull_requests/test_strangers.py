@@ -120,6 +120,19 @@ def test_a_stranger_s_pods_get_nothing_of_their_template_but_where_they_run(make
         require_isolation(settings_for_strangers(on_nodes), settings.variants[0])
 
 
+def test_an_image_is_pushed_nowhere_but_where_pods_must_pull_it(make: Callable[..., Project]) -> None:
+    digest = "@sha256:" + "0" * 64
+    image = {"base": f"base{digest}", "registry": "r/backend", "registry_of_pulls": "r/pulls"}
+    variant = {"name": "py3", "python": "3.11", "torch": "torch", "runtime": "none", "image": image}
+    sections = {"wheels": {"builder": f"builder{digest}"}, "image": image, "variants": [variant]}
+    cluster = {
+        "kind": "kubernetes", "resource": "example.org/card", "cards": 2, "bucket": {"bucket": "rounds"},
+    }  # fmt: skip
+    for pool, registry in (({"kind": "docker", "card_environment": "X", "cards": 2}, None), (cluster, "r/pulls")):
+        settings = settings_for_strangers(make(pool=pool, **sections).settings)
+        assert {one.registry for one in (settings.image, settings.variants[0].image) if one is not None} == {registry}
+
+
 @pytest.mark.parametrize("name", [".gitmodules", ".lfsconfig"])
 def test_places_to_fetch_from_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / ".git").mkdir()
