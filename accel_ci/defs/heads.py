@@ -96,6 +96,22 @@ class Heads:
                 why = "has a newer commit" if name in current else "is closed"
                 yield f"{name}: {why}; its run {run.run_id[:8]} was ended"
 
+    def note_obsolete(self, before: Watched, now: Watched) -> None:
+        """Note at builds that wait for a label that a look has found a newer commit, or the pull request closed."""
+        for number, head in before.heads.items():
+            if number not in now.heads or now.heads[number].sha != head.sha:
+                self._note(head, "replaced by a newer commit" if number in now.heads else "its pull request is closed")
+
+    def _note(self, head: Head, obsolete: str | None) -> None:
+        """Note why the builds of a stranger's commit are obsolete, or that they are not."""
+        manifests = self._workspace.manifests
+        for variant in head.variants:
+            build = Build(head.revision or "", variant)
+            manifests.bring(build)
+            run = manifests.last_run(INTEGRATION, build)
+            if run is not None and run.before_label and run.ended_at is not None and run.obsolete != obsolete:
+                manifests.write(manifests.run_file(INTEGRATION, build), replace(run, obsolete=obsolete))
+
     def _handle(self, number: int, head: Head, target: str | None) -> tuple[Head, list[dg.RunRequest]]:
         """Do what a head needs now: return what became of it, and the runs to ask for. Raises `SourceError`."""
         is_stranger = head.state == "waiting"
@@ -141,7 +157,9 @@ class Heads:
             return replace(head, asked_at=now)
         revision = self._revision(number, head, target, now)
         variants = tuple(build.variant for build in builds_of(self._workspace, self._job, revision))
-        return replace(head, revision=revision.key, variants=variants, asked_at=now)
+        asked = replace(head, revision=revision.key, variants=variants, asked_at=now)
+        self._note(asked, None)  # the commit may have come back
+        return asked
 
     def _revision(self, number: int, head: Head, target: str | None, now: datetime) -> Revision:
         component, pulls = self._component, self._settings.pull_requests

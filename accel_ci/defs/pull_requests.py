@@ -53,11 +53,12 @@ def _builds_sensor(workspace: Workspace, settings: PullRequests) -> dg.SensorDef
                 )
             if is_paused(watched.paused_until, now):
                 return dg.SkipReason(f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}")
-            watched = _look(workspace, settings, watched, now)
+            before, heads = watched, Heads(context.instance, workspace)
+            watched = _look(workspace, settings, before, now)
+            heads.note_obsolete(before, watched)
             keep_watched(workspace, watched)
         pauses = is_paused(watched.paused_until, now)
         reasons = [f"GitHub's rate limit is used up until {watched.paused_until:%H:%M:%S}"] if pauses else []
-        heads = Heads(context.instance, workspace)
         reasons += heads.end_obsolete(watched)
         taken = heads.take_up(watched, began + _TICK_S)
         fail_if_all_failed("no pull request can be built", taken.errors, taken.tried)

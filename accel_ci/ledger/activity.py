@@ -30,7 +30,7 @@ def read_activity(manifests: ManifestStore, build: Build) -> dict[str, str]:
 def _describe(manifests: ManifestStore, pipeline: Pipeline, build: Build, run: PipelineRun) -> str | None:
     """Describe a run; None for one that ended well, such as that of a single asset, or was killed before it began.
 
-    A stranger's that ended well waits: the suites that take a card are still to come.
+    A stranger's that ended well waits: the suites that take a card are still to come, unless its commit is obsolete.
     """
     stage = run.stage or pipeline.stages[0]
     if run.ended_at is None and manifests.has_run(pipeline, build):
@@ -41,4 +41,4 @@ def _describe(manifests: ManifestStore, pipeline: Pipeline, build: Build, run: P
         return f"stopped after {stage} failed"
     if run.ending:
         return f"interrupted at {stage}"
-    return WAITS if run.before_label and stage == DEVICELESS_RESULTS else None
+    return (run.obsolete or WAITS) if run.before_label and stage == DEVICELESS_RESULTS else None

@@ -64,6 +64,7 @@ class PipelineRun:
     has all that did: others were complete before. None in records of earlier versions. `ending` is how the run ended, if
     not well. `reported` is true once its ledger is there. It waited in a queue from `asked_at` to `started_at`, None in
     records of earlier versions. A run `before_label` is of a stranger's pull request, and ends with its deviceless suites.
+    `obsolete` says why nobody waits for the rest any more.
     """
 
     run: str
@@ -75,6 +76,7 @@ class PipelineRun:
     began: tuple[str, ...] | None = None
     started_at: datetime | None = None
     before_label: bool = False
+    obsolete: str | None = None
 
 
 class ManifestStore:

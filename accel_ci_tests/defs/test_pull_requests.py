@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,11 @@ from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.github.client import TOKEN as VARIABLE
+from accel_ci.ledger.activity import read_activity
+from accel_ci.model import Build
+from accel_ci.pipelines import DEVICELESS_RESULTS, INTEGRATION
 from accel_ci.pull_requests.watched import read_watched
+from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
 from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
@@ -280,6 +285,30 @@ def test_a_newer_push_ends_a_stranger_s_run_and_has_its_own(make_host: Callable[
     [second] = host.tick().run_requests
     assert second.partition_key.startswith(f"pr-7-{newer[:12]}")
     assert (second.tags[STRANGER_TAG], host.status(run)) == ("true", dg.DagsterRunStatus.CANCELED)
+
+
+def test_a_stranger_s_build_waits_for_a_label_until_its_commit_is_obsolete(make_host: Callable[..., Host]) -> None:
+    jobs = {job: with_suites(job) for job in ("nightly", "intraday", "main", "pr")}
+    host = make_host(STRANGERS, suites=SUITES, jobs=jobs)
+    sha, manifests = host.commit(7, "1"), host.workspace.manifests
+    host.github.pulls.open(7, sha, fork="stranger/backend", author="stranger")
+    host.tick()
+    build, now = Build(f"pr-7-{sha[:12]}", "py3"), datetime.now(timezone.utc)
+    screened = PipelineRun("run", now, now, DEVICELESS_RESULTS, before_label=True)
+    manifests.write(manifests.run_file(INTEGRATION, build), screened)
+
+    def activity() -> str:
+        host.tick()
+        return read_activity(manifests, build)["integration"]
+
+    assert activity() == "waits for a maintainer's label"
+    host.github.pulls.push(7, host.commit(7, "2"))
+    assert activity() == "replaced by a newer commit"
+    git(host.repository, "update-ref", "refs/pull/7/head", sha)
+    host.github.pulls.push(7, sha, reset=True)
+    assert activity() == "waits for a maintainer's label"
+    host.github.pulls.close(7)
+    assert activity() == "its pull request is closed"
 
 
 def test_a_stranger_gets_nothing_by_default(make_host: Callable[..., Host]) -> None:
