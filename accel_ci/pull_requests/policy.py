@@ -19,7 +19,7 @@ class PullRequest:
     """An open pull request. `owner` is that of the repository it comes from, None where that is gone.
 
     `base` is the branch that it is for, empty where that is not known, and it `is_for_default` if that is the repository's
-    default branch.
+    default branch. `updated_at` is GitHub's time of its last change.
     """
 
     number: int
@@ -31,6 +31,7 @@ class PullRequest:
     labels: tuple[str, ...] = ()
     base: str = ""
     is_for_default: bool = True
+    updated_at: datetime | None = None
 
 
 @dataclass(frozen=True)

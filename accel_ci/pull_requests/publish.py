@@ -58,15 +58,16 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
             if head.state == "passed over":
                 continue
             try:
-                stamp = _stamp(workspace, head)
-                if _is_answered(answers.record.answers.get(number), head, stamp, bases):
+                stamp, pull = _stamp(workspace, head), watched.pulls.get(number)
+                changed_at = pull.updated_at if pull is not None else None
+                if _is_answered(answers.record.answers.get(number), head, stamp, bases, changed_at):
                     current += 1
                     continue
                 if lines and monotonic() - began > limit_s:
                     return [*lines, "the other pull requests wait for the next tick"]
                 tested = look_at_builds(workspace, head, bases)
-                _Answer(requests, github, settings, answers, number, head, now).send(tested, stamp)
-                lines.append(f"{number}: answered")
+                locked = _Answer(requests, github, settings, answers, number, head, now, changed_at).send(tested, stamp)
+                lines.append(f"{number}: answered{', but for the comment: its conversation is locked' if locked else ''}")
                 sent += 1
             except RateLimitError as error:
                 answers.pause(now + timedelta(seconds=error.wait_s))
@@ -126,9 +127,12 @@ def _stamp(workspace: Workspace, head: Head) -> str:
     return sha256(repr(parts).encode()).hexdigest()
 
 
-def _is_answered(sent: Sent | None, head: Head, stamp: str, bases: Bases) -> bool:
-    """Return whether the answer that was sent is that of now. A build to compare with may end after those of the change."""
-    if sent is None or sent.sha != head.sha or sent.stamp != stamp:
+def _is_answered(sent: Sent | None, head: Head, stamp: str, bases: Bases, changed_at: datetime | None) -> bool:
+    """Return whether the answer that was sent is that of now. A build to compare with may end after those of the change.
+
+    A conversation that was locked may not be so any more once the pull request has changed, at `changed_at`.
+    """
+    if sent is None or sent.sha != head.sha or sent.stamp != stamp or sent.locked_at not in (None, changed_at):
         return False
     return all(bases.is_current(base, Build(head.revision or "", variant)) for variant, base in sent.bases.items())
 
@@ -145,13 +149,18 @@ class _Answer:
         number: int,
         head: Head,
         now: datetime,
+        changed_at: datetime | None,
     ) -> None:
         self._requests, self._repository, self._settings = requests, github.repository, settings
         self._answers, self._number, self._head, self._now = answers, number, head, now
+        self._changed_at = changed_at
         self._sent = answers.record.answers.get(number) or Sent(head.sha, now)
 
-    def send(self, tested: list[Tested], stamp: str) -> None:
-        """Send what has changed. The stamp is kept last, so that after a kill all of it is looked at again."""
+    def send(self, tested: list[Tested], stamp: str) -> bool:
+        """Send what has changed, and return whether the comment was refused because the conversation is locked.
+
+        The stamp is kept last, so that after a kill all of it is looked at again.
+        """
         if self._sent.sha != self._head.sha:
             _end_checks(self._requests, self._repository, self._answers, self._number, "a newer commit is tested instead")
             before = self._answers.record.answers[self._number]
@@ -161,9 +170,11 @@ class _Answer:
         waiting = self._head.reason if self._head.state == "waiting" else ""
         for one in tested:
             self._check(one, waiting)
-        if self._settings.comment:
-            self._comment(tested, waiting)
+        was_locked = self._sent.locked_at is not None and self._sent.locked_at == self._changed_at
+        if self._settings.comment and not was_locked:
+            self._keep(locked_at=None if self._may_comment(tested, waiting) else self._changed_at or self._now)
         self._keep(stamp=stamp, bases={one.variant: one.base for one in tested if one.ledger is not None})
+        return self._sent.locked_at is not None and not was_locked
 
     def _keep(self, **changes: Any) -> None:
         self._sent = self._answers.keep(self._number, replace(self._sent, **changes))
@@ -206,6 +217,16 @@ class _Answer:
         runs = found.get("check_runs") if isinstance(found, dict) else None
         own = [one for one in runs or [] if isinstance(one, dict) and one.get("external_id") == key]
         return max((_id(one) for one in own), default=None)
+
+    def _may_comment(self, tested: list[Tested], waiting: str) -> bool:
+        """Send the comment; return False where the conversation is locked."""
+        try:
+            self._comment(tested, waiting)
+        except GitHubError as error:
+            if error.status != 403 or "locked" not in str(error).lower():
+                raise
+            return False
+        return True
 
     def _comment(self, tested: list[Tested], waiting: str) -> None:
         if self._sent.marker is None:

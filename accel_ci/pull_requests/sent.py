@@ -26,7 +26,8 @@ class Sent:
     `checks` are the numbers of check runs by name, `digests` what they say, and those in `ended` are completed. `stamp`
     names the facts of its builds that all of it was made from, and `bases` have what they are compared with, by variant. A
     comment belongs to the pull request, so it outlives the commit. So does the random `key`, which tells our check runs
-    from those of another project or App.
+    from those of another project or App. `locked_at` is the last change of the pull request after which its conversation was
+    found locked, None if it was not.
     """
 
     sha: str
@@ -40,6 +41,7 @@ class Sent:
     marked_at: datetime | None = None
     comment: int | None = None
     key: str | None = None
+    locked_at: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ def read_pull_request(one: Mapping[str, Any], repository: str) -> PullRequest | 
         labels=tuple(label_names(one)),
         base=base if _BRANCH.fullmatch(base) else "",
         is_for_default=field_at(one, "base", "repo", "default_branch") in (base, None),
+        updated_at=read_time(one.get("updated_at")),
     )
 
 

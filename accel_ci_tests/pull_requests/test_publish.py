@@ -18,7 +18,7 @@ from accel_ci.model import Subset as ChosenTests
 from accel_ci.pipelines import INTEGRATION, LEDGER, TEST_SELECTION
 from accel_ci.pull_requests.policy import PullRequest
 from accel_ci.pull_requests.publish import publish_answers
-from accel_ci.pull_requests.watched import Head, Watched, keep_watched
+from accel_ci.pull_requests.watched import Head, Watched, keep_watched, read_pull_request
 from accel_ci.storage.manifests import PipelineRun
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.finished_nights import (
@@ -332,3 +332,28 @@ def test_a_pull_request_for_another_branch_is_compared_with_builds_of_that_branc
     assert f"nightly-{TODAY - timedelta(days=1):%Y%m%d}" in comment, (
         "the newest build, now that it is for the default branch"
     )
+
+
+def test_a_locked_conversation_is_told_once_and_tried_again_when_the_pull_request_changes(answerer: Answerer) -> None:
+    pulls = answerer.github.pulls
+    pulls.open(7, FIRST)
+
+    def answer() -> tuple[list[str], int]:
+        """The lines of a tick, and the number of its requests to comment."""
+        pull = read_pull_request(pulls.pulls[7], pulls.repository)
+        assert pull is not None
+        keep_watched(answerer.workspace, Watched(pulls={7: pull}, heads={7: Head(FIRST, NOW, "waiting", "it waits")}))
+        before = len(pulls.requests)
+        return answerer.answer(), sum(method == "POST" for method, _, _ in pulls.requests[before:])
+
+    pulls.lock(7)
+    assert answer() == (["7: answered, but for the comment: its conversation is locked"], 1)
+    assert answer() == ([], 0)
+    assert answerer.checks() == [(FIRST, "queued", None)], "check runs are not locked"
+    pulls.label(7, "other")
+    assert answer()[1] == 1
+    assert answer() == ([], 0)
+    pulls.lock(7, locked=False)
+    assert answer() == (["7: answered"], 1)
+    assert answer() == ([], 0)
+    assert len(answerer.comments()) == 1
