@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import resource
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import httpx
 import pytest
 
 from accel_ci_tests.fixtures.github_server import TOKEN, Behaviour, GitHubServer
+from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer
 from accel_ci_tests.fixtures.postgres import POSTGRES, administer, empty_postgres
 from accel_ci_tests.fixtures.processes import wait_for
-from accel_ci_tests.fixtures.relay_server import SECRET, RelayServer, pull_request
+from accel_ci_tests.fixtures.relay_server import SECRET, RelayServer, callback, pull_request
 
 CUT = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -141,6 +143,33 @@ def test_what_cannot_be_stored_is_not_accepted(relay: Callable[..., RelayServer]
         database.execute("ALTER TABLE elsewhere RENAME TO relay_deliveries")
     assert server.deliver(pull_request(), delivery="one").status_code == 202
     wait_for(lambda: github.taken() == {("one", "a/b"): 1})
+
+
+@pytest.mark.parametrize("what", ["relay.sqlite", "relay.sqlite.lock"])
+def test_a_database_that_is_locked_is_told_in_time(
+    relay: Callable[..., RelayServer], github: GitHubServer, issuer: OidcIssuer, what: str
+) -> None:
+    """By a backup, or by a server that was stopped: GitHub waits for 10 s, SQLite would for minutes."""
+    limits = {"request_s": 2}
+    server = relay("L2: [a/b]\n", webhook=limits, callback=limits, issuers=[{"issuer": issuer.url}])
+    server.start()
+    assert server.deliver(pull_request(), delivery="one").status_code == 202
+    wait_for(lambda: github.taken() == {("one", "a/b"): 1})
+    token = issuer.token("a/b")
+    with ExitStack() as stack:
+        if what == "relay.sqlite":
+            database = stack.enter_context(closing(sqlite3.connect(server.folder / what, timeout=30, isolation_level=None)))
+            database.execute("BEGIN IMMEDIATE")
+        else:
+            fcntl.flock(stack.enter_context((server.folder / what).open("ab")), fcntl.LOCK_EX)
+        refused = [server.deliver(pull_request(), delivery="two") for _ in range(2)]
+        refused.append(server.call_back(callback("one"), token))
+        assert [one.status_code for one in refused] == [503, 503, 503]
+        assert server.status()["a/b"]["sent"] == 1
+    assert server.deliver(pull_request(), delivery="two").status_code == 202
+    assert server.call_back(callback("one"), token).status_code == 200
+    wait_for(lambda: github.taken() == {("one", "a/b"): 1, ("two", "a/b"): 1})
+    assert server.terminate() == 0
 
 
 def test_the_workers_outlast_files_that_cannot_be_opened(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
@@ -278,6 +307,9 @@ def test_commands_tell_what_the_database_refuses(relay: Callable[..., RelayServe
     )  # fmt: skip
     (server.folder / "relay.sqlite.lock").unlink()
     (server.folder / "relay.sqlite.lock").mkdir()
+    assert server.command("status").returncode == 0
+    with closing(sqlite3.connect(server.folder / "relay.sqlite", timeout=30, isolation_level=None)) as database:
+        database.execute("DROP INDEX relay_dispatches_due")
     done = server.command("status")
     assert done.returncode == 2
     assert done.stderr.startswith("accel-ci: cannot use the relay's database ([Errno 21] Is a directory:")

@@ -63,3 +63,27 @@ def test_a_caller_that_goes_away_disturbs_nobody() -> None:
         return found
 
     assert asyncio.run(run()) == "stays"
+
+
+def test_what_waits_for_too_long_is_not_written_later() -> None:
+    batches: list[list[str]] = []
+    began, go_on = threading.Event(), threading.Event()
+
+    def write(items: Sequence[str]) -> list[str]:
+        batches.append([*items])
+        began.set()
+        go_on.wait(30)
+        return [*items]
+
+    async def run() -> None:
+        group: GroupCommit[str, str] = GroupCommit(write)
+        first = asyncio.create_task(group.submit("first"))
+        await asyncio.to_thread(began.wait, 30)
+        with pytest.raises(asyncio.TimeoutError):
+            await group.submit("late", 0.01)
+        go_on.set()
+        assert (await first, await group.submit("next", 30)) == ("first", "next")
+        group.close()
+
+    asyncio.run(run())
+    assert batches == [["first"], ["next"]]

@@ -33,6 +33,7 @@ from accel_ci.relay.server.webhook import EVENTS, Delivery, Refusal, decide, is_
 from accel_ci.relay.strict_json import JsonError, parse_object
 
 _LOG = logging.getLogger(__name__)
+_NOT_STORED = (SQLAlchemyError, asyncio.TimeoutError, TimeoutError)
 _IGNORED = ("ignored", JSONResponse({"ok": True, "status": "ignored"}))
 
 
@@ -115,8 +116,8 @@ async def _answer(request: Request, receiver: Receiver) -> Response:
         return JSONResponse({"ignored": True})
     try:
         await receiver.store(decision)
-    except SQLAlchemyError as error:
-        _LOG.error("delivery %s was not stored: %s", decision.id, brief(error))
+    except _NOT_STORED as error:
+        _LOG.error("delivery %s was not stored: %s", decision.id, _why(error))
         return _detail(503, "the delivery was not stored; deliver it again")
     if decision.left_out:
         _LOG.info("delivery %s was cut down: %s", decision.id, ", ".join(decision.left_out))
@@ -153,8 +154,8 @@ async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, R
     job = f"{caller} {one.delivery_id} {one.run_id}/{one.run_attempt} {one.job_name}"
     try:
         end = await parts.take(call)
-    except SQLAlchemyError as error:
-        _LOG.error("the callback of %s was not stored: %s", job, brief(error))
+    except _NOT_STORED as error:
+        _LOG.error("the callback of %s was not stored: %s", job, _why(error))
         return _refused(503, "the callback was not stored; send it again")
     if isinstance(end, Refused):
         _LOG.warning("refused a callback of %s with %d: %s", job, end.status, end.detail)
@@ -162,6 +163,10 @@ async def _answer_callback(request: Request, receiver: Receiver) -> tuple[str, R
     receiver.metrics.stepped(end)
     _LOG.info("%s: %s%s", job, end.step, f", {one.conclusion}" if one.conclusion else "")
     return end.step, JSONResponse({"ok": True, "status": "known" if end.step == "known" else one.status})
+
+
+def _why(error: Exception) -> str:
+    return brief(error) if isinstance(error, SQLAlchemyError) else "the database does not answer in time"
 
 
 def _refused(status: int, detail: str, headers: dict[str, str] | None = None) -> tuple[str, Response]:

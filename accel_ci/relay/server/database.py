@@ -11,7 +11,7 @@ import fcntl
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,8 @@ class RelayDatabase:
                 sa.event.listen(self._engine, "connect", partial(_limit_postgresql, statement_s))
             self._one_writer = threading.Lock()
             self._lock_file = Path(f"{address.database}.lock") if self._is_sqlite else None
-            with self.write() as connection:
-                if not self._is_sqlite:  # servers that start together must not create the tables together
-                    connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
-                METADATA.create_all(connection)
-                _add_what_is_new(connection)
+            if not self._has_all():
+                self._make_all()
         except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
             raise AccelCiError(f"the URL of the database is not usable ({type(error).__name__})") from None
         except SQLAlchemyError as error:
@@ -93,6 +89,27 @@ class RelayDatabase:
             ) from None
         self.insert = sqlite.insert if self._is_sqlite else postgresql.insert
         """The `INSERT` of this database, which knows `ON CONFLICT`."""
+
+    def _has_all(self) -> bool:
+        """Return whether nothing is to be created: then one who only reads waits for no writer."""
+        with suppress(SQLAlchemyError), self.read() as connection:
+            inspector = sa.inspect(connection)
+            names = set(inspector.get_table_names())
+            return all(
+                table.name in names
+                and {column["name"] for column in inspector.get_columns(table.name)} == set(table.columns.keys())
+                and {index.name for index in table.indexes} <= {one["name"] for one in inspector.get_indexes(table.name)}
+                for table in METADATA.sorted_tables
+            )
+        return False
+
+    def _make_all(self) -> None:
+        with self.write() as connection:
+            if not self._is_sqlite:  # servers that start together must not create the tables together
+                connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(7165203)"))
+            METADATA.create_all(connection)
+            _add_what_is_new(connection)
 
     def close(self) -> None:
         """Close all connections."""

@@ -24,13 +24,20 @@ class GroupCommit(Generic[_Item, _Result]):
         self._writer: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, "group-commit")
 
-    async def submit(self, item: _Item) -> _Result:
-        """Write an item, and return its result. Raises what `write` raised for the items that were written together."""
+    async def submit(self, item: _Item, seconds: float | None = None) -> _Result:
+        """Write an item, and return its result. Raises what `write` raised for the items that were written together.
+
+        Raises `asyncio.TimeoutError` after so many seconds; the item may be written all the same if its turn had come.
+        """
         done: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, done))
         if self._writer is None:
             self._writer = asyncio.create_task(self._drain())
-        return await done
+        try:
+            return await asyncio.wait_for(done, seconds)
+        finally:
+            if done.cancelled():
+                self._waiting = [one for one in self._waiting if one[1] is not done]
 
     def close(self) -> None:
         """End the thread. Nothing may be waiting."""

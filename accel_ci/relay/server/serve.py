@@ -50,9 +50,12 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
     identities = Identities(settings.issuers, settings.oidc)
 
     async def store(delivery: Delivery) -> None:
-        await inbox.submit((delivery, time.time()))
+        await inbox.submit((delivery, time.time()), settings.webhook.request_s)
         if workers is not None:
             workers.wake()
+
+    async def take(call: Call) -> Outcome:
+        return await callbacks.submit(call, settings.callback.request_s)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -64,7 +67,7 @@ def serve(project: RelayProject, with_workers: bool, say: Callable[[str], None])
             await working
         await identities.close()
 
-    called = CallbackReceiver(identities.identify, state.allowlist, settings.callback, callbacks.submit)
+    called = CallbackReceiver(identities.identify, state.allowlist, settings.callback, take)
     receiver = Receiver(secret, settings.upstream, settings.webhook, store, state.database, state.metrics, called)
     config = uvicorn.Config(
         make_application(

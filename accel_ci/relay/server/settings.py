@@ -189,7 +189,7 @@ class WebhookLimits(Section):
     body_bytes: Count = 2 * 1024 * 1024
     """As the public relay's cap."""
     request_s: Seconds = 10
-    """For the headers, and again for the body. GitHub itself gives up after 10 s."""
+    """For the headers, again for the body, and again for storing it. GitHub itself gives up after 10 s."""
     json_depth: Count = 64
     connections: Count = 250
     """Anybody may send a body and be slow with it: the memory for all of them is this times `body_bytes`."""
@@ -226,7 +226,7 @@ class CallbackSettings(Section):
 
     body_bytes: Count = LARGEST_CALLBACK
     request_s: Seconds = 10
-    """For the body; the headers have the time of a webhook."""
+    """For the body, and again for storing it; the headers have the time of a webhook."""
     json_depth: Count = 72
     """A callback repeats its webhook, one level deeper."""
     per_minute: Annotated[int, Field(ge=1, le=10_000)] = 100
