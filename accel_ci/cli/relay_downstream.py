@@ -153,7 +153,9 @@ def report(workspace: Workspace, build: str | None, dry_run: bool) -> None:
     chosen, now, settings = chosen_build(workspace, build), datetime.now(timezone.utc), relay_settings(workspace)
     subjects = _subjects(workspace, chosen.revision, chosen.variant)
     if not subjects:
-        raise AccelCiError(f"{chosen.name} came from no delivery, and is no nightly of PyTorch's main: nobody waits for it")
+        raise AccelCiError(
+            f"{chosen.name} came from no dispatch of a relay, and is no nightly of PyTorch's main: nobody waits for it"
+        )
     if not dry_run and not settings.callbacks:
         raise AccelCiError("relay.callbacks names no place to report to")
     for subject in subjects:
@@ -203,7 +205,7 @@ def _subjects(workspace: Workspace, revision_key: str, variant: str) -> list[Sub
     own = [
         subject_of(kept)
         for kept in deliveries_of(workspace).all()
-        if kept.outcome.revision == revision_key and variant in kept.outcome.variants
+        if kept.outcome.revision == revision_key and variant in kept.outcome.variants and not kept.delivery.is_polled
     ]
     if own or (revision := workspace.manifests.revision(revision_key)) is None:
         return own

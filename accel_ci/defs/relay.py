@@ -15,7 +15,14 @@ from accel_ci.errors import AccelCiError
 from accel_ci.model import Build, Trigger
 from accel_ci.pipelines import INTEGRATION
 from accel_ci.redaction import redact
-from accel_ci.relay.downstream.deliveries import Deliveries, Delivery, KeptDelivery, deliveries_of, obsolete_since
+from accel_ci.relay.downstream.deliveries import (
+    Deliveries,
+    Delivery,
+    KeptDelivery,
+    deliveries_of,
+    found_otherwise,
+    obsolete_since,
+)
 from accel_ci.relay.downstream.relayed_builds import relay_settings, relay_variants
 from accel_ci.workspace import Workspace
 
@@ -115,6 +122,10 @@ def _handle(
         if (refusal := _refusal(workspace, delivery)) is not None:
             deliveries.note(kept, state="refused", reason=refusal)
             return [], refusal
+        if (other := found_otherwise(delivery, deliveries.summaries())) is not None:
+            same = other.outcome
+            deliveries.note(kept, state="started", asked_at=same.asked_at, revision=same.revision, variants=same.variants)
+            return [], f"the runs of {other.delivery.id} test the same change"
         kept = _ask(instance, workspace, deliveries, kept)
     elif kept.outcome.state == "started":
         return [], ""

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from accel_ci.cli import main
 from accel_ci.config.settings import Project
 from accel_ci.errors import AccelCiError
 from accel_ci.model import VERDICTS, Build, Ledger, Revision, RuntimeImage, Source
@@ -26,6 +28,7 @@ from accel_ci.pipelines import INTEGRATION, LEDGER, RUNTIME_IMAGE
 from accel_ci.quality.judgement import judge_new_builds
 from accel_ci.relay.downstream.deliveries import CallingWorkflow, deliveries_of, read_dispatch
 from accel_ci.relay.downstream.report import new_sender, report_all, report_deliveries
+from accel_ci.relay.downstream.rows import own_rows
 from accel_ci.relay.downstream.sender import Answer, Sender
 from accel_ci.relay.downstream.tokens import TokenError
 from accel_ci.relay.messages import AUDIENCE
@@ -66,10 +69,10 @@ class Downstream:
         self.workspace = workspace
         self.deliveries = deliveries_of(workspace)
 
-    def deliver(self, caller: CallingWorkflow | None = None) -> None:
+    def deliver(self, caller: CallingWorkflow | None = None, delivery: str = "d-1") -> None:
         """Take a dispatch and have its build begin."""
-        self.deliveries.add(read_dispatch(event(pull_request(SHA)), REPOSITORY, NOW, caller))
-        kept = self.deliveries.find("d-1")
+        self.deliveries.add(read_dispatch(event(pull_request(SHA), delivery), REPOSITORY, NOW, caller))
+        kept = self.deliveries.find(delivery)
         assert kept is not None
         self.deliveries.note(kept, state="started", asked_at=NOW, revision=BUILD.revision, variants=(BUILD.variant,))
         self.add_revision(Revision(BUILD.revision, "pr", NOW, Source("b", "main", "b" * 40),
@@ -464,6 +467,22 @@ def test_nightly_builds_are_reported_once_when_they_end(
         assert body["event_type"] == {"nightly": "nightly", "intraday": "periodic"}[trigger]
         assert body["delivery_id"] == "c" * 40, "the commit of the PyTorch that was tested"
         assert body["payload"] == {"repository": {"full_name": REPOSITORY}, "head_sha": "c" * 40}
+
+
+def test_what_polling_has_found_is_reported_to_nobody(make_downstream: MakeDownstream, relay: StandInRelay) -> None:
+    downstream = make_downstream()
+    downstream.deliver(delivery="poll-7-aaaaaaaaaaaa")
+    downstream.finish()
+    downstream.report()
+    command = ["--config", str(downstream.workspace.project.config_path), "relay", "report", BUILD.name]
+    done = CliRunner().invoke(main, command)
+    assert (done.exit_code, relay.requests) == (2, 0)
+    assert "came from no dispatch of a relay" in done.output
+    rows = own_rows(downstream.workspace, "o/r", NOW - timedelta(days=1), NOW)
+    downstream.deliver()
+    both = own_rows(downstream.workspace, "o/r", NOW - timedelta(days=1), NOW)
+    assert {row.delivery_id for row in rows} == {"poll-7-aaaaaaaaaaaa"}
+    assert {row.delivery_id for row in both} == {"d-1"}, "the run that stands for both is that of the dispatch"
 
 
 def test_own_builds_are_rows_of_the_relays_store(make_downstream: MakeDownstream, tmp_path: Path) -> None:

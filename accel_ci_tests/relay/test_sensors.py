@@ -115,6 +115,32 @@ def test_a_run_is_asked_for_until_it_is_there_and_then_never_again(downstream: D
     assert not downstream.tick().run_requests, "it came a second time"
 
 
+@pytest.mark.parametrize("first", ["d-1", "poll-7-aaaaaaaaaaaa"])
+def test_a_change_that_is_dispatched_and_found_by_polling_is_built_once(downstream: Downstream, first: str) -> None:
+    second = "poll-7-aaaaaaaaaaaa" if first == "d-1" else "d-1"
+    downstream.dispatch(pull_request(SHA), first)
+    [request] = downstream.tick().run_requests
+    downstream.dispatch(pull_request(SHA), second)
+    run = downstream.launch(request)
+    assert not downstream.tick().run_requests
+    ours, theirs = downstream.outcome(first), downstream.outcome(second)
+    assert (theirs.asked_at, theirs.revision, theirs.variants) == (ours.asked_at, ours.revision, ours.variants)
+    downstream.dispatch(pull_request(SHA, action="labeled"), "d-2")
+    [other] = downstream.tick().run_requests
+    assert other.run_key == "relay:d-2:main", "a second dispatch asks for another run"
+    downstream.dispatch(pull_request(SHA, action="closed", at="2026-11-30T09:00:00Z"), "d-3")
+    downstream.tick()
+    assert downstream.status(run) == dg.DagsterRunStatus.CANCELED
+    assert [downstream.outcome(name).state for name in (first, second)] == ["obsolete", "obsolete"]
+
+
+def test_both_ways_in_one_tick_make_one_run(downstream: Downstream) -> None:
+    downstream.dispatch(pull_request(SHA), "poll-7-aaaaaaaaaaaa")
+    downstream.dispatch(pull_request(SHA), "d-1")
+    assert len(downstream.tick().run_requests) == 1
+    assert downstream.outcome("d-1").revision == f"pr-7-{SHA[:12]}"
+
+
 def test_a_commit_of_main_is_built_by_the_job_main(downstream: Downstream) -> None:
     downstream.dispatch(push(SHA), "c-1")
     downstream.dispatch(push(OTHER, "refs/heads/release"), "c-2")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -204,6 +205,23 @@ def obsolete_since(delivery: Delivery, others: Iterable[Delivery], *, supersede:
             return f"pull request {change.pull_request} was closed"
         if supersede and other.change.sha != change.sha:
             return f"pull request {change.pull_request} has a newer commit, {other.change.sha[:12]}"
+    return None
+
+
+def found_otherwise(delivery: Delivery, others: Iterable[KeptDelivery]) -> KeptDelivery | None:
+    """Return a delivery of the same change whose runs can stand for this one too; None where it needs its own.
+
+    The relay dispatches a change, and polling finds the same one. A second dispatch for a commit asks for another run.
+    """
+    known = list(others)
+    taken = Counter(other.outcome.asked_at for other in known)
+    change = (delivery.change.sha, delivery.change.ref)
+    for other in known:
+        state, asked_at = other.outcome.state, other.outcome.asked_at
+        is_twin = (other.delivery.change.sha, other.delivery.change.ref) == change
+        is_twin = is_twin and other.delivery.is_polled != delivery.is_polled
+        if is_twin and state in ("asked", "started", "reported") and asked_at is not None and taken[asked_at] == 1:
+            return other
     return None
 
 

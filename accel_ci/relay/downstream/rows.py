@@ -40,9 +40,13 @@ def own_rows(workspace: Workspace, repository: str, since: datetime, now: dateti
 
 
 def _subjects(workspace: Workspace, since: datetime) -> Iterator[tuple[Build, Subject]]:
-    settings = relay_settings(workspace)
-    for kept in deliveries_of(workspace).all():
+    settings, seen = relay_settings(workspace), set[tuple[str, datetime | None]]()
+    # One run may stand for a dispatch and for the same change as polling found it: it is that of the dispatch then.
+    for kept in sorted(deliveries_of(workspace).all(), key=lambda each: each.delivery.is_polled):
         if kept.outcome.revision is not None and kept.delivery.received_at >= since:
+            if (run := (kept.outcome.revision, kept.outcome.asked_at)) in seen:
+                continue
+            seen.add(run)
             for variant in kept.outcome.variants:
                 yield Build(kept.outcome.revision, variant), subject_of(kept)
     for each in workspace.manifests.revisions():
