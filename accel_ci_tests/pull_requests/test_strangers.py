@@ -106,7 +106,7 @@ def test_a_stranger_s_pods_get_nothing_of_their_template_but_where_they_run(make
         "kind": "kubernetes", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}, "cards": 2,
         "service_account": "tests", "pod_template": {"metadata": {"labels": {"team": "a"}}, "spec": spec},
     }  # fmt: skip
-    image = {"base": f"base{digest}", "registry": "registry.example.org/toy"}
+    image = {"base": f"base{digest}", "registry": "r/backend", "registry_of_pulls": "r/pulls"}
     settings = make(pool=pool, image=image, wheels={"builder": f"builder{digest}"}).settings
     found = settings_for_strangers(settings).pool
     assert isinstance(found, KubernetesPoolSettings)
