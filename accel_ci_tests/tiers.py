@@ -1,6 +1,7 @@
 """The tiers of tests, by folder or module: `make test-fast`, `make test` and `make test-nightly`.
 
-A test belongs to `make test-fast` unless its place is in `SLOW`, and to `make test` unless it is in `LONG`.
+A test belongs to `make test-fast` unless its place is in `SLOW`, and to `make test` unless it is in `LONG`. Where a test has
+parameters that are for `make test-nightly` alone, those have the mark `long`.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ PROCESSES = (
     ("end_to_end/test_both_stacks.py",),
     ("end_to_end/test_guide.py",),
     ("end_to_end/test_released_images.py",),
+    ("end_to_end/test_resume.py",),
     ("end_to_end/test_stack.py",),
     ("end_to_end/test_stops_with_a_message.py",),
     ("end_to_end/test_ui.py",),
@@ -170,7 +172,10 @@ PROCESSES = (
     ("hud/test_browser.py",),
     ("hud/test_pages_on_tests.py",),
     ("images/test_docker_image.py",),
+    ("notify/test_story.py",),
     ("relay/test_pages_in_browser.py",),
+    ("release/test_release.py",),
+    ("security/test_secrets_hunt.py",),
     ("security/test_wrong_green.py",),
     ("wheels/test_front_end.py",),
 )  # fmt: skip
