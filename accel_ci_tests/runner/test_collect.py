@@ -203,13 +203,13 @@ def test_a_file_that_ends_its_process_costs_only_itself(collect_each: Any, write
     text, words = DEATHS[death]
     write("test_bad.py", text)
     write("test_good.py", "def test_good(): pass\n")
-    found = collect_each("test_bad.py", "test_good.py", options=("--limit", "40"))["files"]
+    found = collect_each("test_bad.py", "test_good.py", options=("--limit", "20"))["files"]
     assert list(found) == ["test_bad.py", "test_good.py"]
     assert found["test_good.py"]["tests"] == ["test_good.py::test_good"]
     assert not found["test_bad.py"]["tests"]
     [error] = found["test_bad.py"]["errors"]
     assert error["path"] == "test_bad.py"
-    assert words.replace("6 s", "40 s") in error["message"]
+    assert words.replace("6 s", "20 s") in error["message"]
 
 
 def test_a_file_that_ends_the_processes_above_it_costs_only_itself(collect_each: Any, write: Write) -> None:
