@@ -17,7 +17,7 @@ from accel_ci.hud.render import PAGES
 from accel_ci.hud.site import write_site
 from accel_ci.hud.text import visible
 from accel_ci.model import Build
-from accel_ci_tests.fixtures.browser import LOW_CONTRAST, open_page
+from accel_ci_tests.fixtures.browser import LOOKS, LOW_CONTRAST, open_page
 from accel_ci_tests.hud.samples import (
     HOSTILE,
     HOSTILE_MESSAGE,
@@ -69,8 +69,7 @@ def test_the_policy_stops_a_script_that_gets_in(browser: Browser, site: str) -> 
         assert any("Content Security Policy" in line for line in wrong)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
 @pytest.mark.parametrize("name", ["index.html", "suites.html", "builds-nightly.html", BUILD])
 def test_it_fits_and_can_be_read(
     browser: Browser, site: str, name: str, width: int, scheme: Literal["light", "dark"]
@@ -82,8 +81,7 @@ def test_it_fits_and_can_be_read(
     assert wrong == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ("index.html", "pulls.html", "search.html")])
 def test_every_page_fits_can_be_read_and_runs_no_hostile_text(
     browser: Browser, site: str, name: str, width: int, scheme: Literal["light", "dark"]

@@ -26,7 +26,7 @@ from accel_ci.model import VERDICTS, Attempt, Build, Outcome
 from accel_ci.quality.flakiness import FlakyTest
 from accel_ci.results.store import ResultsStore
 from accel_ci.storage.artifacts import ArtifactStore
-from accel_ci_tests.fixtures.browser import LOW_CONTRAST, open_page
+from accel_ci_tests.fixtures.browser import LOOKS, LOW_CONTRAST, open_page
 from accel_ci_tests.fixtures.stored_attempts import write_attempts
 from accel_ci_tests.hud.samples import (
     HOSTILE,
@@ -242,8 +242,7 @@ def test_hostile_names_are_found_and_shown_as_text(browser: Browser, home: Path,
     assert [line for line in wrong if not line.startswith("request")] == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
 @pytest.mark.parametrize(
     "address",
     [test_address("integration", HOSTILE), test_address("pytorch", PLAIN), test_address("pytorch", LONG), "search.html?q=e"],

@@ -16,8 +16,10 @@ from accel_ci_tests.runner import plain_oracle
 from accel_ci_tests.runner.small_suites import SUITES, SmallSuite
 from accel_ci_tests.runner.verdicts import Verdicts, by_workers, differences, verdicts_of
 
+OLDER = [pytest.param(version, marks=pytest.mark.long) for version in ("7.4.4", "8.4.2")]
 
-@pytest.mark.parametrize("version", ["7.4.4", "8.4.2", "9.2.0"])
+
+@pytest.mark.parametrize("version", ["9.2.0", *OLDER])
 def test_small_suites(version: str, runner: Path, tmp_path: Path) -> None:
     suites = {name: suite for name, suite in SUITES.items() if suite.since <= tuple(map(int, version.split(".")))}
     assert len(suites) >= 40
