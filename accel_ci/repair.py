@@ -123,6 +123,10 @@ def _records(workspace: Workspace) -> Iterator[Repaired]:
             for each in (stack.components if stack is not None else ())
         ),
         (answers_file(workspace), SentRecord, "each open pull request gets another comment"),
+        *(
+            (answers_file(workspace, each.name), SentRecord, "each open change request gets other check runs")
+            for each in (stack.components if stack is not None else ())
+        ),
         (relay / "poll.json", dict[str, Any], "the next poll begins with the changes from then on"),
         *((file, Delivery, "have it dispatched again") for file in sorted(relay.glob("deliveries/*.json"))),
         *((file, Outcome, "its delivery counts as new") for file in sorted(relay.glob("outcomes/*.json"))),

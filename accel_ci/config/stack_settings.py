@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from accel_ci.config.github_settings import PullRequestRefs
+from accel_ci.config.relay_settings import FullName
 from accel_ci.config.section import Mistake, Section, as_mapping, as_sequence
 from accel_ci.config.values import EnvironmentName, GitRef, Name, RelativePath, Seconds
 
@@ -22,7 +23,8 @@ class Component(Section):
     Each command of `test` is a test, which passes with the exit status 0; the tests in `reports`, paths or patterns of
     files in JUnit's format that the commands write, count beside them. The limit is for each command. With `release`, its
     tags of semantic versions, such as v1.2.3, release the image of a build. With `changes`, refs of git are its change
-    requests, each of which is built: its repository is an internal one, where everybody who can open one is trusted.
+    requests, each of which is built: its repository is an internal one, where everybody who can open one is trusted. With
+    `github`, its repository there, each gets check runs.
     """
 
     name: Name
@@ -37,6 +39,7 @@ class Component(Section):
     timeout_seconds: Seconds = 3600
     release: bool = False
     changes: PullRequestRefs | None = None
+    github: FullName | None = None
 
 
 class Stack(Section):
@@ -66,6 +69,8 @@ class Stack(Section):
             if name is not None and name in names:
                 yield (*where, "name"), f"{name!r} is used twice; names of components are unique"
             names.append(name)
+            if component.get("github") and not component.get("changes"):
+                yield (*where, "github"), "needs 'changes': the change requests that get check runs there"
             if component.get("reports") and not component.get("test"):
                 yield (*where, "reports"), "needs 'test': the commands that write the reports"
             if component.get("release") is True and not as_mapping(content.get("release")).get("images"):

@@ -117,7 +117,9 @@ def stack_sensors(workspace: Workspace) -> list[dg.SensorDefinition]:
     tags = [_stack_tags_sensor(workspace, section)] if releasing_components(workspace.project) else []
     changing = [each for each in section.components if each.changes is not None]
     changes = [_stack_changes_sensor(workspace, section, changing)] if changing else []
-    return [_stack_sensor(workspace, section), *tags, *changes]
+    answered = [each for each in changing if each.github is not None]
+    answers = [_stack_answers_sensor(workspace, section, answered)] if answered else []
+    return [_stack_sensor(workspace, section), *tags, *changes, *answers]
 
 
 def _stack_sensor(workspace: Workspace, section: Stack) -> dg.SensorDefinition:
@@ -282,6 +284,31 @@ def _stack_changes_sensor(workspace: Workspace, section: Stack, components: Sequ
         return dg.SensorResult(run_requests=requests)
 
     return stack_changes_sensor
+
+
+def _stack_answers_sensor(workspace: Workspace, section: Stack, components: Sequence[Component]) -> dg.SensorDefinition:
+    @dg.sensor(
+        name="stack_answers_sensor",
+        minimum_interval_seconds=section.check_every_seconds,
+        description="Keeps check runs of each change request of a component at GitHub up to date. It delays no build.",
+        default_status=dg.DefaultSensorStatus.RUNNING if section.enabled else dg.DefaultSensorStatus.STOPPED,
+    )
+    def stack_answers_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from accel_ci.pull_requests.publish import publish_component_answers
+
+        if is_preview(context):
+            return dg.SkipReason(f"{PREVIEW}: a tick sends the check runs that have changed")
+        now, lines, errors = datetime.now(timezone.utc), list[str](), list[str]()
+        for component in components:
+            try:
+                found = publish_component_answers(workspace, component, now, _TICK_S / len(components))
+                lines += [f"{component.name}:{line}" for line in found]
+            except AccelCiError as error:
+                errors.append(redact(f"{component.name}: {error}"))
+        fail_if_all_failed("no change request can be answered", errors, len(components))
+        return dg.SkipReason("; ".join([*lines, *errors]) or "no answer has changed")
+
+    return stack_answers_sensor
 
 
 def _look_for_changes(workspace: Workspace, component: Component, among: int, now: datetime) -> tuple[bool, Watched]:

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from accel_ci.config.github_settings import GitHub, PullRequests
+from accel_ci.config.stack_settings import Component
 from accel_ci.errors import AccelCiError
 from accel_ci.github.answers import is_paused
 from accel_ci.github.client import GitHubError, GitHubRequests, RateLimitError, open_github
@@ -26,7 +27,7 @@ from accel_ci.model import Build
 from accel_ci.pull_requests.answer import Tested, check_name, check_run, comment
 from accel_ci.pull_requests.progress import Bases, look_at_builds
 from accel_ci.pull_requests.sent import Sent, SentAnswers
-from accel_ci.pull_requests.watched import Head, read_watched, targets_now
+from accel_ci.pull_requests.watched import Head, Watched, read_watched, targets_now
 from accel_ci.quality.judgement import read_causes
 from accel_ci.redaction import redact
 from accel_ci.workspace import Workspace
@@ -46,12 +47,42 @@ def publish_answers(workspace: Workspace, now: datetime, limit_s: float = math.i
     settings, github = workspace.project.settings.pull_requests, workspace.project.settings.github
     if settings is None or github is None:
         raise AccelCiError("answers need the sections pull_requests and github")
-    answers, watched = SentAnswers(workspace), read_watched(workspace)
+    watched = read_watched(workspace)
+    bases = Bases(workspace, targets_now(workspace, watched))
+    return _publish(workspace, github, settings, watched, SentAnswers(workspace), bases, now, limit_s)
+
+
+def publish_component_answers(
+    workspace: Workspace, component: Component, now: datetime, limit_s: float = math.inf
+) -> list[str]:
+    """Send the check runs of a component's change requests that have changed; see `publish_answers`.
+
+    The component has `github`, its repository there. The token or App is that of the section `github`.
+    """
+    own, pulls = workspace.project.settings.github, workspace.project.settings.pull_requests
+    github = GitHub(repository=component.github or "")
+    if own is not None:
+        app = own.app.model_copy(update={"installation": None}) if own.app is not None else None
+        github = github.model_copy(update={"api": own.api, "app": app})
+    settings = PullRequests(comment=False, blocking=pulls is not None and pulls.blocking)
+    watched, answers = read_watched(workspace, component.name), SentAnswers(workspace, component.name)
+    return _publish(workspace, github, settings, watched, answers, Bases(workspace), now, limit_s)
+
+
+def _publish(
+    workspace: Workspace,
+    github: GitHub,
+    settings: PullRequests,
+    watched: Watched,
+    answers: SentAnswers,
+    bases: Bases,
+    now: datetime,
+    limit_s: float,
+) -> list[str]:
     heads = watched.heads
     if is_paused(answers.record.paused_until, now):
         return [f"GitHub's rate limit is used up until {answers.record.paused_until:%H:%M:%S}"]
     lines, errors, began = list[str](), list[AccelCiError](), monotonic()
-    bases = Bases(workspace, targets_now(workspace, watched))
     sent = current = 0
     with open_github(github, workspace.project.root) as requests:
         for number, head in heads.items():

@@ -55,16 +55,17 @@ class SentRecord:
 _RECORD = TypeAdapter(SentRecord)
 
 
-def answers_file(workspace: Workspace) -> Path:
-    """The record of the answers."""
-    return workspace.project.home / "pull_requests" / "answers.json"
+def answers_file(workspace: Workspace, component: str | None = None) -> Path:
+    """The record of the answers to pull requests of the backend, or to change requests of a component of the stack."""
+    name = "answers" if component is None else f"answers-{component}"
+    return workspace.project.home / "pull_requests" / f"{name}.json"
 
 
 class SentAnswers:
     """The record of what was sent, by pull request. It is kept before and after each request that creates something."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._share, self._path = workspace.manifests.share, answers_file(workspace)
+    def __init__(self, workspace: Workspace, component: str | None = None) -> None:
+        self._share, self._path = workspace.manifests.share, answers_file(workspace, component)
         self._share.bring_file(self._path)
         try:
             self.record = _RECORD.validate_json(self._path.read_bytes())

@@ -91,6 +91,8 @@ def test_minimal_configuration_is_valid() -> None:
          "stack.components[0].release: needs 'release.images': the repository that the image goes to"),
         ("stack", {"components": [{"name": "a", "repository": "a", "build": [["make"]], "changes": {}}]},
          "stack.components[0].changes.trust_all: is missing"),
+        ("stack", {"components": [{"name": "a", "repository": "a", "build": [["make"]], "github": "org/a"}]},
+         "stack.components[0].github: needs 'changes'"),
         ("release", {"variants": ["py4"]}, "release.variants[0]: there is no variant 'py4'; did you mean 'py3'?"),
         ("release", {"gate": {"suites": ["smok"]}}, "release.gate.suites[0]: there is no suite 'smok'; did you mean"),
         ("release", {"gate": {"level": "L2"}}, "release.gate.level: needs quality.level"),

@@ -14,6 +14,7 @@ import pytest
 from accel_ci.config.settings import Project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.errors import AccelCiError, SourceChangedError
+from accel_ci.github.client import TOKEN as VARIABLE
 from accel_ci.model import Build, Revision
 from accel_ci.pull_requests.watched import read_watched, watched_file
 from accel_ci.release.facts import decide
@@ -22,6 +23,7 @@ from accel_ci.source.revision import ComponentChange, components_at_changes, res
 from accel_ci.source.revision import tests_the_backends_change as of_the_backend_alone  # pytest would take it for a test
 from accel_ci.workspace import Workspace
 from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.github_server import TOKEN, github_server
 from accel_ci_tests.fixtures.queued_runs import queue_run, queued_instance
 from accel_ci_tests.fixtures.stack_repositories import make_stack
 
@@ -50,13 +52,13 @@ class Host:
         git(repository, "reset", "--quiet", "--hard", main)
         return sha
 
-    def tick(self, log: str = "1") -> Any:
+    def tick(self, log: str = "1", sensor: str = "stack_changes_sensor") -> Any:
         repository = self.definitions.get_repository_def()
         context = dg.build_sensor_context(
             instance=self.instance, instance_ref=self.instance.get_ref(), repository_def=repository
         )
-        context._log_key = ["a", "stack_changes_sensor", log]
-        return repository.get_sensor_def("stack_changes_sensor").evaluate_tick(context)
+        context._log_key = ["a", sensor, log]
+        return repository.get_sensor_def(sensor).evaluate_tick(context)
 
     def queue(self, request: Any) -> str:
         return queue_run(self.instance, self.definitions, request)
@@ -100,6 +102,35 @@ def test_a_new_change_is_built_once_at_its_commit_with_the_others_as_configured(
     host.queue(again)
     assert not host.tick().run_requests
     assert read_watched(host.workspace, "tool").heads[7].state == "started"
+
+
+def test_the_change_requests_of_a_component_at_github_get_check_runs_there(
+    host: Host, make_project: Callable[..., Project], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = host.project.settings.model_dump(mode="json", exclude_unset=True)["stack"]
+    stack["components"][1]["github"] = "org/tool"
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    with github_server() as github:
+        section = {"repository": "org/backend", "api": github.url}
+        answering = Host(make_project(stack=stack, github=section), instance, host.folder)
+        answering.tick()
+        shas = {number: answering.push("tool", number, f"new {number}") for number in (7, 8)}
+        answering.push("library", 7, "of a component elsewhere")
+        for request in answering.tick().run_requests:
+            answering.queue(request)
+
+        def answer() -> tuple[str | None, list[tuple[str, str]]]:
+            """The words of a tick, and the commit and status of each check run."""
+            said = answering.tick(sensor="stack_answers_sensor").skip_message
+            return said, [(run["head_sha"], run["status"]) for run in github.check_runs.runs.values()]
+
+        assert answer() == ("tool:7: answered; tool:8: answered", [(shas[7], "queued"), (shas[8], "queued")])
+        assert {run["repository"] for run in github.check_runs.runs.values()} == {"org/tool"}
+        assert answer()[0] == "no answer has changed"
+        git(host.folder / "tool", "update-ref", "-d", "refs/pull/8/head")
+        answering.tick()
+        assert answer()[1] == [(shas[7], "queued"), (shas[8], "completed")]
+        assert not github.pulls.comments
 
 
 def test_a_newer_commit_and_a_closing_end_the_runs_of_that_change_alone(host: Host) -> None:
