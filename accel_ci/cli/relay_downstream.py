@@ -109,7 +109,7 @@ def receive(workspace: Workspace, host: str, port: int) -> None:
     from accel_ci.relay.downstream.receive import PATH, SECRET, server_settings
     from accel_ci.relay.listening import listen
 
-    secret = os.environ.get(SECRET, "")
+    secret = os.environ.get(SECRET, "").strip()
     if len(secret) < 16:
         raise AccelCiError(f"${SECRET} must hold the secret of the webhook, at least 16 characters")
     with listen(f"{host}:{port}") as listener:

@@ -73,6 +73,13 @@ def test_secrets_come_from_variables_and_files(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("RELAY_TEST_SECRET", "a secret of the tests")
     (tmp_path / "token").write_text("ghs_abc\n")
     assert (project.webhook_secret(), project.token()) == (b"a secret of the tests", "ghs_abc")
+    monkeypatch.setenv("RELAY_TEST_SECRET", "a secret of the tests\r\n")
+    assert project.webhook_secret() == b"a secret of the tests", "many tools put a new line at the end"
+    for wrong in ("ghs_a\nbc", "ghs a", "ghs_\u00e4"):
+        (tmp_path / "token").write_text(wrong, "utf-8")
+        with pytest.raises(ConfigError, match=r"github.token: is no token of GitHub") as caught:
+            project.token()
+        assert wrong not in str(caught.value)
 
 
 def test_check_allowlist(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
 
 def _token() -> str | None:
     """The token of the variable, which is redacted from now on; None without one."""
-    token = os.environ.get(TOKEN) or None
+    token = os.environ.get(TOKEN, "").strip() or None
     OF_THIS_PROCESS.learn([token] if token else [])
     return token
 

@@ -85,7 +85,7 @@ class SecretSource(Section):
     def read(self, folder: Path, what: str) -> str:
         """Read the secret, and keep it out of all that this process shows. Raises `ConfigError` where it is missing."""
         if self.variable is not None:
-            found, place = os.environ.get(self.variable, ""), f"${self.variable}"
+            found, place = os.environ.get(self.variable, "").strip(), f"${self.variable}"
         else:
             path = folder / str(self.file)
             place = str(path)
@@ -376,10 +376,15 @@ class RelayProject:
         return named.read(self.folder, "clickhouse.password") if named is not None else ""
 
     def token(self) -> str:
-        """Read the token for GitHub's API. Raises `ConfigError` where it is missing, or an App is used."""
+        """Read the token for GitHub's API. Raises `ConfigError` where it is missing or no token, or an App is used."""
         if self.settings.github.token is None:
             raise ConfigError("github.token: is not set; the settings have a GitHub App instead")
-        return self.settings.github.token.read(self.folder, "github.token")
+        found = self.settings.github.token.read(self.folder, "github.token")
+        if not found.isascii() or not found.isprintable() or " " in found:
+            raise ConfigError(
+                "github.token: is no token of GitHub: it has a space, a new line or another character of no token"
+            )
+        return found
 
 
 def load_relay(path: Path) -> RelayProject:
