@@ -73,6 +73,7 @@ def test_no_periodic_work_reads_a_whole_table(tmp_path: Path) -> None:
     with database.write() as connection:
         enqueue(database, connection, [Forward("results", begun()), Forward("check_run", ended())], NOW)
     work: Sequence[Callable[[], object]] = (
+        lambda: queue.hasten(1, 9), lambda: outbox.hasten(1, 9),
         lambda: queue.give_up(1), lambda: queue.forget(1), lambda: queue.due_downstreams(1),
         lambda: queue.expand(lambda event, device: [], 1), lambda: queue.status(1, count_sent=False), queue.unexpanded,
         lambda: queue.claim([("a/b", 2)], 1, 1), lambda: outbox.give_up(1), lambda: outbox.forget(1),

@@ -120,6 +120,14 @@ def test_a_claim_is_for_one_worker_until_its_lease_ends(box: Box) -> None:
     assert box.counts() == (1, 1, 0)
 
 
+def test_what_a_clock_that_was_ahead_has_put_off_is_due_again(box: Box) -> None:
+    box.put(begun())
+    assert len(box.claim(at=NOW + 86_400)) == 1
+    assert box.claim(at=NOW) == []
+    assert box.outbox.hasten(NOW, NOW + 3600) == 1
+    assert len(box.claim(at=NOW)) == 1
+
+
 def test_the_same_row_adds_nothing_and_a_corrected_one_is_sent_again(box: Box) -> None:
     box.put(ended(conclusion="timed_out"))
     (claim,) = box.claim()

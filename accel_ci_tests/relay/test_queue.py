@@ -105,6 +105,19 @@ def test_a_shorter_rate_limit_does_not_end_a_longer_one(queue: Queue) -> None:
     assert queue.due_downstreams(NOW + 3600) == {"a/b": 0}
 
 
+def test_what_a_clock_that_was_ahead_has_put_off(queue: Queue) -> None:
+    ahead = NOW + 86_400
+    fill(queue, "one", "two", at=ahead)
+    one, _ = claimed(queue, ahead)
+    queue.settle([Settlement(one, ahead, failed=True, due_at=ahead + 9, paused_until=ahead, github_paused_until=ahead + 60)])
+    assert queue.due_downstreams(NOW) == {}
+    assert (queue.hasten(NOW, ahead + 100), queue.due_downstreams(NOW)) == (0, {}), "not so far ahead"
+    assert queue.hasten(NOW, NOW + 3600) == 2
+    assert queue.due_downstreams(NOW) == {"a/b": 1}
+    assert {claim.delivery for claim in claimed(queue)} == {"one", "two"}
+    assert queue.hasten(NOW, NOW + 3600) == 0
+
+
 def test_dead_letters_and_replay(queue: Queue) -> None:
     fill(queue, "one", "two", to=("a/b", "c/d"))
     for claim in claimed(queue):

@@ -118,6 +118,8 @@ class FanOut:
                 self._lanes[repository] = asyncio.create_task(self._lane(repository, failures))
         if time.monotonic() >= self._housekeeping_at:
             now = time.time()
+            if hastened := await asyncio.to_thread(queue.hasten, now, now + self._settings.furthest_s):
+                _LOG.warning("%d dispatches were put off by a clock that was ahead, and are due now", hastened)
             if dead := await asyncio.to_thread(queue.give_up, now - self._settings.give_up_s):
                 _LOG.warning("%d dispatches have waited too long and are dead letters", dead)
             forgotten = await asyncio.to_thread(queue.forget, now - self._settings.keep_s)

@@ -170,6 +170,8 @@ class Forwarder:
             pause_s = HOUSEKEEPING_S
             with going_on("the relay's housekeeping"):
                 now = time.time()
+                if hastened := await asyncio.to_thread(self._outbox.hasten, now, now + self._settings.furthest_s):
+                    _LOG.warning("%d forwards were put off by a clock that was ahead, and are due now", hastened)
                 if dead := await asyncio.to_thread(self._outbox.give_up, now - self._settings.give_up_s):
                     _LOG.warning("%d forwards have waited too long and are dead letters", dead)
                 if await asyncio.to_thread(self._outbox.forget, now - self._settings.keep_s) >= FORGOTTEN_AT_ONCE:

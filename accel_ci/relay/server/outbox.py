@@ -243,6 +243,15 @@ class Outbox:
             if until := max((one.settlement.github_paused_until for one in ends), default=0):
                 pause_github(self._database, connection, until)
 
+    def hasten(self, now: float, latest: float) -> int:
+        """Let all be due now that is put off beyond `latest`, by a clock that was ahead; return how many."""
+        is_far = FORWARDS.c.sent_at.is_(None) & (FORWARDS.c.due_at > latest)
+        with self._read() as connection:
+            if connection.scalar(sa.select(FORWARDS.c.job).where(is_far).limit(1)) is None:
+                return 0
+        with self._write() as connection:
+            return connection.execute(sa.update(FORWARDS).where(is_far).values(due_at=now)).rowcount
+
     def give_up(self, queued_before: float) -> int:
         """Make dead letters of all that waits since before a time; return how many."""
         is_late = sa.and_(FORWARDS.c.sent_at.is_(None), FORWARDS.c.due_at.is_not(None), FORWARDS.c.queued_at < queued_before)

@@ -295,6 +295,23 @@ class Queue:
         if until := max((one.github_paused_until for one in settlements), default=0):
             pause_github(self._database, connection, until)
 
+    def hasten(self, now: float, latest: float) -> int:
+        """Let all be due now that is put off beyond `latest`, and end such pauses; return how many dispatches.
+
+        A clock that was ahead has done that: it would be put off until the clock is there again.
+        """
+        is_far = DISPATCHES.c.sent_at.is_(None) & (DISPATCHES.c.due_at > latest)
+        is_paused = DOWNSTREAMS.c.paused_until > latest
+        with self._read() as connection:
+            far = sa.union_all(
+                sa.select(DISPATCHES.c.repository).where(is_far), sa.select(DOWNSTREAMS.c.repository).where(is_paused)
+            )
+            if connection.execute(far.limit(1)).first() is None:
+                return 0
+        with self._write() as connection:
+            connection.execute(sa.update(DOWNSTREAMS).where(is_paused).values(paused_until=0.0))
+            return connection.execute(sa.update(DISPATCHES).where(is_far).values(due_at=now)).rowcount
+
     def give_up(self, queued_before: float) -> int:
         """Make dead letters of all that waits since before a time; return how many."""
         waits = sa.and_(DISPATCHES.c.sent_at.is_(None), DISPATCHES.c.due_at.is_not(None))

@@ -20,6 +20,7 @@ from accel_ci.config.loading import read_section
 from accel_ci.config.section import Section
 from accel_ci.config.values import Endpoint, EnvironmentName, Seconds
 from accel_ci.errors import ConfigError
+from accel_ci.github.answers import LONGEST_WAIT_S
 from accel_ci.redaction import OF_THIS_PROCESS, credentials_in
 from accel_ci.relay.messages import LARGEST_CALLBACK
 
@@ -213,6 +214,11 @@ class TrySettings(Section):
     """All that was sent is kept for so long."""
     poll_s: Seconds = 0.5
     """A worker in another process learns of new work by looking so often."""
+
+    @property
+    def furthest_s(self) -> float:
+        """Nothing is put off for longer, also not by a rate limit of GitHub."""
+        return max(LONGEST_WAIT_S, self.longest_pause_s, self.breaker_pause_s, self.lease_s) + 60
 
     @model_validator(mode="after")
     def _lease_outlasts_a_try(self) -> TrySettings:
