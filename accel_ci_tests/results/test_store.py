@@ -228,13 +228,13 @@ def test_flakiness_of_the_past_does_not_know_the_future(store: ResultsStore, att
 def test_a_window_of_more_builds_than_a_process_may_open_files(store: ResultsStore, attempt: Callable[..., Attempt]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows = [attempt("t", "failed"), attempt("t", "passed", round=2)]
-    for number in range(120):
+    for number in range(70):
         write_attempts(store, Build(f"pr-{number}", "py3"), TODAY, rows)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 60, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 45, hard))
     try:
-        assert measure(store, TODAY, 30).flaky[0].builds == 120
-        assert [h.builds for h in histories(store, TODAY, 30)] == [120]
-        assert len(history(store, "t", TODAY)) == 120
+        assert measure(store, TODAY, 30).flaky[0].builds == 70
+        assert [h.builds for h in histories(store, TODAY, 30)] == [70]
+        assert len(history(store, "t", TODAY)) == 70
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
