@@ -1,7 +1,7 @@
 """A round in a folder: write the plan, read events and claims, requeue batches.
 
 All that the driver knows of a round is here, so a driver that starts again after a kill knows as much as the one before.
-While it runs, it goes by what it remembers of its own files: where tests run as the driver's user, they can change those.
+While it runs, it goes by what it remembers about its files: where tests run as the driver's user, they can change those.
 The names of the files are the runner's (`accel_ci.runner.round_folder`).
 """
 
