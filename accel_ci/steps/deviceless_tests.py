@@ -7,6 +7,7 @@ without a card.
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,8 +33,7 @@ from accel_ci.storage.scratch_folder import scratch_folder
 _SHOWN_COMMAND = 160
 _RUN = """
 import os, shutil, subprocess, sys
-sources, copy, folder, limit, *words = sys.argv[1:]
-shutil.copytree(sources, copy, symlinks=True)
+copy, folder, limit, *words = sys.argv[1:]
 os.chdir(os.path.join(copy, folder))
 os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
 words[0] = sys.executable if words[0] == "python" else words[0]
@@ -46,9 +46,9 @@ except subprocess.TimeoutExpired:
 shutil.rmtree(copy, ignore_errors=True)
 sys.exit(status)
 """
-"""Copies the sources where the workers run, so that the copy is their user's, and runs a command in a folder of it.
+"""Runs a command in a folder of a copy of the sources, and removes the copy, so that a pod does not send it back.
 
-Programs of the interpreter's own environment come first, and `python` is the interpreter. Nothing of the copy comes back.
+Programs of the interpreter's own environment come first, and `python` is the interpreter.
 """
 
 
@@ -93,14 +93,15 @@ def _run_commands(
 ) -> list[dict[str, Any]]:
     """Run the commands of a suite one after another, each in its own copy of the sources; return a row for each."""
     pool = pool_for(settings, context.run, with_cards=context.with_cards)
-    own = replace(spec, root=str(sources), environment={**spec.environment, **spec.sessions[name].environment})
+    own = replace(spec, environment={**spec.environment, **spec.sessions[name].environment})
     limit_s = suite.test_timeout_seconds or settings.limits.test_timeout_seconds
     whole, rows = checkout_root(sources), []
     folder = sources.relative_to(whole)
     for number, command in enumerate(suite.commands, 1):
         began, began_at = time.monotonic(), datetime.now(timezone.utc)
         with scratch_folder("command") as scratch:
-            words = [spec.python, "-c", _RUN, str(whole), str(scratch / "sources"), str(folder), str(limit_s), *command]
+            copy = shutil.copytree(whole, scratch / "sources", symlinks=True)
+            words = [spec.python, "-c", _RUN, str(copy), str(folder), str(limit_s), *command]
             done = pool.execute(words, own, scratch, limit_s + settings.limits.startup_seconds)
         failed = done.status != 0
         rows.append({

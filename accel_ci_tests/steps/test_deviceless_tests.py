@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -122,8 +123,11 @@ def test_on_an_engine_they_run_in_containers_without_devices_beside_those_that_h
         "devices": ["/dev/null:/dev/accel{card}"],
         "gpus": "card",
         "processes": 2,
+        **({"user": "65534:65533"} if os.getuid() == 0 else {}),
     }
-    lint = {"commands": [["python", "-c", f"import glob, os\n{seen}"], ["python", "-c", "raise SystemExit(4)"]]}
+    write("pyproject.toml", "")
+    writes = "open('pyproject.toml', 'a').close(); open('made', 'x').close()"
+    lint = {"commands": [["python", "-c", f"import glob, os\n{seen}\n{writes}"], ["python", "-c", "raise SystemExit(4)"]]}
     results = run(pool, emulated={"paths": ["tests/emulated"]}, lint=lint)
     assert results.cards == ()
     assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"

@@ -17,6 +17,7 @@ from accel_ci.docker.engine import explained
 from accel_ci.errors import PoolError
 from accel_ci.model import WorkerSpec
 from accel_ci.pool.project_pool import card_variable
+from accel_ci.process.own_user import OwnUser
 from accel_ci.process.waiting import poll
 from accel_ci.rounds.engine import cards_in
 from accel_ci.source.checkout import checkout_root
@@ -130,11 +131,11 @@ def image_of(settings: DockerPoolSettings, spec: WorkerSpec) -> str:
 
 
 def let_write(folder: Path, settings: DockerPoolSettings) -> None:
-    """Let the user of containers write to a folder. Raises `PoolError` when this process may not change its owner."""
+    """Let the user of containers write to a folder and all in it. Raises `PoolError` if this process may not change owners."""
     if settings.user is None:
         return
     try:
-        os.chown(folder, *user_of(settings))
+        OwnUser(*user_of(settings)).give(folder)
     except PermissionError as error:
         problem = f"{folder} cannot be given to pool.user {settings.user}"
         raise PoolError(f"{problem}: run accel-ci as root or that user, or remove the key") from error
