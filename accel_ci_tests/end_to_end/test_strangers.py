@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,15 +23,22 @@ from accel_ci.config.loading import load_project
 from accel_ci.defs.assembly import build_definitions
 from accel_ci.defs.run_tags import STRANGER_TAG
 from accel_ci.defs.runs import create_run
+from accel_ci.docker.client import ask_docker, run_docker
 from accel_ci.github.client import TOKEN as TOKEN_NAME
 from accel_ci.hud.gather import gather_builds
-from accel_ci.model import Build, Ledger
+from accel_ci.model import Build, DeviceTestResults, Ledger, RuntimeImage
 from accel_ci.pipelines import DEVICELESS_RESULTS, LEDGER, RUNTIME_IMAGE, WHEEL
+from accel_ci.pool.choose_pool import worker_spec_for
+from accel_ci.pool.kubernetes.cluster import Cluster
+from accel_ci.pool.kubernetes.job import PROJECT_LABEL
 from accel_ci.pull_requests.publish import publish_answers
 from accel_ci.pull_requests.watched import read_watched
 from accel_ci.workspace import Workspace
+from accel_ci_tests.fixtures.bucket_pool import round_store
 from accel_ci_tests.fixtures.checkout import commit, git
+from accel_ci_tests.fixtures.cluster_pool import cluster_settings, gate_for_pods
 from accel_ci_tests.fixtures.github_server import TOKEN, GitHubServer, github_server
+from accel_ci_tests.fixtures.project import minimal_config
 from accel_ci_tests.fixtures.toy_backend import SETUP
 from accel_ci_tests.fixtures.toy_night import TESTS, ToyNight, make_toy_night
 
@@ -57,6 +65,35 @@ def look(what):
     pathlib.Path(r"SEEN", f"{what}-{uuid.uuid4().hex}.json").write_text(json.dumps(seen))
 
 
+"""
+IN_A_POD = f"""
+import os
+from pathlib import Path
+
+
+def look():
+    seen = [str(dict(os.environ))]
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            seen.append(path.read_text(errors="replace"))
+        except OSError:
+            pass
+    text = " ".join(seen)
+    assert "{SECRET}" not in text
+    assert "{TOKEN}" not in text
+    assert "X-Amz-Signature" not in text
+    assert os.getuid() == 1000
+    assert not Path("/cache").exists()
+    assert not Path("/var/run/secrets").exists()
+
+
+def test_look():
+    look()
+    assert not os.access(__file__, os.W_OK)
+
+
+if __name__ == "__main__":
+    look()
 """
 NAMES = ["lint", "emulated", "smoke", "unit"]
 
@@ -205,3 +242,84 @@ def test_a_strangers_code_is_tested_without_cards_and_secrets_before_the_label(
     publish_answers(host.workspace, datetime.now(timezone.utc))
     [check] = github.check_runs.runs.values()
     assert (check["conclusion"], check["output"]["title"]) == ("success", "4 tests passed or were excused")
+
+
+@pytest.fixture
+def pods_and_images(base: str) -> Iterator[dict[str, Any]]:
+    """Sections for pods with a network of their own, of a template with secrets and a cache that the cluster does not have.
+
+    It has no such card either: a pod that asks for any of these never begins.
+    """
+    settings = cluster_settings()
+    store = round_store()
+    worker = {
+        "name": "worker",
+        "envFrom": [{"secretRef": {"name": "not-there"}}],
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+    }
+    cache = {"name": "cache", "persistentVolumeClaim": {"claimName": "not-there"}}
+    backend: Any = minimal_config()["backend"]
+    project = f"strangers-{uuid.uuid4().hex[:8]}"
+    name = f"{base.partition('/')[0]}/test-{project}"
+    with gate_for_pods(str(store.endpoint)) as gate:
+        bucket = {"bucket": store.bucket, "prefix": store.prefix, "endpoint": store.endpoint}
+        yield {
+            "backend": {**backend, "name": project, "entry_points": ["torch.backends:toy"]},
+            "pool": {
+                "kind": "kubernetes", "resource": "example.com/none", "nodes_on_demand": True, "queue_seconds": 120,
+                "pass_environment": ["PASSED"], "environment": {"HUB_TOKEN": SECRET}, "service_account": "not-there",
+                "pod_template": {"spec": {"containers": [worker], "volumes": [cache]}},
+                "bucket": {**bucket, "worker_endpoint": f"http://{gate.address}"},
+            },
+            "wheels": {"builder": base, "pass_environment": ["PASSED"]},
+            "image": {"base": base, "registry": name, "development_packages": []},
+        }  # fmt: skip
+    assert not Cluster(settings).jobs(f"{PROJECT_LABEL}={project}")
+    store.of_round(project).clear()
+    names = ask_docker(["image", "ls", "--quiet", "--filter", f"reference={name}"], "list images").split()
+    run_docker(["image", "rm", "--force", *names])
+
+
+def test_on_a_cluster_it_runs_in_pods_with_nothing_of_their_template(
+    folder: Path, github: GitHubServer, monkeypatch: pytest.MonkeyPatch, pods_and_images: dict[str, Any]
+) -> None:
+    job = {"cron": "0 2 * * *", "suites": NAMES}
+    suites = {
+        "lint": {
+            "stage": "deviceless",
+            "commands": [["python", "tests/emulated/test_emulated.py"], ["pytest", "--version"]],
+        },
+        "emulated": {"stage": "deviceless", "paths": ["tests/emulated"]},
+        "smoke": {"stage": "smoke", "paths": ["tests/smoke"]},
+        "unit": {"paths": ["tests/unit"]},
+    }
+    files = {**TESTS, "backend/setup.py": f"{SETUP}\nassert 'PASSED' not in os.environ\n"}
+    night = make_toy_night(
+        folder,
+        {**files, "backend/tests/emulated/test_emulated.py": IN_A_POD},
+        suites=suites,
+        jobs={"nightly": job, "intraday": job, "main": {"suites": NAMES}, "pr": {"suites": NAMES}},
+        github={"repository": "org/backend", "api": github.url},
+        pull_requests={"labels": [LABEL], "strangers": "deviceless"},
+        **pods_and_images,
+    )
+    for name in (TOKEN_NAME, "PASSED"):
+        monkeypatch.setenv(name, TOKEN if name == TOKEN_NAME else SECRET)
+    monkeypatch.setenv("PIP_FIND_LINKS", night.environment["PIP_FIND_LINKS"])
+    sha = commit(folder / "repository", {"backend/README.md": "# A stranger\n"})
+    git(folder / "repository", "update-ref", "refs/pull/4/head", sha)
+    github.pulls.open(4, sha, fork="stranger/backend", author="stranger")
+    (folder / "instance").mkdir()
+    with dg.DagsterInstance.local_temp(str(folder / "instance")) as instance:
+        host = Host(night, instance)
+        [request] = host.tick()
+        assert host.run(request)
+        assert host.tick() == [], "it waits for the label"
+    manifests, build = host.workspace.manifests, Build(*request.partition_key.split("|"))
+    results = manifests.find(DEVICELESS_RESULTS, build, DeviceTestResults)
+    assert results is not None
+    assert (results.suites, results.cards, results.counts) == (("lint", "emulated"), (), {"passed": 3})
+    image = manifests.find(RUNTIME_IMAGE, build, RuntimeImage)
+    assert image is not None
+    trusted = worker_spec_for(host.project.settings, image, folder)
+    assert (trusted.environment["PASSED"], trusted.environment["HUB_TOKEN"]) == (SECRET, SECRET)
