@@ -131,7 +131,7 @@ def image_of(settings: DockerPoolSettings, spec: WorkerSpec) -> str:
 
 
 def let_write(folder: Path, settings: DockerPoolSettings) -> None:
-    """Let the user of containers write to a folder and all in it. Raises `PoolError` if this process may not change owners."""
+    """Let the user of containers write to a folder and all in it. Raises `PoolError` if this process may not allow that."""
     if settings.user is None:
         return
     try:
