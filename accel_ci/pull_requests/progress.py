@@ -44,11 +44,15 @@ class Bases:
     def choose(self, ledger: Ledger, commit: str | None) -> Base:
         """Return the newest build of the merge base `commit` with all suites of a build, else the newest one before it.
 
-        That is of the branch that the pull request is for.
+        That is of the branch that the pull request is for. Of another branch than the configured one, any build of the
+        merge base will do that ran all tests, such as that of the pull request which this one is stacked on.
         """
         target = self.target(ledger.build)
-        for key in self._of_commit[commit] if commit is not None else ():
-            found = self._ledger(Build(key, ledger.build.variant))
+        for key, trigger in self._of_commit[commit] if commit is not None else ():
+            build = Build(key, ledger.build.variant)
+            if trigger not in _BASE_TRIGGERS and (target is None or self._ran_a_part(build)):
+                continue
+            found = self._ledger(build)
             if found is not None and ledger.suites.keys() <= found.suites.keys():
                 return Base(commit, found.build, True, found.digest, target)
         before = finished_before(self._manifests, ledger, target)
@@ -74,6 +78,13 @@ class Bases:
         ledger = self._ledger(build) or _deviceless(self._workspace, build)
         return ledger is None or self.choose(ledger, base.commit) == base
 
+    def _ran_a_part(self, build: Build) -> bool:
+        """Return whether a build ran the tests that its change may concern, and no others."""
+        path = self._manifests.path(TEST_SELECTION, build.revision, build.variant)
+        selection = self._manifests.read_history(path, TestSelection)
+        subset = selection.subset if selection is not None else None
+        return subset is not None and subset.tests is not None and not subset.are_first
+
     def _ledger(self, build: Build) -> Ledger | None:
         return self._manifests.read_history(self._manifests.path(LEDGER, build.revision, build.variant), Ledger)
 
@@ -82,15 +93,15 @@ class Bases:
         return self._workspace.manifests.at_one_moment()
 
     @cached_property
-    def _of_commit(self) -> defaultdict[str, list[str]]:
-        """The newest revisions by the commit of the backend that they test."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
+    def _of_commit(self) -> defaultdict[str, list[tuple[str, Trigger]]]:
+        """The newest revisions, and their triggers, by the commit of the backend that they test."""
+        found: defaultdict[str, list[tuple[str, Trigger]]] = defaultdict(list)
         for each in self._manifests.revisions()[:_LOOKED_AT]:
-            if each.trigger not in _BASE_TRIGGERS:
+            if each.trigger not in (*_BASE_TRIGGERS, "manual", "pr"):
                 continue
             revision = self._manifests.read_history(self._manifests.path(REVISION, each.key), Revision)
             if revision is not None and revision.backend.sha is not None and not revision.backend.dirty:
-                found[revision.backend.sha].append(each.key)
+                found[revision.backend.sha].append((each.key, each.trigger))
         return found
 
 

@@ -45,6 +45,7 @@ from accel_ci.quality.places import (
 from accel_ci.quality.versions import Cause, Sibling
 from accel_ci.redaction import redact_bytes
 from accel_ci.results.stored_suite import encoded
+from accel_ci.source.revision import is_trusted
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.workspace import Workspace
 
@@ -255,8 +256,8 @@ def builds_since(workspace: Workspace, since: datetime, most: int | None = None)
                 continue
             point, revision = place
             if revision.trigger != CONFIRM:
-                own, is_trusted = dict(reversed(reruns[build].items())), workspace.is_trusted_build(build)
-                found.append(FinishedBuild(point, revision, ledger, own, is_trusted))
+                own, trusted = dict(reversed(reruns[build].items())), is_trusted(workspace.project.settings, revision)
+                found.append(FinishedBuild(point, revision, ledger, own, trusted))
                 counts[kind] += 1
             elif revision.confirms is not None:  # it is younger than the build with the failures, so it comes first
                 reruns[Build(revision.confirms, build.variant)][build] = ledger.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -267,11 +268,11 @@ def test_no_secret_is_in_an_answer(answerer: Answerer) -> None:
     assert TOKEN not in str(answerer.comments()) + str(answerer.github.check_runs.runs)
 
 
-def write_pull_request(workspace: Workspace, told: Told, base: int) -> Head:
+def write_pull_request(workspace: Workspace, told: Told, base: int, target: str | None = None) -> Head:
     """Lay the finished build of a pull request on disk, whose merge base is the commit of the number `base`."""
     build = Build(f"pr-7-{FIRST[:12]}", "py3")
     backend, upstream = Source("backend", "refs/pull/7/head", FIRST), Source("upstream", "main", sha(0))
-    workspace.manifests.add_revision(Revision(build.revision, "pr", TODAY, backend, upstream))
+    workspace.manifests.add_revision(Revision(build.revision, "pr", TODAY, backend, upstream, target=target))
     write_attempts(workspace.results, build, TODAY.date(), attempts_of(told, TODAY))
     chosen = ChosenTests("all tests", base=sha(base))
     selection = TestSelection(Artifact("0" * 64, "tests.json", 2), (SuiteSelection("unit", 1, 1, {}),), 1.0, subset=chosen)
@@ -313,7 +314,8 @@ def test_a_base_that_is_tested_later_completes_the_answer(answerer: Answerer) ->
 def test_a_pull_request_for_another_branch_is_compared_with_builds_of_that_branch_alone(answerer: Answerer) -> None:
     workspace = answerer.workspace
     write_night(workspace, NIGHTS - 2, {BROKEN[0]: FAILS}, backend=4)
-    head = write_pull_request(workspace, {BROKEN[0]: FAILS, BROKEN[1]: FAILS}, base=5)
+    failing = {BROKEN[0]: FAILS, BROKEN[1]: FAILS}
+    head = write_pull_request(workspace, failing, base=5, target="refs/heads/release-1")
     pull = PullRequest(7, FIRST, base="release-1", is_for_default=False)
 
     def answered(target: PullRequest) -> tuple[str, str]:
@@ -325,6 +327,13 @@ def test_a_pull_request_for_another_branch_is_compared_with_builds_of_that_branc
     title, comment = answered(pull)
     assert title == "2 not known yet", "a nightly of another branch tells nothing"
     assert "no build of <code>release-1</code>" in comment
+    below, source = Build("pr-6-000000000005", "py3"), Source("backend", "refs/pull/6/head", sha(5))
+    workspace.manifests.add_revision(Revision(below.revision, "pr", TODAY - timedelta(hours=1), source, source))
+    write_attempts(workspace.results, below, TODAY.date(), attempts_of({BROKEN[0]: FAILS}, TODAY))
+    write_ledger(workspace, below, "of the change below")
+    title, comment = answered(pull)
+    assert (title, "the merge base" in comment) == ("1 new, 1 broken in the base, too", True), "it is stacked on this one"
+    shutil.rmtree(workspace.manifests.builds / below.revision)
     write_night(workspace, NIGHTS - 1, {BROKEN[1]: FAILS}, backend=6, branch="refs/heads/release-1")
     assert answered(pull)[0] == "1 new, 1 broken in the base, too"
     title, comment = answered(replace(pull, base="main", is_for_default=True))
