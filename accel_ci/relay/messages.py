@@ -118,7 +118,9 @@ def _encode(client_payload: Mapping[str, Any], workflow: Workflow) -> bytes:
     document = workflow.model_dump(mode="json")
     optional = ("test_results", "failed_tests_detail", "artifact_url", "triage_verdict")
     kept = {key: value for key, value in document.items() if value or key not in optional}
-    return json.dumps({**client_payload, "workflow": kept}, separators=(",", ":")).encode()
+    # Not escaped, since the escaped form of other alphabets is three times as long.
+    text = json.dumps({**client_payload, "workflow": kept}, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
 
 
 def cut(text: str, limit: int) -> str:

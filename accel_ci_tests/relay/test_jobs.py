@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from accel_ci.model import VERDICTS, Build, Ledger, TestVerdict, Verdict
 from accel_ci.relay.downstream.jobs import conclude, count_tests, failed_tests, job_name
-from accel_ci.relay.messages import LARGEST_CALLBACK, Dispatch, Workflow, callback_body, cut
+from accel_ci.relay.messages import LARGEST_CALLBACK, LARGEST_DISPATCH, Dispatch, Workflow, callback_body, cut
 from accel_ci_tests.fixtures.relay import client_payload, pull_request
 
 
@@ -136,3 +136,12 @@ def test_a_callback_stays_within_two_megabytes() -> None:
     assert 0 < len(document["workflow"]["failed_tests_detail"]) < 1000
     with pytest.raises(ValueError, match="so large"):
         callback_body({**payload, "payload": {"x": "y" * LARGEST_CALLBACK}}, flow)
+
+
+def test_a_dispatch_in_another_alphabet_fits_into_its_callback() -> None:
+    flow = Workflow(
+        status="in_progress", conclusion=None, name="accel-ci", url="", run_id="1", run_attempt="1", job_name="py3~unit",
+        check_run_id="2", started_at=None, completed_at=None,
+    )  # fmt: skip
+    payload = client_payload({**pull_request("a" * 40), "title": "\u0436" * (LARGEST_DISPATCH // 2)})
+    assert json.loads(callback_body(payload, flow))["payload"] == payload["payload"]

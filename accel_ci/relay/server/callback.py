@@ -135,7 +135,8 @@ def subject_of(event: str, device: str | None, body: bytes) -> Subject:
         if name.startswith(LABEL):
             devices.add(name.removeprefix(LABEL))
     sha = _commit(head.get("sha")) if isinstance(head, dict) else ""
-    return Subject(event, number if isinstance(number, int) else None, sha, frozenset(devices))
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    return Subject(event, number if is_number else None, sha, frozenset(devices))
 
 
 @dataclass(frozen=True)
