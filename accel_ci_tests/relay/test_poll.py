@@ -169,6 +169,21 @@ def test_all_pages_with_changes_are_read_and_no_more(make_poller: Callable[..., 
     assert len([path for path, _ in upstream.requests if "/pulls" in path]) == 2
 
 
+def test_a_poll_after_a_long_time_goes_on_with_the_newest_changes(
+    make_poller: Callable[..., Workspace], upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    workspace = make_poller(label=LABEL)
+    upstream.change(1)
+    poll_upstream(workspace, NOW)
+    for number in range(2, 2104):
+        upstream.change(number, labels=(LABEL,) if number in (2, 2100) else ())
+    lines = poll_upstream(workspace, NOW + timedelta(hours=1))
+    assert lines == [f"poll-2100-{'b' * 12}: refs/pull/2100/head"]
+    assert "passed over" in caplog.text
+    upstream.change(3000, labels=(LABEL,))
+    assert poll_upstream(workspace, NOW + timedelta(hours=2)) == [f"poll-3000-{'b' * 12}: refs/pull/3000/head"]
+
+
 def test_only_pull_requests_with_the_label(make_poller: Callable[..., Workspace], upstream: Upstream) -> None:
     workspace = make_poller(label=LABEL)
     upstream.change(1)

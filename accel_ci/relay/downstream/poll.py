@@ -8,6 +8,7 @@ documentation of "List pull requests", "Get a reference", conditional requests (
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from accel_ci.errors import AccelCiError
-from accel_ci.github.client import GitHubRequests, RateLimitError
+from accel_ci.github.answers import is_paused
+from accel_ci.github.client import GitHubRequests, RateLimitError, TooManyPagesError
 from accel_ci.github.fields import field_at, label_names, read_time
 from accel_ci.redaction import OF_THIS_PROCESS
 from accel_ci.relay.downstream.deliveries import POLLED, DispatchError, deliveries_of, read_dispatch
@@ -25,6 +27,8 @@ from accel_ci.relay.downstream.relayed_builds import relay_settings
 from accel_ci.storage.atomic_file import write_whole_file
 from accel_ci.storage.manifests import REPAIR
 from accel_ci.workspace import Workspace
+
+_LOG = logging.getLogger(__name__)
 
 TOKEN = "ACCEL_CI_RELAY_GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with a token that may read upstream. Without one, GitHub answers to 60 requests an hour."""
@@ -56,7 +60,7 @@ def poll_upstream(workspace: Workspace, now: datetime) -> list[str]:
         state = _STATE.validate_json(path.read_bytes()) if path.exists() else _State()
     except ValueError:
         raise AccelCiError(f"{path} is damaged: {REPAIR}, and the next poll begins with the changes from then on") from None
-    if state.paused_until is not None and now < state.paused_until:
+    if state.paused_until is not None and is_paused(state.paused_until, now):
         return [f"GitHub's rate limit is used up until {state.paused_until:%H:%M:%S}"]
     lines: list[str] = []
     try:
@@ -144,8 +148,14 @@ def _essentials(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pull_requests(github: GitHubRequests, repository: str, etags: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield pull requests, open and closed, the last changed first; nothing if none has changed since the last poll."""
-    return github.pages(f"repos/{repository}/pulls?state=all&sort=updated&direction=desc&per_page=100", etags)
+    """Yield pull requests, open and closed, the last changed first; nothing if none has changed since the last poll.
+
+    Those of the first pages are all where more have changed: the next poll would find no fewer.
+    """
+    try:
+        yield from github.pages(f"repos/{repository}/pulls?state=all&sort=updated&direction=desc&per_page=100", etags)
+    except TooManyPagesError as error:
+        _LOG.warning("%s that have changed since the last poll; the changes before these are passed over", error)
 
 
 def _head(github: GitHubRequests, repository: str, ref: str, etags: dict[str, str]) -> str | None:
