@@ -62,6 +62,7 @@ SLOW = (
     "relay/test_forward.py",
     "relay/test_identity.py",
     "relay/test_kills.py",
+    "relay/test_listening.py",
     "relay/test_public_defects.py",
     "relay/test_end_to_end.py",
     "relay/test_poll.py",

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -112,7 +113,7 @@ def receive(workspace: Workspace, host: str, port: int) -> None:
     secret = os.environ.get(SECRET, "").strip()
     if len(secret) < 16:
         raise AccelCiError(f"${SECRET} must hold the secret of the webhook, at least 16 characters")
-    with listen(f"{host}:{port}") as listener:
+    with listen(f"{host}:{port}") as listener, suppress(KeyboardInterrupt):
         click.echo(f"receiving dispatches at http://{host}:{port}{PATH}")
         uvicorn.Server(server_settings(workspace, secret.encode())).run(sockets=[listener])
 
