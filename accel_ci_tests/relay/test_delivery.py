@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ from accel_ci_tests.fixtures.oidc_issuer import OidcIssuer
 from accel_ci_tests.fixtures.postgres import POSTGRES, administer, empty_postgres
 from accel_ci_tests.fixtures.processes import wait_for
 from accel_ci_tests.fixtures.relay_server import SECRET, RelayServer, callback, pull_request
+from accel_ci_tests.fixtures.stalling_proxy import stalling_proxy
 
 CUT = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -227,6 +228,28 @@ def test_a_database_that_cuts_its_connections_loses_nothing(relay: Callable[...,
         wait_for(partial(_has, github, wanted))
         assert server.terminate() == 0
         assert "the database refuses" in server.log
+
+
+def test_a_database_that_stops_answering_is_told_in_time(relay: Callable[..., RelayServer], github: GitHubServer) -> None:
+    """Its connections stay, so that nothing fails by itself."""
+    if POSTGRES is None:
+        pytest.skip("no PostgreSQL: ACCEL_CI_POSTGRES_URL not set")
+    for url in empty_postgres():
+        place = urlsplit(url)
+        with stalling_proxy(place.hostname or "", place.port or 5432) as proxy:
+            through = place._replace(netloc=place.netloc.replace(f":{place.port}", f":{proxy.port}"))
+            server = relay("L1: [a/b]\n", database_url=urlunsplit(through), webhook={"request_s": 2})
+            server.start()
+            assert server.deliver(pull_request(), delivery="one").status_code == 202
+            wait_for(partial(_has, github, {("one", "a/b")}))
+            proxy.flows.clear()
+            assert server.deliver(pull_request(), delivery="two").status_code == 503
+            assert httpx.get(server.url.replace("/github/webhook", "/healthz"), timeout=60).status_code == 503
+            proxy.flows.set()
+            assert server.deliver(pull_request(), delivery="two").status_code == 202
+            wait_for(partial(_has, github, {("two", "a/b")}))
+            assert github.taken() == {("one", "a/b"): 1, ("two", "a/b"): 1}
+            assert server.terminate() == 0
 
 
 def test_a_downstream_that_is_removed_gets_nothing_more_of_its_backlog(
