@@ -272,11 +272,13 @@ def pods_and_images(base: str) -> Iterator[dict[str, Any]]:
                 "bucket": {**bucket, "worker_endpoint": f"http://{gate.address}"},
             },
             "wheels": {"builder": base, "pass_environment": ["PASSED"]},
-            "image": {"base": base, "registry": name, "development_packages": []},
+            "image": {
+                "base": base, "registry": name, "registry_of_pulls": f"{name}-of-pulls", "development_packages": [],
+            },
         }  # fmt: skip
     assert not Cluster(settings).jobs(f"{PROJECT_LABEL}={project}")
     store.of_round(project).clear()
-    names = ask_docker(["image", "ls", "--quiet", "--filter", f"reference={name}"], "list images").split()
+    names = ask_docker(["image", "ls", "--quiet", "--filter", f"reference={name}*"], "list images").split()
     run_docker(["image", "rm", "--force", *names])
 
 
