@@ -95,8 +95,8 @@ def _list_mistakes(mapping: Mapping[str, Any], key: str, by: str, where: tuple[s
 def harmless_part(template: Mapping[str, Any], is_harmless: Callable[[str, str], bool]) -> dict[str, Any]:
     """Return what code that nobody has reviewed may have of a template: where its pods run, not what they get or may do.
 
-    Left out are volumes, rights, the node's namespaces, other containers and special resources. Of the worker's variables,
-    those with a value stay that `is_harmless` by name and value.
+    Left out are volumes, rights, annotations (some clusters give roles by them), the node's namespaces, other containers and
+    special resources. Of the worker's variables, those with a value stay that `is_harmless` by name and value.
     """
     spec = as_mapping(template.get("spec"))
     part = {key: spec[key] for key in _HARMLESS if key in spec}
@@ -111,8 +111,8 @@ def harmless_part(template: Mapping[str, Any], is_harmless: Callable[[str, str],
         variables = [entry for entry in worker.get("env", ()) if is_harmless(entry["name"], str(entry.get("value", "")))]
         env = [entry for entry in variables if entry.keys() <= {"name", "value"}]
         workers.append({**own, "resources": resources, "env": env})
-    metadata = {"metadata": template["metadata"]} if "metadata" in template else {}
-    return {**metadata, "spec": {**part, "containers": workers}}
+    labels = as_mapping(as_mapping(template.get("metadata")).get("labels"))  # network policies select pods by them
+    return {"metadata": {"labels": labels}, "spec": {**part, "containers": workers}}
 
 
 def overlay(base: Any, over: Any, key: str = "") -> Any:

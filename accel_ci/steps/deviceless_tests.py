@@ -98,9 +98,9 @@ def _run_commands(
     whole, rows = checkout_root(sources), []
     folder = sources.relative_to(whole)
     for number, command in enumerate(suite.commands, 1):
-        began, began_at = time.monotonic(), datetime.now(timezone.utc)
         with scratch_folder("command") as scratch:
             copy = shutil.copytree(whole, scratch / "sources", symlinks=True)
+            began, began_at = time.monotonic(), datetime.now(timezone.utc)
             words = [spec.python, "-c", _RUN, str(copy), str(folder), str(limit_s), *command]
             done = pool.execute(words, own, scratch, limit_s + settings.limits.startup_seconds)
         failed = done.status != 0

@@ -102,9 +102,10 @@ def test_a_stranger_s_pods_get_nothing_of_their_template_but_where_they_run(make
         "securityContext": {"runAsUser": 0}, "initContainers": [{"name": "x", "image": "y"}], "containers": [worker],
         "volumes": [{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
     }  # fmt: skip
+    metadata = {"labels": {"team": "a"}, "annotations": {"iam.example.com/role": "writer"}}
     pool = {
         "kind": "kubernetes", "resource": "example.com/accel", "bucket": {"bucket": "rounds"}, "cards": 2,
-        "service_account": "tests", "pod_template": {"metadata": {"labels": {"team": "a"}}, "spec": spec},
+        "service_account": "tests", "pod_template": {"metadata": metadata, "spec": spec},
     }  # fmt: skip
     image = {"base": f"base{digest}", "registry": "r/backend", "registry_of_pulls": "r/pulls"}
     settings = make(pool=pool, image=image, wheels={"builder": f"builder{digest}"}).settings
