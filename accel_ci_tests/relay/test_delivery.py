@@ -151,11 +151,11 @@ def test_a_database_that_is_locked_is_told_in_time(
     relay: Callable[..., RelayServer], github: GitHubServer, issuer: OidcIssuer, what: str
 ) -> None:
     """By a backup, or by a server that was stopped: GitHub waits for 10 s, SQLite would for minutes."""
-    limits = {"request_s": 2}
+    limits = {"request_s": 5}
     server = relay("L2: [a/b]\n", webhook=limits, callback=limits, issuers=[{"issuer": issuer.url}])
     server.start()
     assert server.deliver(pull_request(), delivery="one").status_code == 202
-    wait_for(lambda: github.taken() == {("one", "a/b"): 1})
+    wait_for(lambda: github.taken() == {("one", "a/b"): 1} and server.status()["a/b"]["sent"] == 1)
     token = issuer.token("a/b")
     with ExitStack() as stack:
         if what == "relay.sqlite":
@@ -238,7 +238,7 @@ def test_a_database_that_stops_answering_is_told_in_time(relay: Callable[..., Re
         place = urlsplit(url)
         with stalling_proxy(place.hostname or "", place.port or 5432) as proxy:
             through = place._replace(netloc=place.netloc.replace(f":{place.port}", f":{proxy.port}"))
-            server = relay("L1: [a/b]\n", database_url=urlunsplit(through), webhook={"request_s": 2})
+            server = relay("L1: [a/b]\n", database_url=urlunsplit(through), webhook={"request_s": 5})
             server.start()
             assert server.deliver(pull_request(), delivery="one").status_code == 202
             wait_for(partial(_has, github, {("one", "a/b")}))
