@@ -189,8 +189,10 @@ def _rebuild(workspace: Workspace, key: str) -> Revision | None:
             continue
         note = "rebuilt from the wheel of a build"
         at = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
+        is_by_hand = trigger_of_key(confirmed_key(key) or key) == "manual"  # of any commit, so it is not trusted any more
+        backend_ref = wheel.source if is_by_hand else settings.backend.ref
         backend = Source(
-            wheel.repository or settings.backend.repository, settings.backend.ref, wheel.source,
+            wheel.repository or settings.backend.repository, backend_ref, wheel.source,
             settings.backend.subdirectory, note=note,
         )  # fmt: skip
         upstream = Source(settings.upstream.repository, settings.upstream.ref, None, note=note)

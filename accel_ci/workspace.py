@@ -77,13 +77,17 @@ class Workspace:
         return self.results.of_builds(cache(self.is_trusted_build))
 
     def is_trusted_build(self, build: Build) -> bool:
-        """Return whether the code of a build is trusted (see `is_trusted`). Without its revision, the key tells."""
+        """Return whether the code of a build is trusted (see `is_trusted`).
+
+        Without its revision, the key tells: a person can have built any commit by hand.
+        """
         from accel_ci.source.revision import confirmed_key, is_trusted
 
-        if trigger_of_key(confirmed_key(build.revision) or build.revision) == "pr":
+        trigger = trigger_of_key(confirmed_key(build.revision) or build.revision)
+        if trigger == "pr":
             return False
         revision = self.manifests.read_history(self.manifests.path(REVISION, build.revision), Revision)
-        return revision is None or is_trusted(self.project.settings, revision)
+        return trigger != "manual" if revision is None else is_trusted(self.project.settings, revision)
 
     @property
     def wheel_cache(self) -> Path:

@@ -136,6 +136,16 @@ def test_a_revision_is_made_anew_from_the_wheel_of_a_build(folder: DataFolder) -
     assert [each.reason for each in repair(folder.workspace)] == ["it was missing"]
 
 
+def test_a_build_that_was_made_by_hand_is_not_trusted_when_its_revision_is_lost(folder: DataFolder) -> None:
+    manifests, build = folder.workspace.manifests, Build("manual-x", "py3")
+    wheel = manifests.read(manifests.path("wheel", OLD, "py3"), Wheel)
+    manifests.write(manifests.path("wheel", build.revision, "py3"), replace(wheel, source="1" * 40))
+    assert not folder.workspace.is_trusted_build(build)
+    assert [each.reason for each in repair(folder.workspace)] == ["it was missing"]
+    assert not folder.workspace.is_trusted_build(build)
+    assert folder.workspace.is_trusted_build(Build(OLD, "py3"))
+
+
 @pytest.mark.parametrize("damage", [b"", b"PAR1 no more", None])
 def test_damaged_attempts_are_passed_over(folder: DataFolder, damage: bytes | None) -> None:
     results = folder.workspace.results
