@@ -48,7 +48,7 @@ class ClaimRecord:
     def _keep(self, batch: str, owner: str) -> None:
         try:
             _write(self._folder, batch, owner)
-        except OSError:  # a test can have deleted the folder, or have put something in its place or in that of a file
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # a test can delete and replace files and folders
             self._restore()
             _write(self._folder, batch, owner)
         self._owners[batch] = owner

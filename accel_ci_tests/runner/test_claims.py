@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,20 @@ def test_claims_stand_whatever_is_done_to_the_folder(tmp_path: Path, attack: Cal
     assert record.taken() == {"b0": "w0", "b1": "w1"}
     assert ClaimRecord(folder).taken()["b1"] == "w1"
     assert list(outside.iterdir()) == []
+
+
+def test_claims_outlive_a_disk_that_takes_no_more(tmp_path: Path) -> None:
+    record = ClaimRecord(tmp_path)
+    assert record.take("b0", "w0")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            record.take("b1", "w1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ClaimRecord(tmp_path).taken() == record.taken() == {"b0": "w0"}
+    assert record.take("b1", "w1")
 
 
 @pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/etc/passwd")])
