@@ -51,6 +51,14 @@ def rows(context: StageContext) -> dict[str, tuple[str, str | None]]:
     return {row["test"]: (row["outcome"], row["message"]) for of_suite in stored for row in of_suite}
 
 
+def assert_one_test_and_one_command_failed(results: DeviceTestResults, context: StageContext) -> None:
+    assert results.cards == ()
+    assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"
+    found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
+    assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
+    assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+
+
 def test_commands_are_tests_that_run_in_a_copy_of_the_sources(
     run: Run, write: Write, root: Path, context: StageContext
 ) -> None:
@@ -129,11 +137,7 @@ def test_on_an_engine_they_run_in_containers_without_devices_beside_those_that_h
     writes = "open('pyproject.toml', 'a').close(); open('made', 'x').close()"
     lint = {"commands": [["python", "-c", f"import glob, os\n{seen}\n{writes}"], ["python", "-c", "raise SystemExit(4)"]]}
     results = run(pool, emulated={"paths": ["tests/emulated"]}, lint=lint)
-    assert results.cards == ()
-    assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"
-    found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
-    assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
-    assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+    assert_one_test_and_one_command_failed(results, context)
 
 
 def test_on_a_cluster_they_run_in_pods_that_ask_for_no_card(
@@ -155,11 +159,7 @@ def test_on_a_cluster_they_run_in_pods_that_ask_for_no_card(
     }  # fmt: skip
     lint = {"commands": [["python", "-c", f"{leaves}; {seen}"], ["python", "-c", f"{leaves}; raise SystemExit(4)"]]}
     results = run(pool, emulated={"paths": ["tests/emulated"]}, lint=lint)
-    assert results.cards == ()
-    assert results.counts == {"passed": 2, "failed": 3}, "a test that fails runs once more"
-    found = {test: (outcome, message) for test, (outcome, message) in rows(context).items() if outcome != "passed"}
-    assert sorted(test.partition(" ")[0] for test in found) == ["command", "tests/emulated/test_a.py::test_b"]
-    assert "the exit status is 4" in [(message or "").strip() for _, message in found.values()]
+    assert_one_test_and_one_command_failed(results, context)
     assert (root / "pyproject.toml").exists()
 
 
